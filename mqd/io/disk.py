@@ -1,0 +1,237 @@
+"""Seam 3 of 4: the disk, real one. Files are appended with vectored writes and read by position; nothing is mapped.
+
+Every method may raise OSError; the services turn a failed write or sync into StorageError and never retry it
+(a second fsync after a failed one reports success and means nothing: Rebello et al., ATC '20).
+Calls are synchronous. `sync` blocks for milliseconds, so services call it from a worker thread; all else is
+page-cache work and is done inline.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+_VECTORS_MAX = 1024  # IOV_MAX on Linux
+
+
+class File(Protocol):
+    """One open file. Closed when the last reference goes: a fetch may still be sending a deleted segment."""
+
+    path: Path
+
+    def append(self, views: Sequence[bytes | bytearray | memoryview]) -> int:
+        """Write all views at the end, in order; returns the bytes written. Short writes are completed or raise."""
+        ...
+
+    def write_at(self, position: int, data: bytes | memoryview) -> None: ...
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def sync(self) -> None:
+        """fdatasync: returns when what was written is durable. Blocks; safe in a thread."""
+        ...
+
+    def fileno(self) -> int:
+        """The descriptor, for sendfile. A simulated file raises OSError."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A directory tree: what the log, the journal and the snapshots ask of an operating system."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Open for reading and appending; FileNotFoundError unless `create`."""
+        ...
+
+    def list(self, path: Path) -> list[str]:
+        """Names in a directory, sorted."""
+        ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def make_directory(self, path: Path) -> None:
+        """With parents; quiet when it exists. The parent's entry is made durable."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Atomic replace, then the directory entry is made durable."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; quiet when it is gone."""
+        ...
+
+    def remove_tree(self, path: Path) -> None: ...
+
+    def sync_directory(self, path: Path) -> None: ...
+
+    def read_bytes(self, path: Path) -> bytes: ...
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        """Temporary file, fsync, rename over, fsync of the directory: all or nothing, and durable on return."""
+        ...
+
+    def free_bytes(self, path: Path) -> int: ...
+
+    def total_bytes(self, path: Path) -> int: ...
+
+    def lock(self, path: Path) -> File:
+        """Take an exclusive lock that ends with the process; BlockingIOError when another holds it."""
+        ...
+
+
+class OsFile:
+    """A File of the operating system."""
+
+    __slots__ = ("_descriptor", "_size", "path")
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._size = os.fstat(descriptor).st_size
+
+    def append(self, views: Sequence[bytes | bytearray | memoryview]) -> int:
+        total = 0
+        for start in range(0, len(views), _VECTORS_MAX):
+            group = list(views[start : start + _VECTORS_MAX])
+            wanted = sum(map(len, group))
+            written = os.pwritev(self._descriptor, group, self._size)
+            self._size += written
+            total += written
+            while written < wanted:  # a short write: the disk is nearly full, or a signal came
+                rest = b"".join(group)[written:]
+                more = os.pwrite(self._descriptor, rest, self._size)
+                self._size += more
+                total += more
+                written += more
+        return total
+
+    def write_at(self, position: int, data: bytes | memoryview) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._descriptor, view, position)
+            position += written
+            view = view[written:]
+        self._size = max(self._size, position)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (more := os.pread(self._descriptor, size - got, position + got)):
+            parts.append(more)
+            got += len(more)
+        return b"".join(parts)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+        self._size = size
+
+    def size(self) -> int:
+        return self._size
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<OsFile {self.path}>"
+
+
+class OsDisk:
+    """The Disk of the operating system."""
+
+    def open(self, path: Path, *, create: bool = False) -> OsFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return OsFile(path, os.open(path, flags, 0o644))
+
+    def list(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def exists(self, path: Path) -> bool:
+        return os.path.exists(path)
+
+    def make_directory(self, path: Path) -> None:
+        if os.path.isdir(path):
+            return
+        os.makedirs(path, exist_ok=True)
+        self.sync_directory(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+        self.sync_directory(target.parent)
+
+    def remove(self, path: Path) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_tree(self, path: Path) -> None:
+        import shutil
+
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+
+    def sync_directory(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read_bytes(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(path.name + ".tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        self.rename(temporary, path)
+
+    def free_bytes(self, path: Path) -> int:
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+    def total_bytes(self, path: Path) -> int:
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize
+
+    def lock(self, path: Path) -> OsFile:
+        import fcntl
+
+        file = self.open(path, create=True)
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise
+        return file

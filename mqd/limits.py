@@ -1,0 +1,71 @@
+"""Every bound of the system, in one place, with their relations asserted at import.
+
+A full queue, a full frame or a full connection table is a normal state with an answer; these are the sizes at
+which it is reached. What an operator may change has a key in `config.py` with one of these as its default.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# -- frames (protocol/frame.py, server/connection.py)
+REQUEST_BYTES_MAX = 100 * MIB
+"""Default of `socket.request.max.bytes`: the largest frame a client may send."""
+FRAME_BYTES_MIN = 8
+"""An API key, a version and a correlation id: nothing shorter is a request."""
+ARRAY_ELEMENTS_MAX = 1_000_000
+"""Arrays above this are refused before allocation, as Apache Kafka does."""
+TAGGED_FIELDS_MAX = 10_000
+STRING_BYTES_MAX = 32_767
+
+# -- connections (io/net.py, server/)
+CONNECTIONS_MAX = 1_000
+"""Default of `max.connections`: finite, where Kafka's is not."""
+CONNECTIONS_IDLE_MAX_MS = 600_000
+FRAME_RECEIVE_TIMEOUT_MS = 30_000
+"""A frame that has begun must have arrived whole after this long."""
+IN_FLIGHT_REQUESTS_MAX = 256
+"""Requests of one connection that may wait for an answer; then its socket is not read."""
+SEND_QUEUE_BYTES_MAX = 8 * MIB
+"""Answers of one connection that may wait in memory for a slow reader; then its socket is not read."""
+IN_FLIGHT_BYTES_MAX = 256 * MIB
+"""Bytes of unfinished frames over all connections; above it, new large frames wait."""
+RECEIVE_ARENA_BYTES = 4 * MIB
+RECEIVE_BYTES_MAX = 256 * KIB
+"""What one connection may bring into one turn of the loop: fairness among many."""
+SENDFILE_BYTES_MIN = 64 * KIB
+"""Below this, reading and sending with the header is as cheap as sendfile (bench/sendfile_border.py)."""
+
+# -- record batches (protocol/batch.py, log/)
+BATCH_BYTES_MAX = 1 * MIB + 12
+"""Default of `message.max.bytes` (Kafka's 1048588: a mebibyte and the log overhead)."""
+DECOMPRESSED_BYTES_MAX = 256 * MIB
+"""A compressed batch that grows beyond this is refused while it is being read."""
+PRODUCER_BATCHES_CACHED = 5
+"""Batches per producer id whose repeats are recognised: Kafka's limit on `max.in.flight` with idempotence."""
+PRODUCERS_PER_PARTITION_MAX = 100_000
+
+# -- fetch (replica/)
+FETCH_BYTES_MAX = 55 * MIB
+"""Default of `fetch.max.bytes`, the broker's own cap on one answer."""
+FETCH_WAIT_MAX_MS = 3_600_000
+FETCH_SESSIONS_MAX = 1_000
+PARKED_FETCHES_MAX = 10_000
+
+# -- names and counts (controller/)
+TOPIC_NAME_CHARS_MAX = 249
+PARTITIONS_PER_REQUEST_MAX = 10_000
+"""CreateTopics and CreatePartitions above this answer POLICY_VIOLATION, as Apache Kafka does."""
+
+# -- raft
+RAFT_COMMAND_BYTES_MAX = 60 * KIB
+"""A command must fit one append_entries batch (64 KiB less headers): PySyncObj's chunked path is not used."""
+RAFT_BATCH_BYTES = 64 * KIB
+RAFT_MESSAGE_BYTES_MAX = 8 * MIB
+RAFT_OUTBOX_MESSAGES_MAX = 10_000
+
+assert FRAME_BYTES_MIN < BATCH_BYTES_MAX < REQUEST_BYTES_MAX <= IN_FLIGHT_BYTES_MAX
+assert SENDFILE_BYTES_MIN < RECEIVE_BYTES_MAX <= RECEIVE_ARENA_BYTES
+assert RAFT_COMMAND_BYTES_MAX + 64 < RAFT_BATCH_BYTES < RAFT_MESSAGE_BYTES_MAX
+assert BATCH_BYTES_MAX < FETCH_BYTES_MAX <= REQUEST_BYTES_MAX

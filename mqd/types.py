@@ -1,0 +1,51 @@
+"""The vocabulary that every floor shares: ids, offsets, epochs, and the shape of a decision.
+
+Standard library values only; nothing here awaits, allocates buffers or knows a wire format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, NewType, TypeVar
+from uuid import UUID
+
+NodeId = NewType("NodeId", int)
+"""`id` of a `[[node]]` in the peers file; Kafka's broker id. Non-negative."""
+
+Offset = int
+"""Position of a record in its partition, from 0. An `Offset` is never an index, a count or a size."""
+
+NO_NODE = NodeId(-1)
+NO_EPOCH = -1
+NO_OFFSET = -1
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+
+ZERO_UUID = UUID(int=0)
+"""Kafka's "no topic id" on the wire."""
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic. A tuple, so that it hashes and compares in C."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+RecordT = TypeVar("RecordT")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[RecordT]):
+    """What a core wants done: append `records`, and once they are committed answer with `reply`.
+
+    A decision without records still waits for every record that its reply has seen.
+    """
+
+    records: tuple[RecordT, ...] = ()
+    reply: Any = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
