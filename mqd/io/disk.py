@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 _VECTORS_MAX = 1024  # IOV_MAX on Linux
 
@@ -45,6 +45,14 @@ class File(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class FileRange(NamedTuple):
+    """Bytes of a file that go to a socket without passing through Python. Holding it keeps the file open."""
+
+    file: File
+    position: int
+    size: int
 
 
 class Disk(Protocol):
