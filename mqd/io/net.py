@@ -1,0 +1,309 @@
+"""Seam 4 of 4: the network, real one. Non-blocking sockets, one epoll of our own, and plain streams for clients.
+
+Two faces, because two kinds of callers exist:
+
+- `Network.connect` gives an awaitable `Stream`: for whoever opens a connection (clients, Raft, followers).
+- `Network.listen` and `Network.poller` serve accepted sockets without a task each: the poller names everyone who
+  is ready, and the server handles them all in one turn. A Trio task woken per request costs a factor of two at
+  sixteen connections; one epoll awaited by Trio does not (bench/produce_fetch.py, "small requests").
+
+A simulated network implements the same four Protocols over memory. Every call may raise OSError.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+import trio
+
+from mqd.io.disk import File
+
+READABLE = select.EPOLLIN
+WRITABLE = select.EPOLLOUT
+_HANG_UP = select.EPOLLHUP | select.EPOLLERR
+
+_ACCEPT_LATER = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Overload that passes: wait and accept again. Any other failure of accept is ours and rises."""
+_ACCEPT_LATER_SECONDS = 0.1
+_ACCEPT_AGAIN = frozenset({errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.EINTR})
+"""The peer gave up between its connect and our accept: take the next one."""
+
+
+class Stream(Protocol):
+    """One connection that its owner awaits on."""
+
+    async def receive_into(self, view: memoryview) -> int:
+        """Wait for bytes; returns how many were put into `view`, 0 at the end of the stream."""
+        ...
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Socket(Protocol):
+    """One accepted connection that never waits. `None` and 0 mean: would block, ask the poller."""
+
+    peer: str
+
+    def receive_into(self, view: memoryview) -> int | None:
+        """Bytes received, 0 at the end of the stream, None when there is nothing yet."""
+        ...
+
+    def send(self, data: bytes | bytearray | memoryview, *, more: bool = False) -> int:
+        """Bytes taken, 0 when the peer reads too slowly. `more` tells the kernel that the answer goes on."""
+        ...
+
+    def send_file(self, file: File, position: int, size: int) -> int:
+        """Bytes sent from the file straight to the peer, 0 when it reads too slowly."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Listener(Protocol):
+    """A bound address that hands out sockets."""
+
+    port: int
+
+    async def accept(self) -> Socket: ...
+
+    def close(self) -> None: ...
+
+
+class Ready(Protocol):
+    """Whoever the poller calls when a socket is ready (server/connection.py)."""
+
+    def on_readable(self) -> None: ...
+
+    def on_writable(self) -> None: ...
+
+
+class Poller(Protocol):
+    """Names the sockets that are ready, many at a time."""
+
+    def watch(self, sock: Socket, ready: Ready, events: int) -> None:
+        """Call `ready` when one of `events` (READABLE, WRITABLE, or 0 to pause) holds; replaces an earlier watch."""
+        ...
+
+    def forget(self, sock: Socket) -> None: ...
+
+    def ready_nowait(self) -> list[tuple[Ready, bool, bool]]:
+        """(who, readable, writable) of all that are ready now."""
+        ...
+
+    async def wait_ready(self) -> None:
+        """Returns when `ready_nowait` may have something to say."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    """Where connections come from."""
+
+    async def connect(self, host: str, port: int, *, timeout: float = 10.0) -> Stream:
+        """Raises OSError when nothing listens there, also after `timeout` seconds."""
+        ...
+
+    async def listen(self, host: str, port: int) -> Listener: ...
+
+    def poller(self) -> Poller: ...
+
+
+class OsStream:
+    """A Stream of the operating system. One task may receive while another sends."""
+
+    __slots__ = ("_socket",)
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    async def receive_into(self, view: memoryview) -> int:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while True:
+            try:
+                return self._socket.recv_into(view)
+            except BlockingIOError:
+                await self._wait(trio.lowlevel.wait_readable)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._socket.send(view) :]
+            except BlockingIOError:
+                await self._wait(trio.lowlevel.wait_writable)
+
+    async def _wait(self, wait: Callable[[socket.socket], object]) -> None:
+        try:
+            await wait(self._socket)  # type: ignore[misc]
+        except trio.ClosedResourceError:
+            raise OSError(errno.EBADF, "the connection was closed on this side") from None
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+
+class OsSocket:
+    """A Socket of the operating system."""
+
+    __slots__ = ("_descriptor", "_socket", "peer")
+
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        self._socket = sock
+        self._descriptor = sock.fileno()
+        self.peer = peer
+
+    def receive_into(self, view: memoryview) -> int | None:
+        try:
+            return self._socket.recv_into(view)
+        except BlockingIOError:
+            return None
+
+    def send(self, data: bytes | bytearray | memoryview, *, more: bool = False) -> int:
+        try:
+            return self._socket.send(data, socket.MSG_MORE) if more else self._socket.send(data)
+        except BlockingIOError:
+            return 0
+
+    def send_file(self, file: File, position: int, size: int) -> int:
+        try:
+            sent = os.sendfile(self._descriptor, file.fileno(), position, size)
+        except BlockingIOError:
+            return 0
+        if sent == 0:  # the file is shorter than what was promised: the answer cannot be completed
+            raise OSError(errno.EIO, f"{file.path} ends before position {position + size}")
+        return sent
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+
+class OsListener:
+    """A Listener of the operating system."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self.port: int = sock.getsockname()[1]
+
+    async def accept(self) -> OsSocket:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while True:
+            try:
+                accepted, address = self._socket.accept()
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._socket)
+                continue
+            except OSError as error:
+                if error.errno in _ACCEPT_LATER:
+                    await trio.sleep(_ACCEPT_LATER_SECONDS)
+                elif error.errno not in _ACCEPT_AGAIN:
+                    raise
+                continue
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return OsSocket(accepted, f"{address[0]}:{address[1]}")
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class EpollPoller:
+    """A Poller on one epoll descriptor, which Trio awaits like a socket."""
+
+    _EVENTS_MAX = 512
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._ready: dict[int, Ready] = {}
+
+    def watch(self, sock: Socket, ready: Ready, events: int) -> None:
+        assert isinstance(sock, OsSocket)
+        descriptor = sock.fileno()
+        if descriptor in self._ready:
+            self._epoll.modify(descriptor, events)
+        else:
+            self._epoll.register(descriptor, events)
+        self._ready[descriptor] = ready
+
+    def forget(self, sock: Socket) -> None:
+        assert isinstance(sock, OsSocket)
+        if self._ready.pop(sock.fileno(), None) is not None:
+            self._epoll.unregister(sock.fileno())
+
+    def ready_nowait(self) -> list[tuple[Ready, bool, bool]]:
+        ready = self._ready
+        return [
+            (ready[descriptor], bool(events & (READABLE | _HANG_UP)), bool(events & (WRITABLE | _HANG_UP)))
+            for descriptor, events in self._epoll.poll(0, self._EVENTS_MAX)
+        ]
+
+    async def wait_ready(self) -> None:
+        await trio.lowlevel.wait_readable(self._epoll.fileno())
+
+    def close(self) -> None:
+        self._epoll.close()
+
+
+class OsNetwork:
+    """The Network of the operating system: TCP, IPv4 and IPv6."""
+
+    def __init__(self, *, send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1) -> None:
+        """-1 leaves a socket buffer to the kernel's own tuning."""
+        self._send_buffer_bytes = send_buffer_bytes
+        self._receive_buffer_bytes = receive_buffer_bytes
+
+    async def connect(self, host: str, port: int, *, timeout: float = 10.0) -> OsStream:
+        failure: OSError = TimeoutError(errno.ETIMEDOUT, f"no answer from {host}:{port} within {timeout:g} s")
+        with trio.move_on_after(timeout):
+            for family, kind, protocol, _, address in await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                sock = trio.socket.socket(family, kind, protocol)
+                try:
+                    await sock.connect(address)
+                except OSError as error:
+                    sock.close()
+                    failure = error
+                    continue
+                except BaseException:
+                    sock.close()
+                    raise
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                plain = socket.socket(fileno=sock.detach())
+                plain.setblocking(False)
+                return OsStream(plain)
+        raise failure
+
+    async def listen(self, host: str, port: int) -> OsListener:
+        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                if self._send_buffer_bytes > 0:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
+                if self._receive_buffer_bytes > 0:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
+            sock.bind(address)
+            sock.listen(1024)
+        except BaseException:
+            sock.close()
+            raise
+        return OsListener(sock)
+
+    def poller(self) -> EpollPoller:
+        return EpollPoller()
