@@ -1,0 +1,273 @@
+"""The four codecs of a record batch, and the bound on what they may produce.
+
+Pure: bytes in, bytes out. Every decoder writes into a buffer that is never larger than `limit`, so a small batch cannot
+make a large process. A stream that states its own size (gzip's trailer, snappy's preamble, the raw and RLE blocks or the
+content size of zstd, the block count of lz4) is refused from those statements, before a byte of it is produced; one that
+lies, or states nothing, costs at most `limit` bytes of untouched address space and is refused when it reaches the end of it.
+
+Facts of the formats: RFC 1952 (gzip), google/snappy format_description and xerial/snappy-java's block stream, the LZ4 frame
+format 1.6, RFC 8878 (zstd). Kafka frames snappy as xerial does; raw snappy (librdkafka once, kafka-go) is read as well.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zlib
+from enum import IntEnum
+
+import cramjam
+
+from mqd import limits
+from mqd.errors import ErrorCode, MqError
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Codec(IntEnum):
+    """Bits 0 to 2 of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"  # version 1, readable from version 1
+_XERIAL_BLOCK_BYTES = 32 * limits.KIB  # snappy-java's default; readers take any
+_INT32_BE = struct.Struct(">i")
+_UINT32_LE = struct.Struct("<I")
+
+_LZ4_MAGIC = 0x184D2204
+_LZ4_BLOCK_BYTES = {4: 64 * limits.KIB, 5: 256 * limits.KIB, 6: limits.MIB, 7: 4 * limits.MIB}
+_LZ4_RATIO_MAX = 255  # one length byte adds at most 255 bytes of output
+
+_ZSTD_MAGIC = 0xFD2FB528
+_ZSTD_SKIPPABLE = 0x184D2A50  # ... to 0x184D2A5F
+_ZSTD_BLOCK_BYTES_MAX = 128 * limits.KIB
+
+_GZIP_CHUNK_BYTES = limits.MIB
+_RESIDENT_BYTES_MAX = limits.MIB
+"""Output buffers up to this are bytearrays; larger ones are anonymous mappings, whose untouched pages cost nothing."""
+
+
+def compress(codec: Codec, data: Buffer) -> Buffer:
+    """`data` as one stream of `codec`, in the framing that Java's client writes."""
+    if codec is Codec.GZIP:
+        encoder = zlib.compressobj(wbits=31)
+        return encoder.compress(data) + encoder.flush()
+    if codec is Codec.SNAPPY:
+        return _compress_xerial(data)
+    if codec is Codec.LZ4:
+        # cramjam.lz4.compress would use the high-compression mode: 52 MB/s against 644. Kafka refuses linked blocks.
+        lz4 = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
+        lz4.compress(bytes(data))
+        return bytes(lz4.finish())
+    if codec is Codec.ZSTD:
+        return bytes(cramjam.zstd.compress(data, level=3))
+    return data
+
+
+def decompress(codec: Codec, data: Buffer, limit: int = limits.DECOMPRESSED_BYTES_MAX) -> memoryview:
+    """What `data` holds, at most `limit` bytes.
+
+    MqError: CORRUPT_MESSAGE when the stream is damaged, INVALID_RECORD when it would grow beyond `limit`.
+    """
+    view = memoryview(data)
+    if codec is Codec.NONE:
+        return view
+    try:
+        if codec is Codec.GZIP:
+            return _decompress_gzip(view, limit)
+        if codec is Codec.SNAPPY:
+            return _decompress_snappy(view, limit)
+        if codec is Codec.LZ4:
+            return _decompress_into(cramjam.lz4.decompress_into, view, _lz4_bytes_max(view, limit), limit)
+        return _decompress_into(cramjam.zstd.decompress_into, view, _zstd_bytes_max(view, limit), limit)
+    except (zlib.error, cramjam.DecompressionError, struct.error, IndexError) as error:
+        raise _damaged(f"{codec.name.lower()}: {error}") from None
+
+
+def _too_large(limit: int) -> MqError:
+    return MqError(ErrorCode.INVALID_RECORD, f"compressed records would take more than {limit} bytes; send smaller batches")
+
+
+def _damaged(what: str) -> MqError:
+    return MqError(ErrorCode.CORRUPT_MESSAGE, f"compressed records cannot be read: {what}")
+
+
+def _output(size: int) -> bytearray | mmap.mmap:
+    return bytearray(size) if size <= _RESIDENT_BYTES_MAX else mmap.mmap(-1, size)
+
+
+def _decompress_into(decoder: object, view: memoryview, size_max: int, limit: int) -> memoryview:
+    """One call of cramjam into a buffer of `size_max` bytes, which is an upper bound or the limit itself."""
+    if not size_max:  # cramjam takes no empty output; an honest empty stream fits one byte
+        size_max = 1
+    output = _output(min(size_max, limit))
+    try:
+        size = decoder(view, output)  # type: ignore[operator]
+    except cramjam.DecompressionError as error:
+        if "failed to write whole buffer" in str(error) and size_max > limit:
+            raise _too_large(limit) from None
+        raise
+    return memoryview(output)[:size]
+
+
+# -- gzip
+
+
+def _decompress_gzip(view: memoryview, limit: int) -> memoryview:
+    if len(view) >= 18 and _UINT32_LE.unpack_from(view, len(view) - 4)[0] > limit:  # ISIZE of the last member
+        raise _too_large(limit)
+    output = bytearray()
+    rest: Buffer = view
+    while rest:  # members follow one another (RFC 1952 §2.2)
+        decoder = zlib.decompressobj(wbits=31)
+        while not decoder.eof:
+            part = decoder.decompress(rest, _GZIP_CHUNK_BYTES)
+            output += part
+            if len(output) > limit:
+                raise _too_large(limit)
+            rest = decoder.unconsumed_tail
+            if not part and not rest and not decoder.eof:
+                raise _damaged("gzip: the stream is cut off")
+        rest = decoder.unused_data
+    if not len(view):
+        raise _damaged("gzip: empty")
+    return memoryview(output)
+
+
+# -- snappy
+
+
+def _compress_xerial(data: Buffer) -> bytes:
+    view = memoryview(data)
+    parts: list[Buffer] = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += (_INT32_BE.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(view: memoryview, limit: int) -> memoryview:
+    blocks = _xerial_blocks(view) if view[:8] == _XERIAL_MAGIC else [view]
+    sizes = [_snappy_length(block) for block in blocks]
+    total = sum(sizes)
+    if total > limit:
+        raise _too_large(limit)
+    if not total:
+        return memoryview(b"")
+    output = memoryview(_output(total))
+    position = 0
+    for block, size in zip(blocks, sizes, strict=True):
+        if size:
+            written = cramjam.snappy.decompress_raw_into(block, output[position : position + size])
+            if written != size:
+                raise _damaged(f"snappy: a block of {written} bytes instead of {size}")
+        position += size
+    return output
+
+
+def _xerial_blocks(view: memoryview) -> list[memoryview]:
+    blocks = []
+    position = 0
+    while position < len(view):
+        if view[position : position + 8] == _XERIAL_MAGIC:  # streams may be concatenated
+            position += len(_XERIAL_HEADER)
+            if position > len(view):
+                raise _damaged("snappy: the stream header is cut off")
+            continue
+        (size,) = _INT32_BE.unpack_from(view, position)
+        position += 4
+        if not 0 < size <= len(view) - position:
+            raise _damaged(f"snappy: a block of {size} bytes where {len(view) - position} are left")
+        blocks.append(view[position : position + size])
+        position += size
+    return blocks
+
+
+def _snappy_length(block: memoryview) -> int:
+    """The preamble: the uncompressed length as an unsigned varint of at most 32 bits."""
+    value = 0
+    for shift in range(0, 35, 7):
+        byte = block[shift // 7]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value
+    raise _damaged("snappy: the length does not end")
+
+
+# -- lz4
+
+
+def _lz4_bytes_max(view: memoryview, limit: int) -> int:
+    """An upper bound on the output, by walking the blocks of all frames; refuses when it passes `limit`.
+
+    Writers fill their blocks, so the bound is the size to within a block. Raises IndexError or struct.error on a cut-off stream.
+    """
+    total = position = 0
+    while position < len(view):
+        (magic,) = _UINT32_LE.unpack_from(view, position)
+        if magic != _LZ4_MAGIC:
+            raise _damaged(f"lz4: no frame begins with {magic:#010x}")
+        flags = view[position + 4]
+        block_bytes = _LZ4_BLOCK_BYTES.get(view[position + 5] >> 4 & 7)
+        if block_bytes is None:
+            raise _damaged("lz4: unknown block size")
+        position += 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
+        checksum = 4 if flags & 0x10 else 0
+        while True:
+            (size,) = _UINT32_LE.unpack_from(view, position)
+            position += 4
+            if not size:
+                break
+            stored = size & 0x7FFFFFFF
+            total += stored if size >> 31 else min(block_bytes, stored * _LZ4_RATIO_MAX)
+            if total > limit:
+                raise _too_large(limit)
+            position += stored + checksum
+        position += 4 if flags & 0x04 else 0
+    return total
+
+
+# -- zstd
+
+
+def _zstd_bytes_max(view: memoryview, limit: int) -> int:
+    """An upper bound on the output, by walking the blocks of all frames; refuses when what is certain passes `limit`.
+
+    Compressed blocks hold anything up to 128 KiB, and encoders split them freely: they count for the bound, not for the refusal.
+    """
+    certain = possible = position = 0
+    while position < len(view):
+        (magic,) = _UINT32_LE.unpack_from(view, position)
+        if magic & 0xFFFFFFF0 == _ZSTD_SKIPPABLE:
+            position += 8 + int(_UINT32_LE.unpack_from(view, position + 4)[0])
+            continue
+        if magic != _ZSTD_MAGIC:
+            raise _damaged(f"zstd: no frame begins with {magic:#010x}")
+        descriptor = view[position + 4]
+        single_segment = descriptor >> 5 & 1
+        position += 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
+        content_bytes = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+        if content_bytes:
+            stated = int.from_bytes(view[position : position + content_bytes], "little") + (256 if content_bytes == 2 else 0)
+            if certain + stated > limit:
+                raise _too_large(limit)
+            position += content_bytes
+        last = 0
+        while not last:
+            header = view[position] | view[position + 1] << 8 | view[position + 2] << 16
+            last, kind, size = header & 1, header >> 1 & 3, header >> 3
+            if kind == 2:  # compressed
+                possible += _ZSTD_BLOCK_BYTES_MAX
+            else:  # raw or one byte repeated
+                certain += size
+            if certain > limit:
+                raise _too_large(limit)
+            position += 3 + (1 if kind == 1 else size)
+        position += 4 if descriptor & 4 else 0
+    return certain + possible
