@@ -1,0 +1,10 @@
+"""End to end: stock clients and bare sockets against a real broker process, ours or (`--broker host:port`) anyone's."""
+
+import warnings
+
+with warnings.catch_warnings():  # kafka-python reads its schemas at import, by a function that Python 3.11 deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka.protocol.admin
+    import kafka.protocol.consumer
+    import kafka.protocol.metadata
+    import kafka.protocol.producer  # noqa: F401
