@@ -16,6 +16,12 @@ FRAME_BYTES_MIN = 8
 """An API key, a version and a correlation id: nothing shorter is a request."""
 ARRAY_ELEMENTS_MAX = 1_000_000
 """Arrays above this are refused before allocation, as Apache Kafka does."""
+REQUEST_ELEMENTS_MAX = ARRAY_ELEMENTS_MAX
+"""Elements of all arrays of a request together: what bounds the memory that a frame can cost beyond its own bytes."""
+RESPONSE_ELEMENTS_MAX = 10 * ARRAY_ELEMENTS_MAX
+"""The same for what a client reads: the metadata of a large cluster has many lists of replicas."""
+RESPONSE_BYTES_MIN = 4
+"""A correlation id: nothing shorter is a response."""
 TAGGED_FIELDS_MAX = 10_000
 STRING_BYTES_MAX = 32_767
 
@@ -65,7 +71,24 @@ RAFT_BATCH_BYTES = 64 * KIB
 RAFT_MESSAGE_BYTES_MAX = 8 * MIB
 RAFT_OUTBOX_MESSAGES_MAX = 10_000
 
+# -- clients (client/)
+RESPONSE_BYTES_MAX = 128 * MIB
+"""The largest answer that a client of ours reads: a fetch answer is at most FETCH_BYTES_MAX and one batch."""
+CLIENT_IN_FLIGHT_REQUESTS_MAX = 64
+"""Requests that one client connection sends ahead of their answers."""
+CLIENT_RECEIVE_BYTES = 256 * KIB
+PRODUCER_BATCH_BYTES = 256 * KIB
+"""Records gather into a batch up to this estimate before compression; safely below the default `message.max.bytes`."""
+PRODUCER_REQUEST_BYTES = 4 * MIB
+PRODUCER_BUFFER_BYTES_MAX = 32 * MIB
+"""Records of one producer that wait for their acknowledgement; then `send` waits."""
+CONSUMER_FETCH_BYTES = 8 * MIB
+CONSUMER_PARTITION_FETCH_BYTES = 1 * MIB
+
 assert FRAME_BYTES_MIN < BATCH_BYTES_MAX < REQUEST_BYTES_MAX <= IN_FLIGHT_BYTES_MAX
 assert SENDFILE_BYTES_MIN < RECEIVE_BYTES_MAX <= RECEIVE_ARENA_BYTES
 assert RAFT_COMMAND_BYTES_MAX + 64 < RAFT_BATCH_BYTES < RAFT_MESSAGE_BYTES_MAX
 assert BATCH_BYTES_MAX < FETCH_BYTES_MAX <= REQUEST_BYTES_MAX
+assert FETCH_BYTES_MAX + BATCH_BYTES_MAX < RESPONSE_BYTES_MAX
+assert PRODUCER_BATCH_BYTES < BATCH_BYTES_MAX and PRODUCER_BATCH_BYTES <= PRODUCER_REQUEST_BYTES < PRODUCER_BUFFER_BYTES_MAX
+assert CLIENT_IN_FLIGHT_REQUESTS_MAX <= IN_FLIGHT_REQUESTS_MAX

@@ -1,0 +1,58 @@
+"""Every API that is spoken here, by key and by name. One file declares one API; it is imported when first asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from mqd.protocol.schema import Api
+
+_MODULES = {
+    0: "produce",
+    1: "fetch",
+    2: "list_offsets",
+    3: "metadata",
+    10: "find_coordinator",
+    18: "api_versions",
+    19: "create_topics",
+    20: "delete_topics",
+    21: "delete_records",
+    22: "init_producer_id",
+    23: "offset_for_leader_epoch",
+    32: "describe_configs",
+    33: "alter_configs",
+    35: "describe_log_dirs",
+    37: "create_partitions",
+    44: "incremental_alter_configs",
+    60: "describe_cluster",
+    61: "describe_producers",
+    62: "broker_registration",
+    63: "broker_heartbeat",
+    67: "allocate_producer_ids",
+    75: "describe_topic_partitions",
+}
+
+_loaded: dict[int, Api] = {}
+
+
+def by_key(key: int) -> Api | None:
+    """The API with this key, or None."""
+    api = _loaded.get(key)
+    if api is None and key in _MODULES:
+        api = _loaded[key] = import_module(f"{__name__}.{_MODULES[key]}").API
+        assert api.key == key
+    return api
+
+
+def by_name(name: str) -> Api:
+    """The API with Kafka's name ("ListOffsets") or its file's ("list_offsets"). KeyError if there is none."""
+    for key, module in _MODULES.items():
+        if name in (module, module.replace("_", "")) or name.lower() == module.replace("_", ""):
+            api = by_key(key)
+            assert api is not None
+            return api
+    raise KeyError(name)
+
+
+def all_apis() -> tuple[Api, ...]:
+    """Every API in the order of keys."""
+    return tuple(api for api in map(by_key, sorted(_MODULES)) if api is not None)

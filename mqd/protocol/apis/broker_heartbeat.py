@@ -1,0 +1,29 @@
+"""BrokerHeartbeat (key 63): a broker tells the controller that it lives. Peers only; flexible from the start.
+
+v1  log directories that failed, tagged (KIP-858)
+v2  cordoned log directories, tagged (KIP-1066)
+"""
+
+from __future__ import annotations
+
+from mqd.protocol.schema import BOOLEAN, INT16, INT32, INT64, UUID, Api, array, field, message
+
+REQUEST = message(
+    field("broker_id", INT32),
+    field("broker_epoch", INT64, default=-1),
+    field("current_metadata_offset", INT64),
+    field("want_fence", BOOLEAN),
+    field("want_shut_down", BOOLEAN),
+    field("offline_log_dirs", array(UUID), since=1, tag=0),
+    field("cordoned_log_dirs", array(UUID), since=2, tag=1, default=None),
+)
+
+RESPONSE = message(
+    field("throttle_time_ms", INT32),
+    field("error_code", INT16),
+    field("is_caught_up", BOOLEAN),
+    field("is_fenced", BOOLEAN, default=True),
+    field("should_shut_down", BOOLEAN),
+)
+
+API = Api(key=63, name="BrokerHeartbeat", versions=(0, 2), advertised=None, flexible_from=0, request=REQUEST, response=RESPONSE)

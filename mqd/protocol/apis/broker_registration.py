@@ -1,0 +1,39 @@
+"""BrokerRegistration (key 62): a broker makes itself known to the controller. Peers only; flexible from the start.
+
+v1  whether the broker moves over from ZooKeeper
+v2  log directories (KIP-858)
+v3  the epoch before a clean shutdown (KIP-966)
+v4  a feature may have 0 as its lowest level; below v4 such a feature must be left out
+"""
+
+from __future__ import annotations
+
+from mqd.protocol.schema import BOOLEAN, INT16, INT32, INT64, STRING, UINT16, UUID, Api, array, field, message
+
+REQUEST = message(
+    field("broker_id", INT32),
+    field("cluster_id", STRING),
+    field("incarnation_id", UUID),
+    field(
+        "listeners",
+        array(
+            field("name", STRING),
+            field("host", STRING),
+            field("port", UINT16),
+            field("security_protocol", INT16),
+        ),
+    ),
+    field("features", array(field("name", STRING), field("min_supported_version", INT16), field("max_supported_version", INT16))),
+    field("rack", STRING, nullable_since=0),
+    field("is_migrating_zk_broker", BOOLEAN, since=1),
+    field("log_dirs", array(UUID), since=2),
+    field("previous_broker_epoch", INT64, since=3, default=-1),
+)
+
+RESPONSE = message(
+    field("throttle_time_ms", INT32),
+    field("error_code", INT16),
+    field("broker_epoch", INT64, default=-1),
+)
+
+API = Api(key=62, name="BrokerRegistration", versions=(0, 4), advertised=None, flexible_from=0, request=REQUEST, response=RESPONSE)

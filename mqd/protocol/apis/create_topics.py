@@ -1,0 +1,57 @@
+"""CreateTopics (key 19).
+
+v2  throttle time
+v4  -1 partitions or replicas stand for the broker's defaults (KIP-464)
+v5  flexible; the response tells the configuration of the new topic (KIP-525)
+v6  may be answered with THROTTLING_QUOTA_EXCEEDED (KIP-599)
+v7  the response has the topic id
+"""
+
+from __future__ import annotations
+
+from mqd.protocol.schema import BOOLEAN, INT8, INT16, INT32, STRING, TEXT, UUID, Api, array, field, message
+
+REQUEST = message(
+    field(
+        "topics",
+        array(
+            field("name", STRING),
+            field("num_partitions", INT32),
+            field("replication_factor", INT16),
+            field("assignments", array(field("partition_index", INT32), field("broker_ids", array(INT32)))),
+            field("configs", array(field("name", STRING), field("value", STRING, nullable_since=0))),
+        ),
+    ),
+    field("timeout_ms", INT32, default=60000),
+    field("validate_only", BOOLEAN),
+)
+
+RESPONSE = message(
+    field("throttle_time_ms", INT32),
+    field(
+        "topics",
+        array(
+            field("name", STRING),
+            field("topic_id", UUID, since=7),
+            field("error_code", INT16),
+            field("error_message", TEXT, nullable_since=0),
+            field("topic_config_error_code", INT16, since=5, tag=0),
+            field("num_partitions", INT32, since=5, default=-1),
+            field("replication_factor", INT16, since=5, default=-1),
+            field(
+                "configs",
+                array(
+                    field("name", STRING),
+                    field("value", STRING, nullable_since=0),
+                    field("read_only", BOOLEAN),
+                    field("config_source", INT8, default=-1),
+                    field("is_sensitive", BOOLEAN),
+                ),
+                since=5,
+                nullable_since=0,
+            ),
+        ),
+    ),
+)
+
+API = Api(key=19, name="CreateTopics", versions=(2, 7), advertised=(2, 7), flexible_from=5, request=REQUEST, response=RESPONSE)

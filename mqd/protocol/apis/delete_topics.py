@@ -1,0 +1,33 @@
+"""DeleteTopics (key 20).
+
+v1  throttle time
+v3  may be answered with TOPIC_DELETION_DISABLED
+v4  flexible
+v5  error messages; may be answered with THROTTLING_QUOTA_EXCEEDED (KIP-599)
+v6  topics by name or by id
+"""
+
+from __future__ import annotations
+
+from mqd.protocol.schema import INT16, INT32, STRING, TEXT, UUID, Api, array, field, message
+
+REQUEST = message(
+    field("topics", array(field("name", STRING, default=None), field("topic_id", UUID)), since=6),
+    field("topic_names", array(STRING), until=5),
+    field("timeout_ms", INT32),
+)
+
+RESPONSE = message(
+    field("throttle_time_ms", INT32),
+    field(
+        "responses",
+        array(
+            field("name", STRING, nullable_since=6),
+            field("topic_id", UUID, since=6),
+            field("error_code", INT16),
+            field("error_message", TEXT, since=5, default=None),
+        ),
+    ),
+)
+
+API = Api(key=20, name="DeleteTopics", versions=(1, 6), advertised=(1, 6), flexible_from=4, request=REQUEST, response=RESPONSE)

@@ -1,0 +1,28 @@
+"""InitProducerId (key 22): an id and epoch for an idempotent or transactional producer.
+
+v2  flexible
+v3  the producer's present id and epoch, so that it can go on after an error (KIP-360)
+v4  may be answered with PRODUCER_FENCED
+v5  may be answered with TRANSACTION_ABORTABLE (KIP-890)
+v6  two-phase commit (KIP-939): unstable in Kafka 4.3, not spoken here
+"""
+
+from __future__ import annotations
+
+from mqd.protocol.schema import INT16, INT32, INT64, STRING, Api, field, message
+
+REQUEST = message(
+    field("transactional_id", STRING, nullable_since=0),
+    field("transaction_timeout_ms", INT32),
+    field("producer_id", INT64, since=3, default=-1),
+    field("producer_epoch", INT16, since=3, default=-1),
+)
+
+RESPONSE = message(
+    field("throttle_time_ms", INT32),
+    field("error_code", INT16),
+    field("producer_id", INT64, default=-1),
+    field("producer_epoch", INT16),
+)
+
+API = Api(key=22, name="InitProducerId", versions=(0, 5), advertised=(0, 5), flexible_from=2, request=REQUEST, response=RESPONSE)

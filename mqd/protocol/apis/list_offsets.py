@@ -1,0 +1,59 @@
+"""ListOffsets (key 2): the offset of a timestamp, or of a special place in the log.
+
+The special timestamps are negative; each may be asked only from the version that brought it:
+-1 the end of the log, -2 its start (v1), -3 the record with the largest timestamp (v7, KIP-734), -4 the start of the local
+log (v8, KIP-405), -5 the end of the tiered log (v9, KIP-1005), -6 the first offset not yet tiered (v11, KIP-1023).
+
+v1  one offset a partition, with its timestamp
+v2  isolation level; throttle time
+v4  leader epochs
+v5  may be answered with OFFSET_NOT_AVAILABLE
+v6  flexible
+v10 a timeout, for offsets that are looked up in remote storage (KIP-1075)
+"""
+
+from __future__ import annotations
+
+from mqd.protocol.schema import INT8, INT16, INT32, INT64, STRING, Api, array, field, message
+
+REQUEST = message(
+    field("replica_id", INT32),
+    field("isolation_level", INT8, since=2),
+    field(
+        "topics",
+        array(
+            field("name", STRING),
+            field(
+                "partitions",
+                array(
+                    field("partition_index", INT32),
+                    field("current_leader_epoch", INT32, since=4, default=-1),
+                    field("timestamp", INT64),
+                ),
+            ),
+        ),
+    ),
+    field("timeout_ms", INT32, since=10),
+)
+
+RESPONSE = message(
+    field("throttle_time_ms", INT32, since=2),
+    field(
+        "topics",
+        array(
+            field("name", STRING),
+            field(
+                "partitions",
+                array(
+                    field("partition_index", INT32),
+                    field("error_code", INT16),
+                    field("timestamp", INT64, default=-1),
+                    field("offset", INT64, default=-1),
+                    field("leader_epoch", INT32, since=4, default=-1),
+                ),
+            ),
+        ),
+    ),
+)
+
+API = Api(key=2, name="ListOffsets", versions=(1, 11), advertised=(1, 11), flexible_from=6, request=REQUEST, response=RESPONSE)

@@ -1,0 +1,456 @@
+# mypy: disable-error-code="import-untyped"
+# mypy: disallow-subclassing-any=False
+"""The bricks of every message: constructs for Kafka's numbers, lengths, strings, arrays and tagged fields.
+
+They parse from a `Cursor` and build into any stream with `write`. The invariants, because the bytes come from strangers:
+
+* a length is compared with the bytes that are left before anything is allocated for it;
+* whatever is wrong with the bytes is a `ProtocolError`, never another exception;
+* nothing of the input is copied but strings; bytes fields are slices of the caller's buffer, and live as long as it does.
+
+Wrong values on the way out are our own mistake: an assertion, or the exception that Python has for it.
+Encodings: https://kafka.apache.org/protocol#protocol_types, KIP-482 for the compact and tagged ones.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from construct import Construct, Container, FormatField, Struct, Subconstruct
+
+from mqd import limits
+from mqd.errors import ProtocolError
+from mqd.types import ZERO_UUID
+
+
+class Cursor:
+    """Where decoding stands in a buffer, and what the rest of the message may still contain.
+
+    Invariant: position <= end <= len(view).
+    """
+
+    __slots__ = ("elements_left", "end", "position", "view")
+
+    def __init__(self, buffer: bytes | bytearray | memoryview, position: int, elements_max: int) -> None:
+        self.view = memoryview(buffer)
+        self.position = position
+        self.end = len(self.view)
+        self.elements_left = elements_max
+        assert 0 <= position <= self.end, (position, self.end)
+
+    def advance(self, size: int) -> int:
+        """Step over `size` bytes and return where they start."""
+        start = self.position
+        if size > self.end - start:
+            raise ProtocolError(f"{size} bytes wanted at {start}, {self.end - start} left")
+        self.position = start + size
+        return start
+
+
+# -- numbers
+
+
+class Number(FormatField):
+    """A big-endian number of fixed size, by its letter in the struct module ("?" for a boolean: any byte but 0 is true)."""
+
+    def __init__(self, letter: str) -> None:
+        super().__init__(">", letter)
+        self.letter = letter
+        self._struct = struct.Struct(self.fmtstr)
+
+    def _parse(self, stream: Cursor, context: Any, path: str) -> Any:
+        return self._struct.unpack_from(stream.view, stream.advance(self.length))[0]
+
+    def _build(self, obj: Any, stream: Any, context: Any, path: str) -> None:
+        stream.write(self._struct.pack(obj))
+
+
+class Uuid(Construct):
+    """Sixteen bytes; all zero means "none"."""
+
+    def _parse(self, stream: Cursor, context: Any, path: str) -> UUID:
+        start = stream.advance(16)
+        number = int.from_bytes(stream.view[start : start + 16], "big")
+        return UUID(int=number) if number else ZERO_UUID
+
+    def _build(self, obj: UUID, stream: Any, context: Any, path: str) -> None:
+        stream.write(obj.bytes)
+
+    def _sizeof(self, context: Any, path: str) -> int:
+        return 16
+
+
+def read_unsigned_varint(stream: Cursor, bytes_max: int = 5) -> int:
+    """Seven bits a byte, lowest first. At most `bytes_max` bytes: 5 hold 32 bits, 10 hold 64."""
+    view, position, end = stream.view, stream.position, stream.end
+    value = shift = 0
+    while position < end:
+        byte = view[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            if shift == 7 * bytes_max and value >> (32 if bytes_max == 5 else 64):
+                raise ProtocolError(f"varint at {stream.position} is too large")
+            stream.position = position
+            return value
+        if shift == 7 * bytes_max:
+            raise ProtocolError(f"varint at {stream.position} is longer than {bytes_max} bytes")
+    raise ProtocolError(f"varint at {stream.position} is cut off")
+
+
+def pack_unsigned_varint(value: int) -> bytes:
+    """The shortest varint of a non-negative number."""
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    packed = bytearray()
+    while value >= 0x80:
+        packed.append(value & 0x7F | 0x80)
+        value >>= 7
+    packed.append(value)
+    return bytes(packed)
+
+
+_ONE_BYTE = [bytes([value]) for value in range(0x80)]
+
+
+class Varint(Construct):
+    """A signed number as a zigzag varint: 0, -1, 1, -2 become 0, 1, 2, 3."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__()
+        assert bytes_max in (5, 10)
+        self.bytes_max = bytes_max
+        self._magnitude_max = 1 << (31 if bytes_max == 5 else 63)
+
+    def _parse(self, stream: Cursor, context: Any, path: str) -> int:
+        value = read_unsigned_varint(stream, self.bytes_max)
+        return (value >> 1) ^ -(value & 1)
+
+    def _build(self, obj: int, stream: Any, context: Any, path: str) -> None:
+        assert -self._magnitude_max <= obj < self._magnitude_max, obj
+        stream.write(pack_unsigned_varint(obj << 1 if obj >= 0 else (-obj << 1) - 1))
+
+
+# -- lengths: how the size of a string, a blob or an array is written; -1 stands for null
+
+
+class Length(NamedTuple):
+    read: Callable[[Cursor], int]
+    pack: Callable[[int], bytes]
+    bytes_min: int
+
+
+def _fixed_length(letter: str) -> Length:
+    packer = struct.Struct(">" + letter)
+
+    def read(stream: Cursor) -> int:
+        length: int = packer.unpack_from(stream.view, stream.advance(packer.size))[0]
+        if length < -1:
+            raise ProtocolError(f"negative length {length} at {stream.position - packer.size}")
+        return length
+
+    return Length(read, packer.pack, packer.size)
+
+
+LENGTH_16 = _fixed_length("h")
+LENGTH_32 = _fixed_length("l")
+LENGTH_COMPACT = Length(lambda stream: read_unsigned_varint(stream) - 1, lambda length: pack_unsigned_varint(length + 1), 1)
+
+
+# -- strings and blobs
+
+
+class String(Construct):
+    """UTF-8, at most limits.STRING_BYTES_MAX bytes. `cut`: a longer one is shortened on the way out, not an error."""
+
+    def __init__(self, length: Length, *, nullable: bool, cut: bool = False) -> None:
+        super().__init__()
+        self.length = length
+        self.nullable = nullable
+        self.cut = cut
+
+    def _parse(self, stream: Cursor, context: Any, path: str) -> str | None:
+        size = self.length.read(stream)
+        if size < 0:
+            _check_null(self.nullable, stream)
+            return None
+        if size > limits.STRING_BYTES_MAX:
+            raise ProtocolError(f"string of {size} bytes at {stream.position}")
+        start = stream.advance(size)
+        try:
+            return str(stream.view[start : start + size], "utf-8")
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f"string at {start} is not UTF-8: {error.reason}") from None
+
+    def _build(self, obj: str | None, stream: Any, context: Any, path: str) -> None:
+        if obj is None:
+            assert self.nullable, "null in a string that cannot be null"
+            stream.write(self.length.pack(-1))
+            return
+        encoded = obj.encode()
+        if self.cut and len(encoded) > limits.STRING_BYTES_MAX:
+            encoded = encoded[: limits.STRING_BYTES_MAX].decode(errors="ignore").encode()
+        assert len(encoded) <= limits.STRING_BYTES_MAX, len(encoded)
+        stream.write(self.length.pack(len(encoded)) + encoded)
+
+
+class Blob(Construct):
+    """Bytes that mean nothing here, record batches among them: a slice of the buffer, not a copy."""
+
+    def __init__(self, length: Length, *, nullable: bool) -> None:
+        super().__init__()
+        self.length = length
+        self.nullable = nullable
+
+    def _parse(self, stream: Cursor, context: Any, path: str) -> memoryview | None:
+        size = self.length.read(stream)
+        if size < 0:
+            _check_null(self.nullable, stream)
+            return None
+        start = stream.advance(size)
+        return stream.view[start : start + size]
+
+    def _build(self, obj: bytes | bytearray | memoryview | None, stream: Any, context: Any, path: str) -> None:
+        if obj is None:
+            assert self.nullable, "null in bytes that cannot be null"
+            stream.write(self.length.pack(-1))
+            return
+        stream.write(self.length.pack(len(obj)))
+        stream.write(obj)
+
+
+def _check_null(nullable: bool, stream: Cursor) -> None:
+    if not nullable:
+        raise ProtocolError(f"null before {stream.position} where there must be a value")
+
+
+# -- arrays
+
+
+class Array(Subconstruct):
+    """Elements behind their count; parsed into a list, built from anything with a length."""
+
+    def __init__(self, length: Length, element: Construct, *, nullable: bool) -> None:
+        super().__init__(element)
+        self.length = length
+        self.nullable = nullable
+        self.element_bytes_min = bytes_min(element)
+        assert self.element_bytes_min > 0, "elements without bytes: their number would have no bound"
+
+    def _parse(self, stream: Cursor, context: Any, path: str) -> list[Any] | None:
+        count = self.length.read(stream)
+        if count < 0:
+            _check_null(self.nullable, stream)
+            return None
+        left = stream.end - stream.position
+        if count * self.element_bytes_min > left:
+            raise ProtocolError(f"array of {count} elements in {left} bytes at {stream.position}")
+        if count > limits.ARRAY_ELEMENTS_MAX:
+            raise ProtocolError(f"array of {count} elements at {stream.position}; at most {limits.ARRAY_ELEMENTS_MAX} are taken")
+        stream.elements_left -= count
+        if stream.elements_left < 0:
+            raise ProtocolError(f"too many elements in one message at {stream.position}")
+        return self._parse_elements(count, stream, context, path)
+
+    def _parse_elements(self, count: int, stream: Cursor, context: Any, path: str) -> list[Any]:
+        parse = self.subcon._parse
+        return [parse(stream, context, path) for _ in range(count)]
+
+    def _build(self, obj: Any, stream: Any, context: Any, path: str) -> None:
+        if obj is None:
+            assert self.nullable, "null in an array that cannot be null"
+            stream.write(self.length.pack(-1))
+            return
+        stream.write(self.length.pack(len(obj)))
+        self._build_elements(obj, stream, context, path)
+
+    def _build_elements(self, obj: Any, stream: Any, context: Any, path: str) -> None:
+        build = self.subcon._build
+        for element in obj:
+            build(element, stream, context, path)
+
+
+class NumberArray(Array):
+    """An array of fixed-size numbers, packed by one call."""
+
+    def _parse_elements(self, count: int, stream: Cursor, context: Any, path: str) -> list[Any]:
+        start = stream.advance(count * self.subcon.length)
+        return list(struct.unpack_from(f">{count}{self.subcon.letter}", stream.view, start))
+
+    def _build_elements(self, obj: Any, stream: Any, context: Any, path: str) -> None:
+        stream.write(struct.pack(f">{len(obj)}{self.subcon.letter}", *obj))
+
+
+# -- structures
+
+
+class Member(NamedTuple):
+    """One field of a structure in one version. A tagged one is written only when it differs from its default."""
+
+    name: str
+    construct: Construct
+    default: Any
+    tag: int | None = None
+
+
+class Run(Construct):
+    """Neighbouring numbers of a structure, packed by one call; its value is the tuple of them."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        super().__init__()
+        self._struct = struct.Struct(">" + "".join(member.construct.letter for member in members))
+
+    def _parse(self, stream: Cursor, context: Any, path: str) -> tuple[Any, ...]:
+        return self._struct.unpack_from(stream.view, stream.advance(self._struct.size))
+
+    def _build(self, obj: Iterable[Any], stream: Any, context: Any, path: str) -> None:
+        stream.write(self._struct.pack(*obj))
+
+
+class Structure(Struct):
+    """construct's Struct for fields that never refer to one another.
+
+    It leaves out what such fields do not need (a context and a path for each structure, one call for each number): a
+    fifth of the time. Parsing starts from `absent()`, the values of the fields that may not be in the bytes.
+    """
+
+    def __init__(self, members: Sequence[Member], *, flexible: bool, absent: Callable[[], Container]) -> None:
+        plain = [member for member in members if member.tag is None]
+        tagged = {member.tag: member for member in members if member.tag is not None}
+        assert flexible or not tagged
+        assert len(plain) + len(tagged) == len(members)
+        super().__init__(*(member.name / member.construct for member in plain))
+        self.members = tuple(members)
+        self.flexible = flexible
+        self._absent = absent
+        self._parsers: list[tuple[str | tuple[str, ...], Callable[..., Any]]] = []
+        self._builders: list[tuple[str | tuple[tuple[str, Any], ...], Any, Callable[..., None]]] = []
+        for run in _runs(plain):
+            first = run[0]
+            if len(run) == 1:
+                self._parsers.append((first.name, first.construct._parse))
+                self._builders.append((first.name, first.default, first.construct._build))
+            else:
+                packed = Run(run)
+                self._parsers.append((tuple(member.name for member in run), packed._parse))
+                self._builders.append((tuple((member.name, member.default) for member in run), None, packed._build))
+        self._tagged = dict(sorted(tagged.items()))
+
+    def _parse(self, stream: Cursor, context: Any, path: str) -> Container:
+        container = self._absent()
+        name: str | tuple[str, ...] = ""
+        try:
+            for name, parse in self._parsers:
+                if name.__class__ is tuple:
+                    dict.update(container, zip(name, parse(stream, context, path), strict=True))
+                else:
+                    container[name] = parse(stream, context, path)
+            if self.flexible:
+                name = "tagged fields"
+                self._parse_tagged(container, stream, context, path)
+        except ProtocolError as error:
+            raise ProtocolError(f"{name if isinstance(name, str) else '..'.join((name[0], name[-1]))}: {error}") from None
+        return container
+
+    def _parse_tagged(self, container: Container, stream: Cursor, context: Any, path: str) -> None:
+        for member, size in _tagged_fields(stream, self._tagged):
+            end = stream.end
+            stream.end = stream.position + size
+            container[member.name] = member.construct._parse(stream, context, path)
+            if stream.position != stream.end:
+                raise ProtocolError(f"{member.name} leaves {stream.end - stream.position} of its {size} bytes")
+            stream.end = end
+
+    def _build(self, obj: Mapping[str, Any], stream: Any, context: Any, path: str) -> None:
+        get = obj.get
+        name: Any = ""
+        try:
+            for name, default, build in self._builders:
+                if name.__class__ is tuple:
+                    build([get(key, value) for key, value in name], stream, context, path)
+                else:
+                    build(get(name, default), stream, context, path)
+            if self.flexible:
+                name = "tagged fields"
+                self._build_tagged(obj, stream)
+        except Exception as error:
+            error.add_note(f"while encoding {name}")
+            raise
+
+    def _build_tagged(self, obj: Mapping[str, Any], stream: Any) -> None:
+        written = []
+        for tag, member in self._tagged.items():
+            if member.name in obj:
+                value = member.construct.build(obj[member.name])
+                if value != member.construct.build(member.default):
+                    written.append((tag, value))
+        stream.write(pack_unsigned_varint(len(written)))
+        for tag, value in written:
+            stream.write(pack_unsigned_varint(tag) + pack_unsigned_varint(len(value)) + value)
+
+
+class NullableStructure(Subconstruct):
+    """A structure behind one byte: 1, or -1 for null (KIP-893)."""
+
+    def _parse(self, stream: Cursor, context: Any, path: str) -> Container | None:
+        return None if stream.view[stream.advance(1)] & 0x80 else self.subcon._parse(stream, context, path)
+
+    def _build(self, obj: Mapping[str, Any] | None, stream: Any, context: Any, path: str) -> None:
+        if obj is None:
+            stream.write(b"\xff")
+        else:
+            stream.write(b"\x01")
+            self.subcon._build(obj, stream, context, path)
+
+
+def skip_tagged_fields(stream: Cursor) -> None:
+    """Step over tagged fields of which none is known, as in a header."""
+    for _ in _tagged_fields(stream, {}):
+        raise AssertionError("no tag is known")
+
+
+def _tagged_fields(stream: Cursor, known: Mapping[int, Member]) -> Iterable[tuple[Member, int]]:
+    """Yield the known fields and their sizes with the cursor before each; step over the others (KIP-482)."""
+    count = read_unsigned_varint(stream)
+    if count > limits.TAGGED_FIELDS_MAX:
+        raise ProtocolError(f"{count} tagged fields; at most {limits.TAGGED_FIELDS_MAX} are taken")
+    previous = -1
+    for _ in range(count):
+        tag = read_unsigned_varint(stream)
+        if tag <= previous:
+            raise ProtocolError(f"tag {tag} after tag {previous}")
+        previous = tag
+        size = read_unsigned_varint(stream)
+        start = stream.advance(size)
+        member = known.get(tag)
+        if member is not None:
+            stream.position = start
+            yield member, size
+
+
+def _runs(members: Sequence[Member]) -> Iterable[list[Member]]:
+    """Cut into runs of neighbouring numbers; anything else stands alone."""
+    run: list[Member] = []
+    for member in members:
+        if run and not (isinstance(member.construct, Number) and isinstance(run[-1].construct, Number)):
+            yield run
+            run = []
+        run.append(member)
+    if run:
+        yield run
+
+
+def bytes_min(construct: Construct) -> int:
+    """The least number of bytes that a value can take."""
+    if isinstance(construct, Structure):
+        return construct.flexible + sum(bytes_min(member.construct) for member in construct.members if member.tag is None)
+    if isinstance(construct, String | Blob | Array):
+        return construct.length.bytes_min
+    if isinstance(construct, NullableStructure | Varint):
+        return 1
+    size: int = construct.sizeof()
+    return size

@@ -1,0 +1,405 @@
+# mypy: disable-error-code="import-untyped"
+"""How an API is declared, and the two headers around its messages.
+
+A message is declared once for all its versions: `message(field(...), ...)`. For one version it becomes a construct, made
+on first use and kept. Names are those of Kafka's schemas in snake_case. A declaration reads
+
+    field("name", STRING, since=10, nullable_since=12)      in versions 10 and up, null allowed from 12 on
+    field("topics", array(field("name", STRING)), until=5)  an array of structures, gone after version 5
+    field("node_endpoints", array(...), since=10, tag=0)    tagged: on the wire only when it is not the default
+
+Decoded messages are construct Containers that carry every declared field: those that the version lacks have their
+defaults, so that who reads one need not ask for the version. Encoding takes any mapping: what is missing is written as
+its default, what the version lacks is left out.
+
+The headers are KIP-482's: request header v2 and response header v1 (tagged fields) for flexible versions, but the answer
+to ApiVersions always has response header v0, as its reader cannot know the version yet.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field as dataclass_field
+from io import BytesIO
+from typing import Any, Final, NamedTuple, Protocol
+
+from construct import Construct, Container
+
+from mqd import limits
+from mqd.errors import ProtocolError
+from mqd.protocol.primitives import (
+    LENGTH_16,
+    LENGTH_32,
+    LENGTH_COMPACT,
+    Array,
+    Blob,
+    Cursor,
+    Member,
+    NullableStructure,
+    Number,
+    NumberArray,
+    String,
+    Structure,
+    Uuid,
+    Varint,
+    skip_tagged_fields,
+)
+from mqd.types import ZERO_UUID
+
+Buffer = bytes | bytearray | memoryview
+
+
+class UnsupportedApi(ProtocolError):
+    """A request for an API or a version that is not spoken here. Kafka closes the connection, and so do we."""
+
+    def __init__(self, api_key: int, api_version: int) -> None:
+        super().__init__(f"API {api_key} version {api_version} is not supported")
+        self.api_key = api_key
+        self.api_version = api_version
+
+
+# -- kinds of fields
+
+
+class Kind(Protocol):
+    """What a field holds. `at` gives its construct in one version; `new` its value where nothing was sent."""
+
+    def at(self, version: int, *, flexible: bool, nullable: bool) -> Construct: ...
+
+    def new(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The same bytes in every version."""
+
+    construct: Construct
+    default: Any
+
+    def at(self, version: int, *, flexible: bool, nullable: bool) -> Construct:
+        assert not nullable
+        return self.construct
+
+    def new(self) -> Any:
+        return self.default
+
+
+class Sized:
+    """Behind a length, which is compact in flexible versions."""
+
+    def __init__(self, make: Callable[..., Construct], length: Any, default: Any, **options: bool) -> None:
+        self.default = default
+        self._constructs = {
+            (flexible, nullable): make(LENGTH_COMPACT if flexible else length, nullable=nullable, **options)
+            for flexible in (False, True)
+            for nullable in (False, True)
+        }
+
+    def at(self, version: int, *, flexible: bool, nullable: bool) -> Construct:
+        return self._constructs[flexible, nullable]
+
+    def new(self) -> Any:
+        return self.default
+
+
+BOOLEAN: Final = Fixed(Number("?"), False)
+INT8: Final = Fixed(Number("b"), 0)
+INT16: Final = Fixed(Number("h"), 0)
+UINT16: Final = Fixed(Number("H"), 0)
+INT32: Final = Fixed(Number("l"), 0)
+INT64: Final = Fixed(Number("q"), 0)
+VARINT: Final = Fixed(Varint(5), 0)
+VARLONG: Final = Fixed(Varint(10), 0)
+UUID: Final = Fixed(Uuid(), ZERO_UUID)
+STRING: Final = Sized(String, LENGTH_16, "")
+TEXT: Final = Sized(String, LENGTH_16, "", cut=True)
+"""A string for people. It may quote what a peer sent and grow beyond a string's bound: then its end is cut off."""
+BYTES: Final = Sized(Blob, LENGTH_32, b"")
+RECORDS: Final = Sized(Blob, LENGTH_32, None)
+"""Record batches, untouched."""
+
+
+class _Array:
+    def __init__(self, element: Kind) -> None:
+        self.element = element
+
+    def at(self, version: int, *, flexible: bool, nullable: bool) -> Construct:
+        element = self.element.at(version, flexible=flexible, nullable=False)
+        make = NumberArray if isinstance(element, Number) else Array
+        return make(LENGTH_COMPACT if flexible else LENGTH_32, element, nullable=nullable)
+
+    def new(self) -> list[Any]:
+        return []
+
+
+class _Unset:
+    """No default was declared: the kind's own is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field over all versions of its message."""
+
+    name: str
+    kind: Kind
+    since: int
+    until: int
+    nullable_since: int | None
+    tag: int | None
+    default: Any
+
+    def in_version(self, version: int) -> bool:
+        return self.since <= version <= self.until
+
+    def nullable_in(self, version: int) -> bool:
+        return self.nullable_since is not None and version >= self.nullable_since
+
+    def new(self) -> Any:
+        """The default, fresh where it can be changed."""
+        return self.kind.new() if self.default is _Unset else self.default
+
+
+class Message:
+    """A structure over all its versions; the whole of a request or response, or a field or element of one."""
+
+    def __init__(self, fields: tuple[Field, ...]) -> None:
+        assert len({one.name for one in fields}) == len(fields)
+        self.fields = fields
+        self._structures: dict[tuple[int, bool], Structure] = {}
+
+    def at(self, version: int, *, flexible: bool, nullable: bool = False) -> Construct:
+        """The construct of one version."""
+        structure = self._structures.get((version, flexible))
+        if structure is None:
+            structure = self._structures[version, flexible] = self._make(version, flexible)
+        return NullableStructure(structure) if nullable else structure
+
+    def new(self) -> Container:
+        """Every field with its default."""
+        return Container({one.name: one.new() for one in self.fields})
+
+    def _make(self, version: int, flexible: bool) -> Structure:
+        present = [one for one in self.fields if one.in_version(version)]
+        members = [
+            Member(
+                one.name,
+                one.kind.at(version, flexible=flexible, nullable=one.nullable_in(version)),
+                one.new(),
+                one.tag,
+            )
+            for one in present
+        ]
+        return Structure(members, flexible=flexible, absent=self._absent(version))
+
+    def _absent(self, version: int) -> Callable[[], Container]:
+        """Makes the defaults of the fields that may not be in the bytes: one copy in C, but for lists and structures."""
+        absent = [one for one in self.fields if one.tag is not None or not one.in_version(version)]
+        fresh = [(one.name, one.new) for one in absent if isinstance(one.new(), dict | list)]
+        constant = Container({one.name: one.new() for one in absent})
+
+        def make() -> Container:
+            container = Container(constant)
+            for name, new in fresh:
+                container[name] = new()
+            return container
+
+        return make
+
+
+VERSION_MAX: Final = 32_767
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+AUTHORIZED_OPERATIONS_UNKNOWN: Final = -(2**31)
+"""In place of the bits of KIP-430, when the client did not ask for them."""
+
+
+def field(
+    name: str,
+    kind: Kind,
+    *,
+    since: int = 0,
+    until: int = VERSION_MAX,
+    nullable_since: int | None = None,
+    tag: int | None = None,
+    default: Any = _Unset,
+) -> Field:
+    """Declare a field: in the versions `since`..`until` (both included), perhaps null from `nullable_since` on.
+
+    A default of None says by itself that the field may be null."""
+    assert since <= until
+    if default is None and nullable_since is None:
+        nullable_since = 0
+    return Field(name, kind, since, until, nullable_since, tag, default)
+
+
+def message(*fields: Field) -> Message:
+    """Declare a request, a response or a structure within one."""
+    return Message(fields)
+
+
+def array(*of: Kind | Field) -> Kind:
+    """Declare an array of one kind, or of structures with these fields."""
+    if len(of) == 1 and not isinstance(of[0], Field):
+        return _Array(of[0])
+    fields = tuple(one for one in of if isinstance(one, Field))
+    assert len(fields) == len(of)
+    return _Array(Message(fields))
+
+
+# -- an API
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Api:
+    """One request and its response. `versions` are spoken; `advertised` are shown to clients (None: not shown at all)."""
+
+    key: int
+    name: str
+    versions: tuple[int, int]
+    advertised: tuple[int, int] | None
+    flexible_from: int
+    request: Message
+    response: Message
+    response_header_flexible: bool = dataclass_field(default=True, kw_only=True)
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether the version has compact lengths and tagged fields; also says so of versions still to come."""
+        return version >= self.flexible_from
+
+    def supports(self, version: int) -> bool:
+        """Whether the version is spoken here."""
+        return self.versions[0] <= version <= self.versions[1]
+
+    def decode_request(self, version: int, buffer: Buffer, position: int = 0) -> Container:
+        """The request body from `position` to the end of `buffer`. Bytes fields are slices of it.
+
+        Raises UnsupportedApi for a version that is not spoken, ProtocolError for bytes that are not this request."""
+        return self._decode(self.request, "request", version, buffer, position, limits.REQUEST_ELEMENTS_MAX)
+
+    def decode_response(self, version: int, buffer: Buffer, position: int = 0) -> Container:
+        """The response body from `position` to the end of `buffer`; errors as in decode_request."""
+        return self._decode(self.response, "response", version, buffer, position, limits.RESPONSE_ELEMENTS_MAX)
+
+    def encode_request(self, version: int, mapping: Mapping[str, Any]) -> bytes:
+        """The request body, without header."""
+        return self._encode(self.request, version, mapping)
+
+    def encode_response(self, version: int, mapping: Mapping[str, Any]) -> bytes:
+        """The response body, without header."""
+        return self._encode(self.response, version, mapping)
+
+    def _decode(self, declared: Message, side: str, version: int, buffer: Buffer, position: int, elements_max: int) -> Container:
+        if not self.supports(version):
+            raise UnsupportedApi(self.key, version)
+        stream = Cursor(buffer, position, elements_max)
+        try:
+            container = declared.at(version, flexible=self.is_flexible(version))._parse(stream, None, "")
+            if stream.position != stream.end:
+                raise ProtocolError(f"{stream.end - stream.position} bytes too many at {stream.position}")
+        except ProtocolError as error:
+            raise ProtocolError(f"{self.name} v{version} {side}: {error}") from None
+        return container
+
+    def _encode(self, declared: Message, version: int, mapping: Mapping[str, Any]) -> bytes:
+        assert self.supports(version), (self.name, version)
+        stream = BytesIO()
+        declared.at(version, flexible=self.is_flexible(version))._build(mapping, stream, None, "")
+        return stream.getvalue()
+
+
+# -- headers
+
+API_VERSIONS_KEY: Final = 18
+
+_REQUEST_HEADER: Final = struct.Struct(">hhlh")
+_CORRELATION_ID: Final = struct.Struct(">l")
+
+
+class RequestHeader(NamedTuple):
+    """`body_position`: where in the frame the body begins."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_position: int
+
+
+def decode_request_header(frame: Buffer) -> RequestHeader:
+    """The header of a request frame.
+
+    Raises UnsupportedApi when the key or the version is not spoken. ApiVersions is the exception: a client opens with
+    whatever version it has and must be told ours, so of an unknown version the header is read up to the client id,
+    which no version moves, and the body is not looked for."""
+    size = len(frame)
+    if size < _REQUEST_HEADER.size:
+        raise ProtocolError(f"a frame of {size} bytes is too short for a request header")
+    api_key, api_version, correlation_id, client_id_bytes = _REQUEST_HEADER.unpack_from(frame)
+    position = _REQUEST_HEADER.size
+    api = _api(api_key)
+    if api is None or not (api.supports(api_version) or api_key == API_VERSIONS_KEY):
+        raise UnsupportedApi(api_key, api_version)
+    client_id = None
+    if client_id_bytes >= 0:
+        end = position + client_id_bytes
+        if end > size:
+            raise ProtocolError(f"client id of {client_id_bytes} bytes in a frame of {size}")
+        try:
+            client_id = str(frame[position:end], "utf-8")
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f"client id is not UTF-8: {error.reason}") from None
+        position = end
+    elif client_id_bytes != -1:
+        raise ProtocolError(f"client id of {client_id_bytes} bytes")
+    if not api.supports(api_version):
+        return RequestHeader(api_key, api_version, correlation_id, client_id, size)
+    if api.is_flexible(api_version):
+        if position < size and not frame[position]:  # no tagged fields: what every client sends
+            position += 1
+        else:
+            stream = Cursor(frame, position, 0)
+            skip_tagged_fields(stream)
+            position = stream.position
+    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+
+
+def encode_request_header(api: Api, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """The header of a request; append the body to it."""
+    assert api.supports(version), (api.name, version)
+    encoded = b"" if client_id is None else client_id.encode()
+    size = -1 if client_id is None else len(encoded)
+    header = _REQUEST_HEADER.pack(api.key, version, correlation_id, size) + encoded
+    return header + b"\x00" if api.is_flexible(version) else header
+
+
+def encode_response_header(api: Api, version: int, correlation_id: int) -> bytes:
+    """The header of a response; append the body to it."""
+    header = _CORRELATION_ID.pack(correlation_id)
+    return header + b"\x00" if api.response_header_flexible and api.is_flexible(version) else header
+
+
+def decode_response_header(api: Api, version: int, frame: Buffer) -> tuple[int, int]:
+    """The correlation id, and where the body begins."""
+    if len(frame) < _CORRELATION_ID.size:
+        raise ProtocolError(f"a frame of {len(frame)} bytes is too short for a response header")
+    (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
+    stream = Cursor(frame, _CORRELATION_ID.size, 0)
+    if api.response_header_flexible and api.is_flexible(version):
+        skip_tagged_fields(stream)
+    return correlation_id, stream.position
+
+
+_apis: dict[int, Api] = {}
+
+
+def _api(key: int) -> Api | None:
+    """What mqd.protocol.apis has under the key. That package imports this module, so it is imported on first need."""
+    api = _apis.get(key)
+    if api is None:
+        from mqd.protocol.apis import by_key
+
+        api = by_key(key)
+        if api is not None:
+            _apis[key] = api
+    return api
