@@ -70,6 +70,20 @@ RAFT_COMMAND_BYTES_MAX = 60 * KIB
 RAFT_BATCH_BYTES = 64 * KIB
 RAFT_MESSAGE_BYTES_MAX = 8 * MIB
 RAFT_OUTBOX_MESSAGES_MAX = 10_000
+RAFT_OUTBOX_BYTES_MAX = 64 * MIB
+"""Messages and bytes that may wait for one peer; beyond, the connection is cut and starts afresh."""
+RAFT_INBOX_MESSAGES_MAX = 10_000
+"""Peers' messages that may wait for the next turn; beyond, they are dropped as a network would."""
+RAFT_PROPOSALS_MAX = 10_000
+RAFT_APPENDS_PER_ROUND = 16
+"""append_entries batches sent to one follower before an answer is awaited."""
+RAFT_SNAPSHOT_CHUNK_BYTES = 256 * KIB
+RAFT_SNAPSHOT_BYTES_MAX = 1024 * MIB
+RAFT_JOURNAL_ENTRIES_MAX = 10_000
+RAFT_JOURNAL_BYTES_MAX = 16 * MIB
+"""Applied entries, or their bytes, since the last snapshot that make the next one due."""
+RAFT_JOURNAL_ENTRIES_KEPT = 1_000
+"""Entries that stay behind a snapshot, so that a follower slightly behind needs no snapshot."""
 
 # -- clients (client/)
 RESPONSE_BYTES_MAX = 128 * MIB
@@ -88,6 +102,9 @@ CONSUMER_PARTITION_FETCH_BYTES = 1 * MIB
 assert FRAME_BYTES_MIN < BATCH_BYTES_MAX < REQUEST_BYTES_MAX <= IN_FLIGHT_BYTES_MAX
 assert SENDFILE_BYTES_MIN < RECEIVE_BYTES_MAX <= RECEIVE_ARENA_BYTES
 assert RAFT_COMMAND_BYTES_MAX + 64 < RAFT_BATCH_BYTES < RAFT_MESSAGE_BYTES_MAX
+assert RAFT_SNAPSHOT_CHUNK_BYTES + 64 < RAFT_MESSAGE_BYTES_MAX < RAFT_OUTBOX_BYTES_MAX
+assert RAFT_JOURNAL_ENTRIES_KEPT < RAFT_JOURNAL_ENTRIES_MAX
+assert RAFT_BATCH_BYTES + RAFT_COMMAND_BYTES_MAX + 64 < RAFT_MESSAGE_BYTES_MAX
 assert BATCH_BYTES_MAX < FETCH_BYTES_MAX <= REQUEST_BYTES_MAX
 assert FETCH_BYTES_MAX + BATCH_BYTES_MAX < RESPONSE_BYTES_MAX
 assert PRODUCER_BATCH_BYTES < BATCH_BYTES_MAX and PRODUCER_BATCH_BYTES <= PRODUCER_REQUEST_BYTES < PRODUCER_BUFFER_BYTES_MAX

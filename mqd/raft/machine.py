@@ -1,0 +1,67 @@
+"""What the quorum and its users say to each other: the state machine it drives, and the answers it gives.
+
+Nothing here runs. `RaftService` (service.py) applies committed commands to a `Machine`; those who propose
+commands get an index back, or one of the two exceptions below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+
+class Machine(Protocol):
+    """The replicated state. Every node applies the same commands at the same indexes, so `apply` must be total and
+    deterministic: a command that cannot be obeyed is a result, not an exception. An exception stops the node."""
+
+    def apply(self, index: int, command: bytes) -> None:
+        """Command `index` is committed, and durable on this node. Called once an index, in order, without gaps
+        in time but with gaps in number (the quorum's own no-ops take indexes)."""
+        ...
+
+    def snapshot(self) -> bytes:
+        """The whole state after the last applied command, in the machine's own format."""
+        ...
+
+    def restore(self, state: bytes) -> None:
+        """Replace the whole state by what `snapshot` returned, here or on another node."""
+        ...
+
+
+class Role(Enum):
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True)
+class RaftStatus:
+    """One node's view of the quorum. Indexes count from 1; index 1 is the empty beginning of every log."""
+
+    role: Role
+    ready: bool
+    """Leader, and everything that earlier leaders committed is applied here: it may decide and propose."""
+    term: int
+    leader_id: int | None
+    """Last known leader, which may be this node; None during an election."""
+    commit_index: int
+    applied_index: int
+    last_index: int
+    durable_index: int
+    snapshot_index: int
+    voters: tuple[int, ...]
+    connected: tuple[int, ...]
+    """Other voters to which this node has an open connection."""
+
+
+class NotLeader(Exception):
+    """The command was not accepted and never will be: safe to try at `leader_id` (None when unknown)."""
+
+    def __init__(self, leader_id: int | None) -> None:
+        super().__init__(f"not the leader of the quorum (leader: {leader_id if leader_id is not None else 'unknown'})")
+        self.leader_id = leader_id
+
+
+class OutcomeUnknown(Exception):
+    """The command may have been applied, or may yet be: leadership changed, or the deadline passed, while it waited."""
