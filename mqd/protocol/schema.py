@@ -1,4 +1,3 @@
-# mypy: disable-error-code="import-untyped"
 """How an API is declared, and the two headers around its messages.
 
 A message is declared once for all its versions: `message(field(...), ...)`. For one version it becomes a construct, made

@@ -11,7 +11,7 @@ REQUEST = message(
     field(
         "resources",
         array(
-            field("resource_type", INT8),
+            field("resource_type", INT8),  # numbers as in DescribeConfigs
             field("resource_name", STRING),
             field("configs", array(field("name", STRING), field("value", STRING, nullable_since=0))),
         ),

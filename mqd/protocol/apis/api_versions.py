@@ -10,7 +10,13 @@ v0 in every version, and a request of an unknown version is answered with UNSUPP
 
 from __future__ import annotations
 
-from mqd.protocol.schema import BOOLEAN, INT16, INT32, INT64, STRING, Api, array, field, message
+from collections.abc import Mapping
+from typing import Any
+
+from construct import Container
+
+from mqd.errors import ErrorCode
+from mqd.protocol.schema import API_VERSIONS_KEY, BOOLEAN, INT16, INT32, INT64, STRING, Api, Buffer, array, field, message
 
 REQUEST = message(
     field("client_software_name", STRING, since=3),
@@ -36,4 +42,31 @@ RESPONSE = message(
     field("zk_migration_ready", BOOLEAN, since=3, tag=3),
 )
 
-API = Api(key=18, name="ApiVersions", versions=(0, 4), advertised=(0, 4), flexible_from=3, request=REQUEST, response=RESPONSE)
+
+class ApiVersions(Api):
+    """An Api with the exceptions that this one request has."""
+
+    def encode_response(self, version: int, mapping: Mapping[str, Any]) -> bytes:
+        """Leaves out what the version cannot say: below v4, features whose lowest level is 0."""
+        features = mapping.get("supported_features", ())
+        if version < 4 and features:
+            mapping = {**mapping, "supported_features": [feature for feature in features if feature["min_version"] > 0]}
+        return Api.encode_response(self, version, mapping)
+
+    def decode_response(self, version: int, buffer: Buffer, position: int = 0) -> Container:
+        """Whatever was asked, a broker that does not know the version answers in v0."""
+        if int.from_bytes(buffer[position : position + 2], "big", signed=True) == ErrorCode.UNSUPPORTED_VERSION:
+            version = 0
+        return Api.decode_response(self, version, buffer, position)
+
+
+API = ApiVersions(
+    key=API_VERSIONS_KEY,
+    name="ApiVersions",
+    versions=(0, 4),
+    advertised=(0, 4),
+    flexible_from=3,
+    request=REQUEST,
+    response=RESPONSE,
+    response_header_flexible=False,
+)

@@ -11,11 +11,11 @@ from mqd.protocol.schema import BOOLEAN, INT16, INT32, INT64, UUID, Api, array, 
 REQUEST = message(
     field("broker_id", INT32),
     field("broker_epoch", INT64, default=-1),
-    field("current_metadata_offset", INT64),
+    field("current_metadata_offset", INT64),  # replayed so far
     field("want_fence", BOOLEAN),
     field("want_shut_down", BOOLEAN),
     field("offline_log_dirs", array(UUID), since=1, tag=0),
-    field("cordoned_log_dirs", array(UUID), since=2, tag=1, default=None),
+    field("cordoned_log_dirs", array(UUID), since=2, tag=1, default=None),  # null: not known yet
 )
 
 RESPONSE = message(

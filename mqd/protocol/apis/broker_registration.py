@@ -20,7 +20,7 @@ REQUEST = message(
             field("name", STRING),
             field("host", STRING),
             field("port", UINT16),
-            field("security_protocol", INT16),
+            field("security_protocol", INT16),  # 0 plaintext, 1 TLS, 2 SASL, 3 SASL over TLS
         ),
     ),
     field("features", array(field("name", STRING), field("min_supported_version", INT16), field("max_supported_version", INT16))),

@@ -13,7 +13,7 @@ REQUEST = message(
         "topics",
         array(
             field("name", STRING),
-            field("count", INT32),
+            field("count", INT32),  # in total, not in addition
             field("assignments", array(field("broker_ids", array(INT32))), nullable_since=0),
         ),
     ),

@@ -16,8 +16,8 @@ REQUEST = message(
         "topics",
         array(
             field("name", STRING),
-            field("num_partitions", INT32),
-            field("replication_factor", INT16),
+            field("num_partitions", INT32),  # -1: the broker's default, or as many as assigned
+            field("replication_factor", INT16),  # -1 as above
             field("assignments", array(field("partition_index", INT32), field("broker_ids", array(INT32)))),
             field("configs", array(field("name", STRING), field("value", STRING, nullable_since=0))),
         ),
@@ -35,7 +35,7 @@ RESPONSE = message(
             field("topic_id", UUID, since=7),
             field("error_code", INT16),
             field("error_message", TEXT, nullable_since=0),
-            field("topic_config_error_code", INT16, since=5, tag=0),
+            field("topic_config_error_code", INT16, since=5, tag=0),  # why there are no configs
             field("num_partitions", INT32, since=5, default=-1),
             field("replication_factor", INT16, since=5, default=-1),
             field(

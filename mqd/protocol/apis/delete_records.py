@@ -9,7 +9,7 @@ from mqd.protocol.schema import INT16, INT32, INT64, STRING, Api, array, field, 
 
 REQUEST = message(
     field("topics", array(field("name", STRING), field("partitions", array(field("partition_index", INT32), field("offset", INT64))))),
-    field("timeout_ms", INT32),
+    field("timeout_ms", INT32),  # to wait for all replicas
 )
 
 RESPONSE = message(

@@ -22,7 +22,7 @@ from mqd.protocol.schema import (
 
 REQUEST = message(
     field("include_cluster_authorized_operations", BOOLEAN),
-    field("endpoint_type", INT8, since=1, default=1),
+    field("endpoint_type", INT8, since=1, default=1),  # 1 brokers, 2 controllers
     field("include_fenced_brokers", BOOLEAN, since=2),
 )
 

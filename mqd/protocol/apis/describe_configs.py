@@ -13,9 +13,9 @@ REQUEST = message(
     field(
         "resources",
         array(
-            field("resource_type", INT8),
+            field("resource_type", INT8),  # 2 topic, 4 broker, 8 broker logger, 16 client metrics, 32 group
             field("resource_name", STRING),
-            field("configuration_keys", array(STRING), nullable_since=0),
+            field("configuration_keys", array(STRING), nullable_since=0),  # null: every key
         ),
     ),
     field("include_synonyms", BOOLEAN),

@@ -31,8 +31,8 @@ RESPONSE = message(
                         array(
                             field("partition_index", INT32),
                             field("partition_size", INT64),
-                            field("offset_lag", INT64),
-                            field("is_future_key", BOOLEAN),
+                            field("offset_lag", INT64),  # behind the high watermark
+                            field("is_future_key", BOOLEAN),  # of a partition that moves here from another directory
                         ),
                     ),
                 ),

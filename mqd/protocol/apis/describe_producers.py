@@ -30,8 +30,8 @@ RESPONSE = message(
                             field("producer_epoch", INT32),
                             field("last_sequence", INT32, default=-1),
                             field("last_timestamp", INT64, default=-1),
-                            field("coordinator_epoch", INT32),
-                            field("current_txn_start_offset", INT64, default=-1),
+                            field("coordinator_epoch", INT32),  # of the last transaction marker
+                            field("current_txn_start_offset", INT64, default=-1),  # -1: no open transaction
                         ),
                     ),
                 ),

@@ -20,7 +20,7 @@ from mqd.protocol.schema import (
 
 REQUEST = message(
     field("topics", array(field("name", STRING))),
-    field("response_partition_limit", INT32, default=2000),
+    field("response_partition_limit", INT32, default=2000),  # the broker may have a lower one
     field("cursor", message(field("topic_name", STRING), field("partition_index", INT32)), default=None),
 )
 

@@ -36,14 +36,14 @@ from mqd.protocol.schema import (
 
 REQUEST = message(
     field("cluster_id", STRING, since=12, tag=0, default=None),
-    field("replica_id", INT32, until=14, default=-1),
+    field("replica_id", INT32, until=14, default=-1),  # -1: a consumer
     field("replica_state", message(field("replica_id", INT32, default=-1), field("replica_epoch", INT64, default=-1)), since=15, tag=1),
     field("max_wait_ms", INT32),
-    field("min_bytes", INT32),
+    field("min_bytes", INT32),  # with fewer to give, wait for max_wait_ms
     field("max_bytes", INT32, default=INT32_MAX),
-    field("isolation_level", INT8),
-    field("session_id", INT32, since=7),
-    field("session_epoch", INT32, since=7, default=-1),
+    field("isolation_level", INT8),  # 0 all records, 1 only committed ones
+    field("session_id", INT32, since=7),  # 0: none yet
+    field("session_epoch", INT32, since=7, default=-1),  # 0 opens a session, -1 closes it
     field(
         "topics",
         array(
@@ -53,13 +53,13 @@ REQUEST = message(
                 "partitions",
                 array(
                     field("partition", INT32),
-                    field("current_leader_epoch", INT32, since=9, default=-1),
+                    field("current_leader_epoch", INT32, since=9, default=-1),  # -1: do not compare
                     field("fetch_offset", INT64),
                     field("last_fetched_epoch", INT32, since=12, default=-1),
-                    field("log_start_offset", INT64, since=5, default=-1),
+                    field("log_start_offset", INT64, since=5, default=-1),  # the follower's own; -1 from a consumer
                     field("partition_max_bytes", INT32),
                     field("replica_directory_id", UUID, since=17, tag=0),
-                    field("high_watermark", INT64, since=18, tag=1, default=INT64_MAX),
+                    field("high_watermark", INT64, since=18, tag=1, default=INT64_MAX),  # -1: the replica knows none
                 ),
             ),
         ),

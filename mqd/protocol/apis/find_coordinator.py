@@ -13,13 +13,13 @@ from mqd.protocol.schema import INT8, INT16, INT32, STRING, TEXT, Api, array, fi
 
 REQUEST = message(
     field("key", STRING, until=3),
-    field("key_type", INT8, since=1),
+    field("key_type", INT8, since=1),  # 0 group, 1 transaction, 2 share
     field("coordinator_keys", array(STRING), since=4),
 )
 
 RESPONSE = message(
     field("throttle_time_ms", INT32, since=1),
-    field("error_code", INT16, until=3),
+    field("error_code", INT16, until=3),  # this and the next four: the answer for the only key
     field("error_message", TEXT, since=1, until=3, nullable_since=0),
     field("node_id", INT32, until=3),
     field("host", STRING, until=3),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from mqd.protocol.schema import INT16, INT32, INT64, STRING, Api, field, message
 
 REQUEST = message(
-    field("transactional_id", STRING, nullable_since=0),
+    field("transactional_id", STRING, nullable_since=0),  # null: only idempotent
     field("transaction_timeout_ms", INT32),
     field("producer_id", INT64, since=3, default=-1),
     field("producer_epoch", INT16, since=3, default=-1),

@@ -17,8 +17,8 @@ from __future__ import annotations
 from mqd.protocol.schema import INT8, INT16, INT32, INT64, STRING, Api, array, field, message
 
 REQUEST = message(
-    field("replica_id", INT32),
-    field("isolation_level", INT8, since=2),
+    field("replica_id", INT32),  # -1: a consumer
+    field("isolation_level", INT8, since=2),  # 0: end of log is the high watermark, 1: the last stable offset
     field(
         "topics",
         array(
@@ -28,7 +28,7 @@ REQUEST = message(
                 array(
                     field("partition_index", INT32),
                     field("current_leader_epoch", INT32, since=4, default=-1),
-                    field("timestamp", INT64),
+                    field("timestamp", INT64),  # milliseconds, or a special one
                 ),
             ),
         ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from mqd.protocol.schema import INT16, INT32, INT64, STRING, Api, array, field, message
 
 REQUEST = message(
-    field("replica_id", INT32, since=3, default=-2),
+    field("replica_id", INT32, since=3, default=-2),  # -1 a consumer, -2 one that may look beyond the high watermark
     field(
         "topics",
         array(
@@ -19,8 +19,8 @@ REQUEST = message(
                 "partitions",
                 array(
                     field("partition", INT32),
-                    field("current_leader_epoch", INT32, default=-1),
-                    field("leader_epoch", INT32),
+                    field("current_leader_epoch", INT32, default=-1),  # -1: do not compare
+                    field("leader_epoch", INT32),  # the one to look up
                 ),
             ),
         ),

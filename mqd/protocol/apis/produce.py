@@ -19,7 +19,7 @@ from mqd.protocol.schema import INT16, INT32, INT64, RECORDS, STRING, TEXT, UUID
 
 REQUEST = message(
     field("transactional_id", STRING, default=None),
-    field("acks", INT16),
+    field("acks", INT16),  # 0 none, 1 the leader, -1 all replicas in sync
     field("timeout_ms", INT32),
     field(
         "topic_data",
@@ -43,12 +43,12 @@ RESPONSE = message(
                     field("index", INT32),
                     field("error_code", INT16),
                     field("base_offset", INT64),
-                    field("log_append_time_ms", INT64, default=-1),
+                    field("log_append_time_ms", INT64, default=-1),  # -1 where the topic keeps the producer's timestamps
                     field("log_start_offset", INT64, since=5, default=-1),
                     field(
                         "record_errors",
                         array(
-                            field("batch_index", INT32),
+                            field("batch_index", INT32),  # of the record in its batch
                             field("batch_index_error_message", TEXT, default=None),
                         ),
                         since=8,
