@@ -63,6 +63,17 @@ PARKED_FETCHES_MAX = 10_000
 TOPIC_NAME_CHARS_MAX = 249
 PARTITIONS_PER_REQUEST_MAX = 10_000
 """CreateTopics and CreatePartitions above this answer POLICY_VIOLATION, as Apache Kafka does."""
+METADATA_COMMAND_DECOMPRESSED_MAX = 8 * MIB
+"""A metadata command that inflates beyond this was not written by mqd."""
+METADATA_SNAPSHOT_BYTES_MAX = 512 * MIB
+"""The same for a snapshot of the metadata; about 60 bytes a partition."""
+PRODUCER_IDS_PER_BLOCK = 1_000
+"""Producer ids that a node takes from the controller at a time; the rest of a block is lost when the node stops."""
+PRODUCER_ID_MAX = 2**63 - 1
+TOPICS_CREATED_AT_ONCE_MAX = 50
+"""Topics that Metadata answers may be creating in the background; a client that asks for more asks again."""
+DESCRIBE_PARTITIONS_MAX = 2_000
+"""Partitions in one DescribeTopicPartitions answer (Kafka's `max.request.partition.size.limit`)."""
 
 # -- raft
 RAFT_COMMAND_BYTES_MAX = 60 * KIB
@@ -109,3 +120,20 @@ assert BATCH_BYTES_MAX < FETCH_BYTES_MAX <= REQUEST_BYTES_MAX
 assert FETCH_BYTES_MAX + BATCH_BYTES_MAX < RESPONSE_BYTES_MAX
 assert PRODUCER_BATCH_BYTES < BATCH_BYTES_MAX and PRODUCER_BATCH_BYTES <= PRODUCER_REQUEST_BYTES < PRODUCER_BUFFER_BYTES_MAX
 assert CLIENT_IN_FLIGHT_REQUESTS_MAX <= IN_FLIGHT_REQUESTS_MAX
+
+# -- the log (log/)
+SCAN_BYTES = 1 * MIB
+"""What recovery and lookups read of a segment in one go."""
+RECOVERY_BATCH_BYTES_MAX = REQUEST_BYTES_MAX
+"""No batch on disk is larger than the largest request: a longer length is damage, and nothing is allocated for it."""
+SEGMENTS_OPEN_MAX = 8
+"""Older segments of one log whose file and indexes are kept open; the active one always is."""
+POSITIONS_CACHED = 64
+"""Batch borders of one log whose place in the file is remembered: where consumers will go on."""
+INDEX_ENTRIES_BUFFERED = 64
+"""Index entries of one segment that wait in memory for one write."""
+SYNC_THREADS = 4
+"""fdatasyncs of one log directory that run at the same time."""
+DISK_RESERVE_BYTES = 1 * MIB
+"""After a full disk, appends are tried again when more than this and the batch is free."""
+assert RECOVERY_BATCH_BYTES_MAX >= BATCH_BYTES_MAX

@@ -8,6 +8,7 @@ page-cache work and is done inline.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -68,12 +69,12 @@ class Disk(Protocol):
 
     def exists(self, path: Path) -> bool: ...
 
-    def make_directory(self, path: Path) -> None:
-        """With parents; quiet when it exists. The parent's entry is made durable."""
+    def make_directory(self, path: Path, *, durable: bool = True) -> None:
+        """With parents; quiet when it exists. `durable`: the parent's entry is synced before it returns."""
         ...
 
-    def rename(self, source: Path, target: Path) -> None:
-        """Atomic replace, then the directory entry is made durable."""
+    def rename(self, source: Path, target: Path, *, durable: bool = True) -> None:
+        """Atomic replace. `durable`: the directory entry is synced before it returns."""
         ...
 
     def remove(self, path: Path) -> None:
@@ -110,28 +111,24 @@ class OsFile:
         self._size = os.fstat(descriptor).st_size
 
     def append(self, views: Sequence[bytes | bytearray | memoryview]) -> int:
-        total = 0
-        for start in range(0, len(views), _VECTORS_MAX):
-            group = list(views[start : start + _VECTORS_MAX])
-            wanted = sum(map(len, group))
-            written = os.pwritev(self._descriptor, group, self._size)
-            self._size += written
-            total += written
-            while written < wanted:  # a short write: the disk is nearly full, or a signal came
-                rest = b"".join(group)[written:]
-                more = os.pwrite(self._descriptor, rest, self._size)
-                self._size += more
-                total += more
-                written += more
-        return total
+        if len(views) > _VECTORS_MAX:
+            return sum(self.append(views[start : start + _VECTORS_MAX]) for start in range(0, len(views), _VECTORS_MAX))
+        wanted = sum(map(len, views))
+        written = os.pwritev(self._descriptor, views, self._size)
+        self._size += written
+        if written < wanted:  # a short write: the disk is nearly full, or a signal came
+            self.write_at(self._size, b"".join(views)[written:])
+        return wanted
 
     def write_at(self, position: int, data: bytes | memoryview) -> None:
         view = memoryview(data)
         while view:
             written = os.pwrite(self._descriptor, view, position)
+            if not written:
+                raise OSError(errno.EIO, "the write makes no progress", str(self.path))
             position += written
+            self._size = max(self._size, position)
             view = view[written:]
-        self._size = max(self._size, position)
 
     def read_at(self, position: int, size: int) -> bytes:
         data = os.pread(self._descriptor, size, position)
@@ -183,15 +180,20 @@ class OsDisk:
     def exists(self, path: Path) -> bool:
         return os.path.exists(path)
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: Path, *, durable: bool = True) -> None:
         if os.path.isdir(path):
             return
+        missing = [path, *path.parents]
+        missing = missing[: next(count for count, parent in enumerate(missing) if os.path.isdir(parent))]
         os.makedirs(path, exist_ok=True)
-        self.sync_directory(path.parent)
+        if durable:
+            for made in reversed(missing):
+                self.sync_directory(made.parent)
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source: Path, target: Path, *, durable: bool = True) -> None:
         os.replace(source, target)
-        self.sync_directory(target.parent)
+        if durable:
+            self.sync_directory(target.parent)
 
     def remove(self, path: Path) -> None:
         with suppress(FileNotFoundError):
@@ -221,6 +223,9 @@ class OsDisk:
             while view:
                 view = view[os.write(descriptor, view) :]
             os.fsync(descriptor)
+        except OSError:
+            self.remove(temporary)
+            raise
         finally:
             os.close(descriptor)
         self.rename(temporary, path)

@@ -1,0 +1,344 @@
+"""The files of a data directory, bytes <-> values: Apache Kafka's formats, to the byte.
+
+Pure: the log writes what `encode_*` gives and trusts nothing that `decode_*` refuses with `FileFormatError`; mqctl reads
+the same files offline. Batches themselves are in `batch.py`.
+
+    <topic>-<partition>/ 00000000000000000000.log        batches v2, one after the other; the name is the base offset
+                         00000000000000000000.index      (relative last offset int32, position of that batch int32)*
+                         00000000000000000000.timeindex  (largest timestamp so far int64, relative offset of its batch int32)*
+                         00000000000000000042.snapshot   producers as of offset 42 (Kafka's ProducerSnapshot, version 1)
+                         leader-epoch-checkpoint         text: version 0, count, "epoch start-offset" lines
+                         partition.metadata              text: version 0 and the topic id
+    meta.properties, recovery-point-offset-checkpoint, log-start-offset-checkpoint, replication-offset-checkpoint,
+    .kafka_cleanshutdown: one each a log directory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from struct import Struct
+from sys import byteorder
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from crc32c import crc32c
+
+from mqd.errors import StorageError
+from mqd.types import NO_OFFSET, TopicPartition
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+DELETED_SUFFIX: Final = ".deleted"
+"""Appended to the name of a segment file that waits for its removal."""
+LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA: Final = "partition.metadata"
+META_PROPERTIES: Final = "meta.properties"
+RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
+LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+LOCK: Final = ".lock"
+
+INDEX_ENTRY: Final = Struct(">ii")
+TIME_INDEX_ENTRY: Final = Struct(">qi")
+RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+"""How far a segment reaches beyond its base offset: index entries hold four bytes."""
+
+_DELETE_SUFFIX = "-delete"
+_NAME_CHARS_MAX = 255  # of a directory entry, on the file systems that matter
+_SEGMENT_FILE = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.snapshot)")
+_PARTITION_DIRECTORY = re.compile(r"([A-Za-z0-9._-]{1,249})-([0-9]{1,10})")
+_SNAPSHOT_HEAD = Struct(">hIi")
+_SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_CRC_START = 6
+_TEXT_VERSION = 0
+
+
+class FileFormatError(StorageError):
+    """A file of the data directory that does not hold what its name says."""
+
+
+# -- names
+
+
+def segment_file_name(offset: int, suffix: str) -> str:
+    """`00000000000000000042.log` and its kind."""
+    assert offset >= 0, offset
+    return f"{offset:020d}{suffix}"
+
+
+def parse_segment_file_name(name: str) -> tuple[int, str] | None:
+    """(offset, suffix) of a segment's file or a snapshot; None for any other name, `-1.log` among them."""
+    match = _SEGMENT_FILE.fullmatch(name)
+    if match is None:
+        return None
+    offset = int(match[1])
+    return (offset, match[2]) if offset < 2**63 else None
+
+
+def parse_partition_directory(name: str) -> TopicPartition | None:
+    """The partition that a directory of this name holds; None for directories that wait for removal and for all else."""
+    match = _PARTITION_DIRECTORY.fullmatch(name)
+    if match is None or match[1] in (".", "..") or str(int(match[2])) != match[2] or int(match[2]) >= 2**31:
+        return None
+    return TopicPartition(match[1], int(match[2]))
+
+
+def deleted_directory_name(topic_partition: TopicPartition, topic_id: UUID) -> str:
+    """The name that a partition's directory takes when the partition is deleted: as long as a directory entry may be."""
+    suffix = f"-{topic_partition.partition}.{topic_id.hex}{_DELETE_SUFFIX}"
+    return topic_partition.topic[: _NAME_CHARS_MAX - len(suffix)] + suffix
+
+
+def is_deleted_directory(name: str) -> bool:
+    return name.endswith(_DELETE_SUFFIX) and "." in name
+
+
+# -- indexes
+
+
+def decode_index(data: bytes, log_size: int) -> tuple[array[int], array[int]]:
+    """(relative offsets, positions) of an offset index, both strictly ascending and the positions inside the log."""
+    values = _ints(data, INDEX_ENTRY.size)
+    offsets, positions = values[0::2], values[1::2]
+    if not _ascends(offsets) or not _ascends(positions) or (offsets and (offsets[0] < 0 or positions[0] < 0)):
+        raise FileFormatError("entries of the offset index do not ascend")
+    if positions and positions[-1] >= log_size:
+        raise FileFormatError(f"the offset index points to byte {positions[-1]} of a log of {log_size} bytes")
+    return offsets, positions
+
+
+def encode_index(offsets: Iterable[int], positions: Iterable[int]) -> bytes:
+    return b"".join(map(INDEX_ENTRY.pack, offsets, positions))
+
+
+def decode_time_index(data: bytes) -> tuple[array[int], array[int]]:
+    """(timestamps in ms, relative offsets) of a time index: timestamps strictly ascending, offsets not descending."""
+    if len(data) % TIME_INDEX_ENTRY.size:
+        raise FileFormatError(f"a time index of {len(data)} bytes has no whole number of entries")
+    timestamps, offsets = array("q"), array("i")
+    for timestamp, offset in TIME_INDEX_ENTRY.iter_unpack(data):
+        timestamps.append(timestamp)
+        offsets.append(offset)
+    if not _ascends(timestamps) or any(b < a for a, b in pairwise(offsets)) or (offsets and offsets[0] < 0):
+        raise FileFormatError("entries of the time index do not ascend")
+    return timestamps, offsets
+
+
+def encode_time_index(timestamps: Iterable[int], offsets: Iterable[int]) -> bytes:
+    return b"".join(map(TIME_INDEX_ENTRY.pack, timestamps, offsets))
+
+
+def _ints(data: bytes, entry_size: int) -> array[int]:
+    if len(data) % entry_size:
+        raise FileFormatError(f"an index of {len(data)} bytes has no whole number of entries")
+    values = array("i", data)
+    assert values.itemsize == 4
+    if byteorder == "little":
+        values.byteswap()
+    return values
+
+
+def _ascends(values: array[int]) -> bool:
+    return all(a < b for a, b in pairwise(values))
+
+
+# -- checkpoints: a version, a count, and as many lines
+
+
+def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """`topic partition offset` lines: the recovery points, log starts or high watermarks of one log directory."""
+    return _encode_lines([f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()])
+
+
+def decode_offset_checkpoint(data: bytes) -> dict[TopicPartition, int]:
+    offsets: dict[TopicPartition, int] = {}
+    for line in _decode_lines(data):
+        parts = line.split(" ")
+        if len(parts) != 3:
+            raise FileFormatError(f"checkpoint line {line!r} is not 'topic partition offset'")
+        topic_partition = TopicPartition(parts[0], _natural(parts[1]))
+        if topic_partition in offsets:
+            raise FileFormatError(f"{topic_partition} is in the checkpoint twice")
+        offsets[topic_partition] = _natural(parts[2])
+    return offsets
+
+
+def encode_leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
+    """`epoch start-offset` lines (KIP-101)."""
+    return _encode_lines([f"{epoch} {start}" for epoch, start in epochs])
+
+
+def decode_leader_epochs(data: bytes) -> list[tuple[int, int]]:
+    """(epoch, start offset) pairs; epochs ascend strictly, offsets do not descend."""
+    epochs: list[tuple[int, int]] = []
+    for line in _decode_lines(data):
+        parts = line.split(" ")
+        if len(parts) != 2:
+            raise FileFormatError(f"epoch line {line!r} is not 'epoch offset'")
+        epochs.append((_natural(parts[0]), _natural(parts[1])))
+    if any(b[0] <= a[0] or b[1] < a[1] for a, b in pairwise(epochs)):
+        raise FileFormatError("leader epochs do not ascend")
+    return epochs
+
+
+def _encode_lines(lines: list[str]) -> bytes:
+    return "".join(f"{line}\n" for line in (str(_TEXT_VERSION), str(len(lines)), *lines)).encode()
+
+
+def _decode_lines(data: bytes) -> list[str]:
+    """The lines after version and count. An empty file is an empty checkpoint: Kafka creates it so."""
+    if not data:
+        return []
+    try:
+        text = data.decode("ascii")
+    except UnicodeDecodeError:
+        raise FileFormatError("a checkpoint is ASCII text") from None
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    if len(lines) < 2 or lines[0] != str(_TEXT_VERSION):
+        raise FileFormatError(f"a checkpoint begins with version {_TEXT_VERSION} and a count, not {text[:40]!r}")
+    if _natural(lines[1]) != len(lines) - 2:
+        raise FileFormatError(f"a checkpoint says {lines[1]} lines and has {len(lines) - 2}")
+    return lines[2:]
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal() or not text.isascii() or len(text) > 19:
+        raise FileFormatError(f"{text[:40]!r} is not a natural number")
+    value = int(text)
+    if value >= 2**63:
+        raise FileFormatError(f"{text} does not fit 63 bits")
+    return value
+
+
+# -- producer snapshots
+
+
+class ProducerSnapshotEntry(NamedTuple):
+    """The last batch of one producer id in one partition."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    """Last minus first offset of that batch."""
+    timestamp: int
+    """Largest timestamp of that batch, ms."""
+    coordinator_epoch: int = -1
+    current_txn_first_offset: int = NO_OFFSET
+
+
+def encode_producer_snapshot(entries: Iterable[ProducerSnapshotEntry]) -> bytes:
+    rows = [_SNAPSHOT_ENTRY.pack(*entry) for entry in entries]
+    body = bytearray(_SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(rows)))
+    body += b"".join(rows)
+    _SNAPSHOT_HEAD.pack_into(body, 0, _SNAPSHOT_VERSION, crc32c(memoryview(body)[_SNAPSHOT_CRC_START:]), len(rows))
+    return bytes(body)
+
+
+def decode_producer_snapshot(data: bytes) -> list[ProducerSnapshotEntry]:
+    if len(data) < _SNAPSHOT_HEAD.size:
+        raise FileFormatError(f"a producer snapshot of {len(data)} bytes is cut off")
+    version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+    if version != _SNAPSHOT_VERSION:
+        raise FileFormatError(f"producer snapshot version {version}; only {_SNAPSHOT_VERSION} is known")
+    if crc32c(memoryview(data)[_SNAPSHOT_CRC_START:]) != crc:
+        raise FileFormatError("the CRC of a producer snapshot is wrong")
+    if count < 0 or len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+        raise FileFormatError(f"a producer snapshot of {len(data)} bytes cannot hold {count} entries")
+    rows = _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size :])
+    return [ProducerSnapshotEntry(*row) for row in rows]
+
+
+# -- who a directory belongs to
+
+
+def encode_uuid(value: UUID) -> str:
+    """Kafka's text form of an id: 22 characters of URL-safe base64."""
+    return urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def decode_uuid(text: str) -> UUID:
+    try:
+        data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except (Base64Error, ValueError):
+        data = b""
+    if len(data) != 16:
+        raise FileFormatError(f"{text[:40]!r} is not an id")
+    return UUID(bytes=data)
+
+
+def encode_partition_metadata(topic_id: UUID) -> bytes:
+    return f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode()
+
+
+def decode_partition_metadata(data: bytes) -> UUID:
+    """The topic id."""
+    fields = _fields(data, ":")
+    if fields.get("version") != "0" or "topic_id" not in fields:
+        raise FileFormatError("partition.metadata has no version 0 and topic_id")
+    return decode_uuid(fields["topic_id"])
+
+
+class MetaProperties(NamedTuple):
+    """Whose a log directory is (KIP-858)."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: UUID
+
+
+def encode_meta_properties(meta: MetaProperties) -> bytes:
+    lines = ("#", f"node.id={meta.node_id}", f"directory.id={encode_uuid(meta.directory_id)}", "version=1", f"cluster.id={meta.cluster_id}")
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def decode_meta_properties(data: bytes) -> MetaProperties:
+    fields = _fields(data, "=")
+    missing = [name for name in ("version", "cluster.id", "node.id", "directory.id") if not fields.get(name)]
+    if missing:
+        raise FileFormatError(f"meta.properties lacks {', '.join(missing)}")
+    if fields["version"] != "1":
+        raise FileFormatError(f"meta.properties has version {fields['version']}; only 1 is known")
+    return MetaProperties(fields["cluster.id"], _natural(fields["node.id"]), decode_uuid(fields["directory.id"]))
+
+
+def _fields(data: bytes, separator: str) -> dict[str, str]:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise FileFormatError("not a text file") from None
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        if line.strip() and not line.startswith("#"):
+            name, found, value = line.partition(separator)
+            if not found:
+                raise FileFormatError(f"line {line[:40]!r} has no {separator!r}")
+            fields[name.strip()] = value.strip()
+    return fields
+
+
+def encode_clean_shutdown(broker_epoch: int) -> bytes:
+    """The marker of an orderly stop; holds the broker epoch that the next registration is compared with (KIP-966)."""
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+
+
+def decode_clean_shutdown(data: bytes) -> int:
+    """The broker epoch, or -1 where an older release left no more than the file."""
+    try:
+        epoch = json.loads(data)["brokerEpoch"]
+    except (ValueError, KeyError, TypeError):
+        return -1
+    return epoch if isinstance(epoch, int) else -1
