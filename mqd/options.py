@@ -135,3 +135,11 @@ class Option(NamedTuple):
         if self.maximum is not None and number > self.maximum:
             raise ValueError(f"{number} is above the greatest value {self.maximum}")
         return number
+
+
+class StartError(Exception):
+    """Something that the operator can mend keeps the node from starting. The message is one line and names the remedy."""
+
+
+class ConfigError(StartError):
+    """A configuration or peers file, an environment variable or an argument is wrong. Names the place: file and line, or key."""

@@ -1,0 +1,131 @@
+"""The two syntaxes of a configuration file: Java's `.properties` and TOML. Text in, (key, value, line) out.
+
+Properties: https://docs.oracle.com/javase/8/docs/api/java/util/Properties.html#load-java.io.Reader- (escapes, a
+backslash that continues a line, `=`, `:` or blanks between key and value; the last of two equal keys wins). In TOML,
+tables and dotted keys spell the same names: `[log]` with `retention.ms = 1` is `log.retention.ms=1`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mqd.options import ConfigError
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_BLANKS = " \t\f"
+
+
+class Setting(NamedTuple):
+    """One key of a file. `line` counts from 1; None where the syntax does not tell."""
+
+    key: str
+    value: str
+    line: int | None
+
+
+def read_config_file(path: Path) -> list[Setting]:
+    """Every setting of the file, in order. `.toml` is TOML, anything else properties. ConfigError names file and line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give --config a file that this user can read") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    return parse_toml(text, str(path)) if path.suffix == ".toml" else parse_properties(text, str(path))
+
+
+def parse_properties(text: str, name: str) -> list[Setting]:
+    """Settings of a properties file; `name` is for messages."""
+    return [_split(line, number, name) for number, line in _logical_lines(text)]
+
+
+def parse_toml(text: str, name: str) -> list[Setting]:
+    """Settings of a TOML file, tables flattened to dotted names, values as a properties file would write them."""
+    import tomllib
+
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name}: {error}; a key that is also the start of another, as log.dir is, needs quotes") from None
+    return [Setting(key, value, None) for key, value in _flatten(document, "", name)]
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with their continuations joined; comments and blank lines are left out."""
+    parts: list[str] = []
+    first = 0
+    for number, raw in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
+        line = raw.lstrip(_BLANKS)
+        if not parts:
+            if not line or line[0] in "#!":
+                continue
+            first = number
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            parts.append(line[:-1])
+            continue
+        parts.append(line)
+        yield first, "".join(parts)
+        parts = []
+    if parts:
+        yield first, "".join(parts)
+
+
+def _split(line: str, number: int, name: str) -> Setting:
+    end = 0
+    while end < len(line) and line[end] not in "=:" + _BLANKS:
+        end += 2 if line[end] == "\\" else 1
+    rest = line[end:].lstrip(_BLANKS)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_BLANKS)
+    return Setting(_unescape(line[:end], number, name), _unescape(rest, number, name), number)
+
+
+def _unescape(text: str, number: int, name: str) -> str:
+    if "\\" not in text:
+        return text
+    characters: list[str] = []
+    position = 0
+    while position < len(text):
+        character = text[position]
+        position += 1
+        if character != "\\" or position == len(text):
+            characters.append(character)
+            continue
+        escaped = text[position]
+        position += 1
+        if escaped != "u":
+            characters.append(_ESCAPES.get(escaped, escaped))
+            continue
+        digits = text[position : position + 4]
+        try:
+            if len(digits) < 4:
+                raise ValueError
+            characters.append(chr(int(digits, 16)))
+        except ValueError:
+            problem = f"\\u{digits} is not four hexadecimal digits"
+            raise ConfigError(f"{name}, line {number}: {problem}; write \\\\u for a backslash and a u") from None
+        position += 4
+    return "".join(characters)
+
+
+def _flatten(table: Mapping[str, Any], prefix: str, name: str) -> Iterator[tuple[str, str]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.", name)
+        else:
+            yield prefix + key, _text(value, prefix + key, name)
+
+
+def _text(value: object, key: str, name: str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, list) and not any(isinstance(element, dict | list) for element in value):
+        return ",".join(_text(element, key, name) for element in value)
+    raise ConfigError(f"{name}: {key} holds a {type(value).__name__}; write a string, a number, a boolean or a list of them")

@@ -1,0 +1,240 @@
+"""The peers file: who is in the cluster, where each node listens, and which of them vote. The same file on every node.
+
+    cluster_id = "Nk018hRAQFytWskYqtQduw"
+
+    [[node]]
+    id = 1
+    host = "10.0.0.1"
+    port = 9092          # clients
+    peer_port = 9192     # the other nodes
+
+Optional for a node: rack, voter (true for the first five), advertised_host and advertised_port (what clients are told
+to connect to). Every refusal names the file, the line or key, and the remedy; tomllib gives no lines, so `_Lines` finds
+them by scanning the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mqd.options import ConfigError
+
+VOTERS_BY_DEFAULT = 5
+"""Nodes after this many do not vote unless they say so: a larger quorum is slower and hardly safer."""
+
+_FILE_KEYS = ("cluster_id", "node")
+_NODE_KEYS = ("id", "host", "port", "peer_port", "rack", "voter", "advertised_host", "advertised_port")
+_NODE_KEYS_NEEDED = ("id", "host", "port", "peer_port")
+_NODE_ID_MAX = 2**31 - 1
+_WILDCARDS = ("0.0.0.0", "::", "[::]")
+_CLUSTER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerNode:
+    """One node of the cluster. `advertised_*` are filled in from `host` and `port` where the file leaves them out."""
+
+    id: int
+    host: str
+    port: int
+    peer_port: int
+    rack: str | None
+    voter: bool
+    advertised_host: str
+    advertised_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The whole file. `nodes` is in the file's order, by id."""
+
+    cluster_id: str
+    nodes: dict[int, PeerNode]
+    path: Path
+
+    @property
+    def voters(self) -> dict[int, PeerNode]:
+        return {node_id: node for node_id, node in self.nodes.items() if node.voter}
+
+    def require(self, node_id: int) -> PeerNode:
+        """The node of that id; ConfigError names those that there are."""
+        if node_id not in self.nodes:
+            known = ", ".join(map(str, self.nodes))
+            raise ConfigError(f"{self.path}: there is no node {node_id}; give --node one of {known}, or add a [[node]] with that id")
+        return self.nodes[node_id]
+
+
+def load_peers(path: Path | str) -> Peers:
+    """Read and check a peers file. Raises ConfigError."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; write one (docs/OPERATIONS.md shows how), or let `mqd dev` write it") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give --peers a file that this user can read") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    return parse_peers(text, path)
+
+
+def parse_peers(text: str, path: Path) -> Peers:
+    """The checked content of a peers file; `path` is for messages. Raises ConfigError."""
+    import tomllib
+
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    return _Checker(path, _Lines(text)).peers(document)
+
+
+def format_peers(cluster_id: str, nodes: Mapping[int, PeerNode]) -> str:
+    """A peers file that `parse_peers` reads back to the same values."""
+    lines = [f'cluster_id = "{cluster_id}"']
+    for node in nodes.values():
+        lines += ["", "[[node]]", f"id = {node.id}", f'host = "{node.host}"', f"port = {node.port}", f"peer_port = {node.peer_port}"]
+        if node.rack is not None:
+            lines.append(f'rack = "{node.rack}"')
+        lines.append(f"voter = {'true' if node.voter else 'false'}")
+        if node.advertised_host != node.host:
+            lines.append(f'advertised_host = "{node.advertised_host}"')
+        if node.advertised_port != node.port:
+            lines.append(f"advertised_port = {node.advertised_port}")
+    return "\n".join(lines) + "\n"
+
+
+class _Lines:
+    """Where keys stand: the lines of `[[node]]` headers and of the keys below each. Inline tables have no lines."""
+
+    _HEADER = re.compile(r"\s*\[\[\s*node\s*\]\]")
+    _KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*=""")
+
+    def __init__(self, text: str) -> None:
+        self._lines: dict[tuple[int | None, str | None], int] = {}
+        node: int | None = None
+        for number, line in enumerate(text.splitlines(), start=1):
+            if self._HEADER.match(line):
+                node = 0 if node is None else node + 1
+                self._lines[node, None] = number
+            elif key := self._KEY.match(line):
+                self._lines.setdefault((node, key[1]), number)
+
+    def find(self, node: int | None, key: str | None) -> int | None:
+        """The line of a key of the `node`-th table (None: of the file), else of the table itself, else None."""
+        return self._lines.get((node, key)) or self._lines.get((node, None))
+
+
+class _Checker:
+    """Turns a parsed document into Peers, or into the first thing that is wrong with it."""
+
+    def __init__(self, path: Path, lines: _Lines) -> None:
+        self._path = path
+        self._lines = lines
+
+    def peers(self, document: dict[str, Any]) -> Peers:
+        for key in document:
+            if key not in _FILE_KEYS:
+                raise self._wrong(None, key, f"unknown key {key}", self._remedy_for_key(key, _FILE_KEYS))
+        cluster_id = document.get("cluster_id")
+        if cluster_id is None:
+            raise self._wrong(None, None, "cluster_id is missing", 'add a line cluster_id = "..." at the top')
+        if not isinstance(cluster_id, str) or not _CLUSTER_ID.fullmatch(cluster_id):
+            problem = f"cluster_id {cluster_id!r} is not an id"
+            raise self._wrong(None, "cluster_id", problem, "use 1 to 64 letters, digits, '.', '_' and '-'")
+        tables = document.get("node")
+        if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+            raise self._wrong(None, "node", "there is no node", "add a [[node]] table for each node of the cluster")
+        nodes: dict[int, PeerNode] = {}
+        index_by_id: dict[int, int] = {}
+        for index, table in enumerate(tables):
+            node = self._node(index, table)
+            if node.id in nodes:
+                problem = f"id {node.id} is taken by the node {self._named(index_by_id[node.id])}"
+                raise self._wrong(index, "id", problem, "give each node its own id")
+            nodes[node.id] = node
+            index_by_id[node.id] = index
+        self._check_addresses(nodes, index_by_id)
+        if not any(node.voter for node in nodes.values()):
+            raise self._wrong(None, None, "no node votes", "set voter = true for one, three or five nodes")
+        return Peers(cluster_id, nodes, self._path)
+
+    def _node(self, index: int, table: dict[str, Any]) -> PeerNode:
+        for key in table:
+            if key not in _NODE_KEYS:
+                raise self._wrong(index, key, f"unknown key {key}", self._remedy_for_key(key, _NODE_KEYS))
+        for key in _NODE_KEYS_NEEDED:
+            if key not in table:
+                raise self._wrong(index, None, f"the node {self._named(index)} has no {key}", f"add {key} = ... to it")
+        node_id = self._integer(index, table, "id", 0, _NODE_ID_MAX)
+        host, port = self._host(index, table, "host"), self._integer(index, table, "port", 1, 65535)
+        rack = table.get("rack")
+        if rack is not None and not (isinstance(rack, str) and rack):
+            raise self._wrong(index, "rack", f"rack {rack!r} is not a name", 'write it in quotes, as rack = "a", or leave it out')
+        voter = table.get("voter", index < VOTERS_BY_DEFAULT)
+        if not isinstance(voter, bool):
+            raise self._wrong(index, "voter", f"voter {voter!r} is not true or false", "write voter = true or voter = false")
+        node = PeerNode(
+            id=node_id,
+            host=host,
+            port=port,
+            peer_port=self._integer(index, table, "peer_port", 1, 65535),
+            rack=rack,
+            voter=voter,
+            advertised_host=self._host(index, table, "advertised_host") if "advertised_host" in table else host,
+            advertised_port=self._integer(index, table, "advertised_port", 1, 65535) if "advertised_port" in table else port,
+        )
+        if node.advertised_host in _WILDCARDS:
+            key = "advertised_host" if "advertised_host" in table else "host"
+            problem = f"clients cannot connect to {node.advertised_host}"
+            raise self._wrong(index, key, problem, "set advertised_host to a name that they can reach")
+        return node
+
+    def _check_addresses(self, nodes: Mapping[int, PeerNode], index_by_id: Mapping[int, int]) -> None:
+        listening: dict[tuple[str, int], str] = {}
+        advertised: dict[tuple[str, int], int] = {}
+        for node in nodes.values():
+            for key, port in (("port", node.port), ("peer_port", node.peer_port)):
+                taken = listening.setdefault((node.host, port), f"{key} of node {node.id}")
+                if taken != f"{key} of node {node.id}":
+                    problem = f"{node.host}:{port} is already the {taken}"
+                    raise self._wrong(index_by_id[node.id], key, problem, "give each listener its own address")
+            taken_by = advertised.setdefault((node.advertised_host, node.advertised_port), node.id)
+            if taken_by != node.id:
+                problem = f"{node.advertised_host}:{node.advertised_port} is already what node {taken_by} advertises"
+                raise self._wrong(index_by_id[node.id], "advertised_port", problem, "advertise each node under its own address")
+
+    def _host(self, index: int, table: dict[str, Any], key: str) -> str:
+        host = table[key]
+        if not isinstance(host, str) or not host or any(character.isspace() or character == "/" for character in host):
+            problem = f"{key} {host!r} is not a host name or an IP address"
+            raise self._wrong(index, key, problem, f'write {key} = "name", without scheme or port')
+        if host.startswith("[") or (host.count(":") == 1):
+            problem = f"{key} {host!r} has a port or brackets"
+            raise self._wrong(index, key, problem, "give the port under its own key, and IPv6 without brackets")
+        return host
+
+    def _integer(self, index: int, table: dict[str, Any], key: str, least: int, most: int) -> int:
+        value = table[key]
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self._wrong(index, key, f"{key} {value!r} is not a whole number", f"use one from {least} to {most}")
+        return value
+
+    def _named(self, index: int) -> str:
+        line = self._lines.find(index, None)
+        return f"number {index + 1} in the file" if line is None else f"of line {line}"
+
+    def _remedy_for_key(self, key: str, known: tuple[str, ...]) -> str:
+        import difflib
+
+        close = difflib.get_close_matches(key, known, n=1)
+        return f"did you mean {close[0]}?" if close else f"the keys are {', '.join(known)}"
+
+    def _wrong(self, node: int | None, key: str | None, problem: str, remedy: str) -> ConfigError:
+        line = self._lines.find(node, key)
+        place = "" if line is None else f", line {line}"
+        return ConfigError(f"{self._path}{place}: {problem}; {remedy}")
