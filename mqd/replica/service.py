@@ -1,0 +1,292 @@
+"""The partitions of this node: opens and closes them as the metadata says, and runs the turn that makes appends count.
+
+A turn: handlers call `append_nowait` any number of times and hand over their tickets; `end_of_turn` writes everything
+that was queued with one vectored write a log, moves the high watermarks, and frees whoever waited for that. Between an
+append and the end of its turn there is no await, so nobody ever sees a record that is not written.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+import trio
+
+from mqd.errors import ErrorCode, MqError, StorageError
+from mqd.io.clock import Clock
+from mqd.io.entropy import Entropy
+from mqd.log.partition_log import Appended, LogConfig, PartitionLog
+from mqd.log.service import LogService
+from mqd.replica.fetch_session import FetchSessions
+from mqd.replica.partition import Assignment, Partition
+from mqd.replica.waiters import Deadlines, FetchWaiter, ProduceTicket
+from mqd.types import NodeId, Offset, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_SECONDS = 5.0
+"""Kafka's `replica.high.watermark.checkpoint.interval.ms`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What a partition needs to know of its topic's configuration."""
+
+    log: LogConfig
+    min_insync_replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatistics:
+    partitions: int
+    leaders: int
+    parked_produces: int
+    parked_fetches: int
+    fetch_sessions: int
+    offline: int
+
+
+class ReplicaService:
+    """Every partition that this node holds, by name and by topic id."""
+
+    def __init__(self, *, node_id: NodeId, logs: LogService, clock: Clock, entropy: Entropy) -> None:
+        self.node_id = node_id
+        self.logs = logs
+        self.sessions = FetchSessions(entropy.below)
+        self.by_name: dict[bytes, dict[int, Partition]] = {}
+        """Topic name in UTF-8 -> partition index -> Partition: the lookup of the hot path."""
+        self.by_id: dict[bytes, dict[int, Partition]] = {}
+        """The same by the topic id's 16 bytes."""
+        self.offline: dict[TopicPartition, str] = {}
+        """Partitions assigned to this node whose log could not be opened, and why."""
+        self._clock = clock
+        self._touched: list[Partition] = []
+        self._tickets: list[tuple[ProduceTicket, list[tuple[Partition, Offset, object]]]] = []
+        self._produce_deadlines: Deadlines[ProduceTicket] = Deadlines()
+        self._fetch_deadlines: Deadlines[FetchWaiter] = Deadlines()
+        self._earlier = trio.Event()
+        self._sleeping_until = math.inf
+
+    # -- what the metadata says ------------------------------------------------------------------------------------
+
+    def apply(self, assignments: Iterable[Assignment], settings: Mapping[str, TopicSettings]) -> None:
+        """Open, lead or stop leading each partition as its newest assignment says."""
+        for assignment in assignments:
+            topic = assignment.topic_partition.topic
+            partition = self.get(assignment.topic_partition)
+            if self.node_id not in assignment.replicas:
+                if partition is not None:
+                    self._close(partition)
+                continue
+            topic_settings = settings[topic]
+            if partition is None:
+                try:
+                    log = self.logs.open(assignment.topic_partition, assignment.topic_id, topic_settings.log)
+                except (StorageError, OSError, MqError) as error:
+                    self.offline[assignment.topic_partition] = str(error)
+                    logger.error("partition is offline partition=%s reason=%s", assignment.topic_partition, error)
+                    continue
+                self.offline.pop(assignment.topic_partition, None)
+                partition = Partition(self.node_id, log, assignment, topic_settings.min_insync_replicas)
+                recovered = self.logs.recovered_high_watermark(assignment.topic_partition)
+                partition.high_watermark = min(max(recovered, log.log_start_offset), log.log_end_offset)
+                self.by_name.setdefault(topic.encode(), {})[assignment.topic_partition.partition] = partition
+                self.by_id.setdefault(assignment.topic_id.bytes, {})[assignment.topic_partition.partition] = partition
+            partition.assign(assignment, topic_settings.min_insync_replicas)
+            if not partition.is_leader:
+                self._refuse_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def configure(self, topic: str, settings: TopicSettings) -> None:
+        """A topic's configuration changed."""
+        for partition in self.by_name.get(topic.encode(), {}).values():
+            self.logs.update_config(partition.log, settings.log)
+            partition.min_insync_replicas = settings.min_insync_replicas
+
+    def delete(self, topic: str) -> None:
+        """The topic is gone from the metadata: so are its logs."""
+        for partition in list(self.by_name.get(topic.encode(), {}).values()):
+            self._close(partition)
+        for offline in [one for one in self.offline if one.topic == topic]:
+            del self.offline[offline]
+
+    def remove_strays(self, known: Mapping[TopicPartition, UUID]) -> list[TopicPartition]:
+        """Remove logs on disk that no assignment to this node explains: their topics went while it was down."""
+        strays = [tp for tp, log in self.logs.logs.items() if known.get(tp) != log.topic_id]
+        for stray in strays:
+            logger.warning("removing the log of a partition that this node no longer holds partition=%s", stray)
+            self.logs.delete(stray)
+        return strays
+
+    def _close(self, partition: Partition) -> None:
+        topic_partition = partition.assignment.topic_partition
+        partition.is_leader = False
+        self._refuse_waiting(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        for table, key in ((self.by_name, topic_partition.topic.encode()), (self.by_id, partition.assignment.topic_id.bytes)):
+            partitions = table[key]
+            del partitions[topic_partition.partition]
+            if not partitions:
+                del table[key]
+        self.logs.delete(topic_partition)
+
+    def _refuse_waiting(self, partition: Partition, code: ErrorCode) -> None:
+        """Send whoever waits here away: the outcome is unknown, the client finds out from the next leader."""
+        while partition.acks:
+            _, ticket = partition.acks.popleft()
+            if not ticket.freed:
+                ticket.refusals[partition] = code
+                ticket.settle()
+        for waiter in list(partition.fetches):
+            waiter.free()
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def get(self, topic_partition: TopicPartition) -> Partition | None:
+        return self.by_name.get(topic_partition.topic.encode(), {}).get(topic_partition.partition)
+
+    def partitions(self) -> list[Partition]:
+        return [partition for partitions in self.by_name.values() for partition in partitions.values()]
+
+    def leader(self, topic: str, partition: int, current_leader_epoch: int = -1) -> Partition:
+        """The partition, where this node leads it; raises MqError with the code that sends a client to the right place."""
+        found = self.get(TopicPartition(topic, partition))
+        if found is None:
+            if TopicPartition(topic, partition) in self.offline:
+                raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline[TopicPartition(topic, partition)])
+            raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this node holds no partition {partition} of topic {topic!r}")
+        found.check_leader_epoch(current_leader_epoch)
+        return found
+
+    def statistics(self) -> ReplicaStatistics:
+        partitions = self.partitions()
+        return ReplicaStatistics(
+            partitions=len(partitions),
+            leaders=sum(partition.is_leader for partition in partitions),
+            parked_produces=sum(len(partition.acks) for partition in partitions),
+            parked_fetches=len({id(waiter) for partition in partitions for waiter in partition.fetches}),
+            fetch_sessions=len(self.sessions),
+            offline=len(self.offline),
+        )
+
+    # -- the turn --------------------------------------------------------------------------------------------------
+
+    def append_nowait(self, partition: Partition, records: memoryview, acks: int, now_ms: int) -> Appended:
+        """Queue one batch. `records` must stay as it is until `end_of_turn`. Raises MqError where it is refused."""
+        partition.check_append(acks)
+        appended = self.logs.append_nowait(partition.log, records, leader_epoch=partition.leader_epoch, now_ms=now_ms)
+        partition.news_bytes += len(records)
+        if not partition.touched:
+            partition.touched = True
+            self._touched.append(partition)
+        return appended
+
+    def wait_committed(self, ticket: ProduceTicket, appends: list[tuple[Partition, Offset, object]]) -> None:
+        """Free the ticket when each (partition, offset) is below the high watermark; settled when the turn ends."""
+        self._tickets.append((ticket, appends))
+
+    def end_of_turn(self) -> None:
+        """Write what the turn queued, and free whoever waited for it. Harmless when nothing was queued."""
+        touched = self._touched
+        if not touched and not self._tickets:
+            return
+        self._touched = []
+        failed: dict[PartitionLog, StorageError] = dict(self.logs.flush()) if touched else {}
+        moved: list[Partition] = []
+        for partition in touched:
+            partition.touched = False
+            if partition.log in failed:
+                self._after_failed_write(partition)
+            if partition.advance():
+                moved.append(partition)
+        tickets = self._tickets
+        self._tickets = []
+        for ticket, appends in tickets:
+            for partition, offset, row in appends:
+                if partition.log in failed:
+                    ticket.refusals[row] = ErrorCode.KAFKA_STORAGE_ERROR
+                elif partition.high_watermark < offset:
+                    partition.acks.append((offset, ticket))
+                    ticket.waiting += 1
+            if not ticket.waiting:
+                ticket.free()
+            else:
+                self._produce_deadlines.add(ticket)
+                self._wake_timer(ticket.deadline)
+        for partition in moved:
+            self._wake(partition)
+
+    def _after_failed_write(self, partition: Partition) -> None:
+        """The log was put back to what is on disk: whoever waited for offsets beyond that is told so."""
+        end = partition.log.log_end_offset
+        kept = [(offset, ticket) for offset, ticket in partition.acks if offset <= end]
+        for offset, ticket in partition.acks:
+            if offset > end and not ticket.freed:
+                ticket.refusals[partition] = ErrorCode.KAFKA_STORAGE_ERROR
+                ticket.settle()
+        partition.acks.clear()
+        partition.acks.extend(kept)
+
+    def on_durable(self, log: PartitionLog) -> None:
+        """More of a log is on stable storage: what waited for that may be committed now."""
+        partition = self.get(log.topic_partition)
+        if partition is not None and partition.log is log and partition.advance():
+            self._wake(partition)
+
+    def _wake(self, partition: Partition) -> None:
+        acks = partition.acks
+        high_watermark = partition.high_watermark
+        while acks and acks[0][0] <= high_watermark:
+            _, ticket = acks.popleft()
+            if not ticket.freed:
+                ticket.settle()
+        if partition.fetches:
+            for waiter in list(partition.fetches):
+                waiter.bytes_wanted -= partition.news_bytes
+                if waiter.bytes_wanted <= 0:
+                    waiter.free()
+        partition.news_bytes = 0
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def park(self, waiter: FetchWaiter, partitions: Iterable[Partition]) -> None:
+        """Hold a fetch until one of its partitions has news or its deadline comes."""
+        waiter.partitions = tuple(partitions)
+        for partition in waiter.partitions:
+            partition.fetches.add(waiter)  # type: ignore[attr-defined]
+        self._fetch_deadlines.add(waiter)
+        self._wake_timer(waiter.deadline)
+
+    def _wake_timer(self, deadline: float) -> None:
+        if deadline < self._sleeping_until:
+            self._earlier.set()
+
+    async def run(self) -> None:
+        """Free what waited too long, and checkpoint the high watermarks; until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._run_deadlines)
+            nursery.start_soon(self._run_checkpoints)
+
+    async def _run_deadlines(self) -> None:
+        while True:
+            now = self._clock.monotonic()
+            for waiter in self._fetch_deadlines.expired(now):
+                waiter.free()
+            for ticket in self._produce_deadlines.expired(now):
+                ticket.free()  # its answer says REQUEST_TIMED_OUT for what is not committed
+            deadlines = [self._fetch_deadlines.next_deadline(), self._produce_deadlines.next_deadline()]
+            self._sleeping_until = min((one for one in deadlines if one is not None), default=math.inf)
+            self._earlier = trio.Event()
+            with trio.move_on_after(max(0.0, self._sleeping_until - self._clock.monotonic())):
+                await self._earlier.wait()
+            self._sleeping_until = -math.inf
+
+    async def _run_checkpoints(self) -> None:
+        while True:
+            await trio.sleep(CHECKPOINT_SECONDS)
+            self.checkpoint_high_watermarks()
+
+    def checkpoint_high_watermarks(self) -> None:
+        for partition in self.partitions():
+            self.logs.checkpoint_high_watermark(partition.assignment.topic_partition, partition.high_watermark)

@@ -1,0 +1,113 @@
+"""Parked work: produce requests that wait for their records to be committed, fetches that wait for records to come.
+
+Pure: deadlines are numbers, and a ticket is freed by whoever settles it. Every ticket is freed exactly once: by what
+it waits for, by its deadline, or by a refusal.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from mqd.errors import ErrorCode
+
+
+class ProduceTicket:
+    """One produce request on its way: freed when every partition in it is committed or refused."""
+
+    __slots__ = ("deadline", "freed", "refusals", "release", "waiting")
+
+    def __init__(self, release: Callable[[ProduceTicket], None]) -> None:
+        self.release = release
+        """Called once, when the ticket is free: sends the answer."""
+        self.waiting = 0
+        """Partitions whose records are not committed yet."""
+        self.refusals: dict[object, ErrorCode] = {}
+        """What became of partitions that were appended and then could not be kept or committed."""
+        self.freed = False
+        self.deadline = 0.0
+
+    def settle(self) -> None:
+        """One partition of this request is committed or refused."""
+        assert self.waiting > 0, self
+        self.waiting -= 1
+        if not self.waiting and not self.freed:
+            self.free()
+
+    def free(self) -> None:
+        assert not self.freed
+        self.freed = True
+        self.release(self)
+
+
+class FetchWaiter:
+    """One fetch that found less than it wants: woken by bytes, by its deadline, or by what comes behind it."""
+
+    __slots__ = ("bytes_wanted", "deadline", "freed", "partitions", "release")
+
+    def __init__(self, release: Callable[[], None], bytes_wanted: int, deadline: float) -> None:
+        self.release = release
+        """Called once: plans the fetch again and answers it."""
+        self.bytes_wanted = bytes_wanted
+        self.deadline = deadline
+        self.partitions: tuple[HoldsFetches, ...] = ()
+        self.freed = False
+
+    def free(self) -> None:
+        if not self.freed:
+            self.freed = True
+            for partition in self.partitions:
+                partition.fetches.discard(self)
+            self.partitions = ()
+            self.release()
+
+
+class HoldsFetches(Protocol):
+    """A partition, as a waiter sees it."""
+
+    fetches: set[FetchWaiter]
+
+
+class Waits(Protocol):
+    """What `Deadlines` keeps: has a deadline, and knows whether it was freed by something else."""
+
+    deadline: float
+    freed: bool
+
+
+WaiterT = TypeVar("WaiterT", bound=Waits)
+
+
+class Deadlines(Generic[WaiterT]):
+    """Waiters by deadline. A freed waiter stays in the heap until its time or until half of the heap is such."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, WaiterT]] = []
+        self._sequence = 0
+        self._sweep_at = 256
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, waiter: WaiterT) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (waiter.deadline, self._sequence, waiter))
+        if len(self._heap) > self._sweep_at:
+            self._heap = [entry for entry in self._heap if not entry[2].freed]
+            heapq.heapify(self._heap)
+            self._sweep_at = max(256, 2 * len(self._heap))
+
+    def next_deadline(self) -> float | None:
+        while self._heap and self._heap[0][2].freed:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def expired(self, now: float) -> list[WaiterT]:
+        """Take out and return whoever's deadline is not after `now` and is still waiting."""
+        late: list[WaiterT] = []
+        while self._heap and self._heap[0][0] <= now:
+            waiter = heapq.heappop(self._heap)[2]
+            if not waiter.freed:
+                late.append(waiter)
+        return late

@@ -1,0 +1,505 @@
+"""One connection of the server: bytes in, whole frames to the dispatcher, answers out in the order of the requests.
+
+No task belongs to a connection. The poller calls `on_readable` and `on_writable`; whatever finishes later (a commit, a
+parked fetch, an administrative request in a task) completes its `Slot`, and the connection sends what is ready from
+the front of its queue. Everything here runs on the event loop's thread and never waits.
+
+Invariants:
+- Answers leave in the order in which their requests came, each once (I9).
+- Bytes handed to the dispatcher stay untouched until the turn ends: records are appended from where they were received.
+- What a connection can hold is bounded: unanswered requests, unsent bytes, and one unfinished frame that grows only as
+  its bytes really arrive (I14).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from typing import Protocol
+
+from mqd.errors import ProtocolError
+from mqd.io.disk import FileRange
+from mqd.io.net import HANG_UP, READABLE, WRITABLE, Poller, Socket
+from mqd.limits import (
+    FRAME_BYTES_MIN,
+    IN_FLIGHT_BYTES_MAX,
+    IN_FLIGHT_REQUESTS_MAX,
+    KIB,
+    RECEIVE_BYTES_MAX,
+    SEND_QUEUE_BYTES_MAX,
+    SENDFILE_BYTES_MIN,
+)
+
+logger = logging.getLogger(__name__)
+
+_INT32 = Struct(">i").unpack_from
+
+_SMALL_RECEIVE_BYTES = 16 * KIB
+"""How much to receive where a large frame is expected to begin: what is received here is copied once."""
+_LARGE_FRAME_BYTES = 128 * KIB
+_FRAME_BUFFER_BYTES_MIN = 64 * KIB
+_NOTHING = memoryview(b"")
+_JOIN_BYTES_MAX = 256 * KIB
+"""Small answers are joined up to this and sent with one call."""
+
+Part = bytes | bytearray | memoryview | FileRange
+
+
+class Arena:
+    """The buffer that all connections receive into during one turn of the loop.
+
+    It is used from front to back and starts over when the turn has ended, so a thousand idle connections cost no
+    buffer at all, and records can be written to the log from where they were received.
+    """
+
+    __slots__ = ("buffer", "position", "size", "view")
+
+    def __init__(self, size: int) -> None:
+        self.buffer = bytearray(size)
+        self.view = memoryview(self.buffer)
+        self.size = size
+        self.position = 0
+
+    @property
+    def full(self) -> bool:
+        return self.size - self.position < RECEIVE_BYTES_MAX
+
+
+class Freeable(Protocol):
+    """Something that waits and can be told to stop waiting (replica/waiters.py)."""
+
+    def free(self) -> None: ...
+
+
+class Slot:
+    """The place of one answer in its connection's queue; `complete` may be called at once or much later."""
+
+    __slots__ = ("connection", "parked", "parts")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.parts: list[Part] | None = None
+        self.parked: Freeable | None = None
+        """The waiter of a parked fetch, freed early when a request comes behind it."""
+
+    def complete(self, parts: list[Part]) -> None:
+        """The answer, with its length and header; an empty list where none is sent (acks=0)."""
+        assert self.parts is None, "a request is answered once"
+        self.parts = parts
+        self.connection.answered()
+
+
+class Dispatcher(Protocol):
+    """Who makes answers out of frames (server/dispatch.py)."""
+
+    def dispatch(self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
+        """Take up the request in buffer[start:end], or return False: it must wait for an answer before it.
+
+        Raises ProtocolError where the connection must be closed.
+        """
+        ...
+
+
+class Owner(Protocol):
+    """The server, as a connection sees it (server/service.py)."""
+
+    arena: Arena
+    poller: Poller
+    dispatcher: Dispatcher
+    request_bytes_max: int
+    now: float
+    """Monotonic seconds at which this turn began."""
+    frame_bytes: int
+    """Memory that unfinished frames of all connections hold."""
+
+    def dirty(self, connection: Connection) -> None:
+        """This connection has answers to send when the turn ends."""
+        ...
+
+    def wait_for_memory(self, connection: Connection) -> None:
+        """`frame_bytes` is at its limit: read this connection again when others have let some go."""
+        ...
+
+    def closed(self, connection: Connection) -> None: ...
+
+
+class Connection:
+    """One accepted socket."""
+
+    __slots__ = (
+        "_closing",
+        "_events",
+        "_frame",
+        "_frame_end",
+        "_frame_start",
+        "_frame_view",
+        "_large",
+        "_queued_bytes",
+        "_sending",
+        "barrier",
+        "client_id",
+        "frame_since",
+        "is_dirty",
+        "last_active",
+        "listener",
+        "open",
+        "owner",
+        "peer",
+        "peer_node",
+        "slots",
+        "sock",
+    )
+
+    def __init__(self, owner: Owner, sock: Socket, listener: str, now: float) -> None:
+        self.owner = owner
+        self.sock = sock
+        self.peer = sock.peer
+        self.listener = listener
+        self.peer_node: int | None = None
+        """On the peer listener: the node that introduced itself."""
+        self.client_id = b""
+        """What the last request called its client, in UTF-8: checked once, not at each request."""
+        self.open = True
+        self.barrier = False
+        """A request is being answered by a task: those behind it wait, as clients expect of administrative requests."""
+        self.slots: deque[Slot] = deque()
+        self.last_active = now
+        self.frame_since: float | None = None
+        """Since when a frame has been arriving, for the time limit on it."""
+        self.is_dirty = False
+        self._events = READABLE
+        self._closing = False
+        self._large = False
+        self._sending: deque[Part] = deque()
+        self._queued_bytes = 0
+        self._frame: bytearray | None = None
+        """Bytes received and not yet handled: an unfinished frame, or frames behind a barrier."""
+        self._frame_view = _NOTHING
+        self._frame_start = 0
+        self._frame_end = 0
+        owner.poller.watch(sock, self, READABLE)
+
+    # -- receiving -------------------------------------------------------------------------------------------------
+
+    def on_ready(self, events: int) -> None:
+        """The poller's call: this socket can be read, written, or is gone."""
+        if not self.open:
+            return
+        watched = self._events
+        if events & WRITABLE and watched & WRITABLE:
+            self._send()
+            self._after_progress()
+        if events & READABLE and watched & READABLE:
+            self._guarded(self._receive)
+        elif events & HANG_UP:
+            self.close()
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Run a step of receiving: whatever the peer did wrong costs it this connection, and nothing else."""
+        try:
+            step()
+        except ProtocolError as error:
+            logger.warning("closing a connection peer=%s listener=%s reason=%s", self.peer, self.listener, error)
+            self.close()
+        except OSError as error:
+            logger.debug("connection lost peer=%s reason=%s", self.peer, error)
+            self.close()
+
+    def _receive(self) -> None:
+        if self._frame is None:
+            self._receive_in_arena()
+        else:
+            self._receive_in_frame()
+
+    def _receive_in_arena(self) -> None:
+        arena = self.owner.arena
+        start = arena.position
+        size = _SMALL_RECEIVE_BYTES if self._large else RECEIVE_BYTES_MAX
+        received = self.sock.receive_into(arena.view[start : start + size])
+        if received is None:
+            return
+        if not received:
+            self._end_of_stream()
+            return
+        end = start + received
+        arena.position = end
+        done = self._handle_frames(arena.buffer, arena.view, start, end)
+        if done < end and self.open:
+            self._keep(arena.view[done:end])
+            if self._large and received == size and not self.held:
+                self._receive_in_frame()
+
+    def _receive_in_frame(self) -> None:
+        """Go on with an unfinished frame, up to its end and not beyond."""
+        assert self._frame is not None
+        wanted = self._first_frame_end()
+        if self._frame_end >= wanted:  # whole frames that were held back: `resume` handles them
+            return
+        if len(self._frame) == self._frame_end and not self._grow(wanted):
+            return
+        received = self.sock.receive_into(self._frame_view[self._frame_end : min(wanted, len(self._frame))])
+        if received is None:
+            return
+        if not received:
+            self._end_of_stream()
+            return
+        self._frame_end += received
+        if self._frame_end >= self._first_frame_end():
+            self._handle_kept()
+
+    def _first_frame_end(self) -> int:
+        """Where the first of the kept frames ends, in `_frame`; the end of its length while that is not there yet."""
+        assert self._frame is not None
+        if self._frame_end - self._frame_start < 4:
+            return self._frame_start + 4
+        return self._frame_start + 4 + self._checked_size(_INT32(self._frame, self._frame_start)[0])
+
+    def _checked_size(self, size: int) -> int:
+        if size < FRAME_BYTES_MIN or size > self.owner.request_bytes_max:
+            raise ProtocolError(f"a frame of {size} bytes (allowed: {FRAME_BYTES_MIN} to {self.owner.request_bytes_max})")
+        return size
+
+    def _keep(self, rest: memoryview) -> None:
+        """Copy what cannot be handled yet out of the arena."""
+        assert self._frame is None
+        size = len(rest)
+        wanted = 4 + self._checked_size(_INT32(rest, 0)[0]) if size >= 4 else 4
+        self._large = wanted > _LARGE_FRAME_BYTES
+        self._set_frame(max(size, min(wanted, _FRAME_BUFFER_BYTES_MIN)))
+        self._frame_view[:size] = rest
+        self._frame_end = size
+        self.frame_since = self.owner.now
+
+    def _grow(self, wanted: int) -> bool:
+        """Room for more of the frame: four times what really came, so that a declared length alone costs nothing."""
+        assert self._frame is not None
+        size = min(wanted - self._frame_start, 4 * max(self._frame_end, _FRAME_BUFFER_BYTES_MIN))
+        if self.owner.frame_bytes + size > IN_FLIGHT_BYTES_MAX:
+            self._pause()
+            self.owner.wait_for_memory(self)
+            return False
+        self._set_frame(size)
+        return True
+
+    def _set_frame(self, size: int) -> None:
+        """A new buffer of `size` bytes with the kept ones at its front.
+
+        Never the old buffer again: records of this turn may still wait in it to be written.
+        """
+        frame = bytearray(size)
+        view = memoryview(frame)
+        if self._frame is not None:
+            kept = self._frame_end - self._frame_start
+            view[:kept] = self._frame_view[self._frame_start : self._frame_end]
+            self.owner.frame_bytes -= len(self._frame)
+            self._frame_start, self._frame_end = 0, kept
+        self.owner.frame_bytes += size
+        self._frame = frame
+        self._frame_view = view
+
+    def _drop_frame(self) -> None:
+        if self._frame is not None:
+            self.owner.frame_bytes -= len(self._frame)
+            self._frame = None
+            self._frame_view = _NOTHING
+            self._frame_start = self._frame_end = 0
+        self.frame_since = None
+
+    def _handle_kept(self) -> None:
+        """Handle the whole frames among the kept bytes."""
+        frame, end = self._frame, self._frame_end
+        assert frame is not None
+        done = self._handle_frames(frame, self._frame_view, self._frame_start, end)
+        if not self.open:
+            return
+        if done == end:
+            self._drop_frame()
+        else:
+            self._frame_start = done
+            self.frame_since = self.owner.now
+
+    def _handle_frames(self, buffer: bytearray, view: memoryview, start: int, end: int) -> int:
+        """Dispatch every whole frame in buffer[start:end]; returns the position of the first byte not handled."""
+        dispatch = self.owner.dispatcher.dispatch
+        self.last_active = self.owner.now
+        while end - start >= 4:
+            size = _INT32(buffer, start)[0]
+            frame_end = start + 4 + size
+            if frame_end > end or size < FRAME_BYTES_MIN:
+                self._checked_size(size)
+                break
+            if self.held or not dispatch(self, buffer, view, start + 4, frame_end):
+                self._pause()
+                break
+            start = frame_end
+            if not self.open:
+                break
+        return start
+
+    @property
+    def held(self) -> bool:
+        """Whether the next request must wait until something before it is answered or sent."""
+        return self.barrier or len(self.slots) >= IN_FLIGHT_REQUESTS_MAX or self._queued_bytes > SEND_QUEUE_BYTES_MAX
+
+    def frame_is_late(self, now: float, seconds_max: float) -> bool:
+        """Whether a frame began to arrive more than `seconds_max` ago and is still not whole."""
+        if self.frame_since is None or now - self.frame_since < seconds_max or self._frame is None:
+            return False
+        return self._frame_end < self._first_frame_end()
+
+    def _pause(self) -> None:
+        self._watch(self._events & ~READABLE)
+
+    def read_again(self) -> None:
+        """There is memory again: go on receiving."""
+        if not self._closing:
+            self._watch(self._events | READABLE)
+
+    def resume(self) -> None:
+        """What held this connection back is gone: handle what was kept, then read on. The caller ends the turn."""
+        if self._frame is not None and self._frame_end >= self._first_frame_end():
+            self._guarded(self._handle_kept)
+        waits_for_bytes = self._frame is None or self._frame_end < self._first_frame_end()
+        if self.open and not self._closing and not self.held and waits_for_bytes:
+            self._watch(self._events | READABLE)
+
+    def _end_of_stream(self) -> None:
+        """The peer sends no more. What it asked for is still answered, then the connection closes."""
+        self._closing = True
+        self._pause()
+        self._drop_frame()
+        for slot in list(self.slots):
+            if slot.parked is not None:
+                slot.parked.free()
+        self._close_when_done()
+
+    # -- sending ---------------------------------------------------------------------------------------------------
+
+    def slot(self) -> Slot:
+        """Take the next place in the queue of answers."""
+        slot = Slot(self)
+        self.slots.append(slot)
+        return slot
+
+    def answered(self) -> None:
+        """A slot was completed: send it when the turn ends, if it is its turn."""
+        if self.open and not self.is_dirty and self.slots and self.slots[0].parts is not None:
+            self.is_dirty = True
+            self.owner.dirty(self)
+
+    def flush(self) -> None:
+        """Send the answers that are ready, from the front; called when the turn ends."""
+        self.is_dirty = False
+        if not self.open:
+            return
+        slots = self.slots
+        sending = self._sending
+        while slots and slots[0].parts is not None:
+            parts = slots.popleft().parts
+            assert parts is not None
+            for part in parts:
+                if not isinstance(part, FileRange):
+                    self._queued_bytes += len(part)
+                sending.append(part)
+        if sending and not self._events & WRITABLE:
+            self._send()
+        if self._closing or not self._events & READABLE:
+            self._after_progress()
+
+    def _after_progress(self) -> None:
+        if not self.open:
+            return
+        if self._closing:
+            self._close_when_done()
+        elif not self._events & READABLE and not self.held:
+            self.resume()
+
+    def _send(self) -> None:
+        sending = self._sending
+        sock = self.sock
+        try:
+            while sending:
+                part = sending.popleft()
+                if isinstance(part, FileRange) and part.size >= SENDFILE_BYTES_MIN:
+                    sent = sock.send_file(part.file, part.position, part.size)
+                    if sent < part.size:
+                        sending.appendleft(FileRange(part.file, part.position + sent, part.size - sent))
+                        if not sent:
+                            self._watch(self._events | WRITABLE)
+                            return
+                    continue
+                data = self._joined(part)
+                more = bool(sending)
+                sent = sock.send(data, more=more)
+                if sent < len(data):
+                    sending.appendleft(memoryview(data)[sent:])
+                    self._queued_bytes += len(data) - sent
+                    self._watch(self._events | WRITABLE)
+                    return
+        except OSError as error:
+            logger.debug("connection lost peer=%s reason=%s", self.peer, error)
+            self.close()
+            return
+        if self._events & WRITABLE:
+            self._watch(self._events & ~WRITABLE)
+
+    def _joined(self, part: Part) -> bytes | bytearray | memoryview:
+        """The part and the small ones behind it as one piece; small file ranges are read here."""
+        sending = self._sending
+        if not isinstance(part, FileRange):
+            self._queued_bytes -= len(part)
+            if not sending:
+                return part
+            pieces: list[bytes | bytearray | memoryview] = [part]
+            size = len(part)
+        else:
+            pieces = [part.file.read_at(part.position, part.size)]
+            size = part.size
+            self._check_whole(part, pieces[0])
+        while sending and size < _JOIN_BYTES_MAX:
+            following = sending[0]
+            if isinstance(following, FileRange):
+                if following.size >= SENDFILE_BYTES_MIN:
+                    break
+                piece: bytes | bytearray | memoryview = following.file.read_at(following.position, following.size)
+                self._check_whole(following, piece)
+            else:
+                piece = following
+                self._queued_bytes -= len(piece)
+            sending.popleft()
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces) if len(pieces) > 1 else pieces[0]
+
+    @staticmethod
+    def _check_whole(part: FileRange, data: bytes | bytearray | memoryview) -> None:
+        if len(data) != part.size:
+            raise OSError(f"{part.file.path} ends before position {part.position + part.size}")
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _watch(self, events: int) -> None:
+        if self.open and events != self._events:
+            self._events = events
+            self.owner.poller.watch(self.sock, self, events)
+
+    def _close_when_done(self) -> None:
+        if not self.slots and not self._sending:
+            self.close()
+
+    def close(self) -> None:
+        """Close at once; answers that are still coming are dropped."""
+        if not self.open:
+            return
+        self.open = False
+        self.owner.poller.forget(self.sock)
+        self.sock.close()
+        slots, self.slots = self.slots, deque()
+        self._sending.clear()
+        self._drop_frame()
+        for slot in slots:
+            if slot.parked is not None:
+                slot.parked.free()
+        self.owner.closed(self)

@@ -1,0 +1,58 @@
+"""What a handler may touch: the node's parts, and the request it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mqd.config import NodeConfig
+from mqd.controller.image import MetadataImage
+from mqd.controller.service import ControllerService
+from mqd.io.clock import Clock
+from mqd.io.entropy import Entropy
+from mqd.log.service import LogService
+from mqd.peers import Peers
+from mqd.protocol.schema import RequestHeader
+from mqd.raft.service import RaftService
+from mqd.replica.service import ReplicaService
+from mqd.types import NodeId
+
+CLIENT = "client"
+"""The listener that the world may reach."""
+PEER = "peer"
+"""The listener for the other nodes: privileged APIs and Raft."""
+
+Forward = Callable[[NodeId, str, int, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+
+
+@dataclass(slots=True)
+class Node:
+    """One node, as its handlers see it. Built by `daemon.py` only."""
+
+    node_id: NodeId
+    peers: Peers
+    config: NodeConfig
+    clock: Clock
+    entropy: Entropy
+    logs: LogService
+    replica: ReplicaService
+    raft: RaftService
+    controller: ControllerService
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.controller.image
+
+
+@dataclass(slots=True)
+class Context:
+    """One request on its way through a handler."""
+
+    node: Node
+    header: RequestHeader
+    listener: str
+    peer: str
+    """Address of whoever asks, for log lines."""
+    now: float
+    """Monotonic seconds at which the request was taken up."""

@@ -1,0 +1,211 @@
+"""From a frame to its answer: which API it is, who may ask for it here, and which handler answers.
+
+Produce and Fetch take the hot path: decoded by hand, answered in the turn that took them up. Every other API is decoded
+by its declaration and answered by `handlers/<name>.py`, at once where the handler is a function, in a task where it is a
+coroutine; behind such a task the connection's later requests wait, so that a client that created a topic finds it.
+
+A request that no version of the protocol allows closes its connection, as Apache Kafka does - except ApiVersions, whose
+answer tells the client which versions to use.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
+from inspect import iscoroutinefunction
+from struct import Struct
+from typing import Any
+
+import trio
+
+from mqd.errors import ErrorCode, MqError, ProtocolError
+from mqd.limits import FRAME_BYTES_MIN
+from mqd.protocol import apis
+from mqd.protocol.schema import Api, RequestHeader, decode_request_header, encode_response_header
+from mqd.server import hello
+from mqd.server.connection import Connection, Slot
+from mqd.server.context import CLIENT, PEER, Context, Node
+from mqd.server.handlers import fetch, produce
+
+logger = logging.getLogger(__name__)
+
+_HEAD = Struct(">hhih").unpack_from
+_LENGTH = Struct(">i").pack
+
+PRODUCE = 0
+FETCH = 1
+API_VERSIONS = 18
+
+SERVED = (
+    "alter_configs",
+    "api_versions",
+    "create_partitions",
+    "create_topics",
+    "delete_records",
+    "delete_topics",
+    "describe_cluster",
+    "describe_configs",
+    "describe_log_dirs",
+    "describe_producers",
+    "describe_topic_partitions",
+    "find_coordinator",
+    "incremental_alter_configs",
+    "init_producer_id",
+    "list_offsets",
+    "metadata",
+    "offset_for_leader_epoch",
+)
+"""What both listeners serve besides Produce and Fetch: one module of `handlers/` each, with the name of its API."""
+
+SERVED_TO_PEERS = ("allocate_producer_ids", "broker_heartbeat", "broker_registration")
+"""What only other nodes may ask for."""
+
+Answer = Mapping[str, Any]
+
+
+class Handler:
+    """One API's module of `handlers/`."""
+
+    __slots__ = ("api", "failed", "handle", "is_async")
+
+    def __init__(self, name: str) -> None:
+        module = import_module(f"mqd.server.handlers.{name}")
+        api = apis.by_name(name)
+        assert api is not None, name
+        self.api: Api = api
+        self.handle: Callable[[Context, Any], Any] = module.handle
+        self.is_async = iscoroutinefunction(module.handle)
+        self.failed: Callable[[Any, MqError], Answer] | None = getattr(module, "failed", None)
+        """The answer when the request as a whole is refused."""
+
+
+class Dispatcher:
+    """All handlers of one node."""
+
+    def __init__(self, node: Node, spawn: Callable[..., None]) -> None:
+        """`spawn(function, *args)` starts a task in the server's nursery."""
+        self._node = node
+        self._spawn = spawn
+        self._produce = produce.Produce(node)
+        self._fetch = fetch.Fetch(node)
+        common = {handler.api.key: handler for handler in map(Handler, SERVED)}
+        private = {handler.api.key: handler for handler in map(Handler, SERVED_TO_PEERS)}
+        self._handlers = {CLIENT: common, PEER: {**common, **private}}
+        self.requests = 0
+
+    def dispatch(self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
+        """Take up the request in buffer[start:end]; False where it must wait for a fetch that is parked before it."""
+        if end - start < FRAME_BYTES_MIN + 2:
+            raise ProtocolError(f"a request of {end - start} bytes has no header")
+        api_key, version, correlation_id, client_id_bytes = _HEAD(buffer, start)
+        body = start + 10 + client_id_bytes if client_id_bytes > 0 else start + 10
+        if body > end or client_id_bytes < -1:
+            raise ProtocolError(f"client id of {client_id_bytes} bytes in a request of {end - start}")
+        client_id = buffer[start + 10 : body]
+        if client_id != connection.client_id:
+            try:
+                client_id.decode()
+            except UnicodeDecodeError:
+                raise ProtocolError("client id is not UTF-8") from None
+            connection.client_id = client_id
+        self.requests += 1
+        if api_key == PRODUCE and 3 <= version <= 13:
+            if version >= 9:
+                body = self._skip_header_tags(view, start, end, body)
+            if connection.slots:
+                self._wake_parked(connection)
+            self._produce(connection, buffer, view, body, end, version, correlation_id)
+            return True
+        if api_key == FETCH and 4 <= version <= 18:
+            if version >= 12:
+                body = self._skip_header_tags(view, start, end, body)
+            return self._fetch(connection, view, body, end, version, correlation_id)
+        self._wake_parked(connection)
+        self._request(connection, api_key, view[start:end])
+        return True
+
+    @staticmethod
+    def _skip_header_tags(view: memoryview, start: int, end: int, body: int) -> int:
+        if body < end and not view[body]:
+            return body + 1
+        return start + decode_request_header(view[start:end]).body_position
+
+    @staticmethod
+    def _wake_parked(connection: Connection) -> None:
+        """A request stands behind a parked fetch: the fetch answers with what there is, where Kafka would let it wait."""
+        for slot in connection.slots:
+            if slot.parked is not None:
+                slot.parked.free()
+
+    # -- everything but Produce and Fetch --------------------------------------------------------------------------
+
+    def _request(self, connection: Connection, api_key: int, frame: memoryview) -> None:
+        handler = self._handlers[connection.listener].get(api_key)
+        if handler is None:
+            if connection.listener == PEER and hello.is_private(api_key):
+                hello.handle(self._node, connection, api_key, bytes(frame))
+                return
+            raise ProtocolError(f"API key {api_key} is not served on the {connection.listener} listener")
+        header = decode_request_header(frame)
+        api = handler.api
+        if not api.supports(header.api_version):
+            assert api_key == API_VERSIONS  # every other API was refused with its header
+            self._complete(connection.slot(), handler, header._replace(api_version=0), _unknown_version(api))
+            return
+        request = api.decode_request(header.api_version, frame, header.body_position)
+        slot = connection.slot()
+        context = Context(self._node, header, connection.listener, connection.peer, connection.owner.now)
+        if handler.is_async:
+            connection.barrier = True
+            self._spawn(self._answer_in_task, connection, slot, handler, context, request)
+            return
+        try:
+            answer = handler.handle(context, request)
+        except MqError as error:
+            answer = self._refused(handler, request, error)
+        except Exception:
+            self._bug(connection, handler)
+            return
+        self._complete(slot, handler, header, answer)
+
+    async def _answer_in_task(self, connection: Connection, slot: Slot, handler: Handler, context: Context, request: Any) -> None:
+        work: Callable[[Context, Any], Awaitable[Answer]] = handler.handle
+        try:
+            answer = await work(context, request)
+        except MqError as error:
+            answer = self._refused(handler, request, error)
+        except trio.Cancelled:
+            raise
+        except Exception:
+            self._bug(connection, handler)
+            return
+        connection.barrier = False
+        self._complete(slot, handler, context.header, answer)
+
+    @staticmethod
+    def _refused(handler: Handler, request: Any, error: MqError) -> Answer:
+        assert handler.failed is not None, f"{handler.api.name} refuses whole requests and does not say how"
+        return handler.failed(request, error)
+
+    @staticmethod
+    def _bug(connection: Connection, handler: Handler) -> None:
+        """Our fault, on a path that changes no state of its own: it costs this client its connection, not all clients the node."""
+        logger.exception("bug in a handler, closing the connection api=%s peer=%s", handler.api.name, connection.peer)
+        connection.close()
+
+    @staticmethod
+    def _complete(slot: Slot, handler: Handler, header: RequestHeader, answer: Answer) -> None:
+        if slot.connection.open:
+            head = encode_response_header(handler.api, header.api_version, header.correlation_id)
+            body = handler.api.encode_response(header.api_version, answer)
+            slot.complete([_LENGTH(len(head) + len(body)) + head + body])
+
+
+def _unknown_version(api: Api) -> Answer:
+    """ApiVersions in a version that we do not know: told in version 0, with the range to choose from (KIP-511)."""
+    low, high = api.advertised
+    return {
+        "error_code": int(ErrorCode.UNSUPPORTED_VERSION),
+        "api_keys": [{"api_key": api.key, "min_version": low, "max_version": high}],
+    }

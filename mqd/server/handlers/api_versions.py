@@ -1,0 +1,50 @@
+"""ApiVersions, v0 to v4: what this listener serves, and which features are finalized.
+
+v1 throttle time; v3 flexible, and the client says what it is (checked as KIP-511 says); v4 features with level 0.
+The first request of every client; the answer decides which versions of everything else it uses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mqd.errors import ErrorCode, MqError
+from mqd.protocol import apis
+from mqd.server import dispatch
+from mqd.server.context import Context
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    if context.header.api_version >= 3:
+        for said in (request.client_software_name, request.client_software_version):
+            if not _SOFTWARE.fullmatch(said):
+                raise MqError(ErrorCode.INVALID_REQUEST, f"not a software name or version: {said!r}")
+    features = context.node.image.features
+    return {
+        "error_code": 0,
+        "api_keys": served(),
+        "supported_features": [{"name": name, "min_version": low, "max_version": high} for name, (low, high, _) in features.items()],
+        "finalized_features_epoch": context.node.image.index,
+        "finalized_features": [
+            {"name": name, "max_version_level": level, "min_version_level": level} for name, (_, _, level) in features.items() if level > 0
+        ],
+    }
+
+
+def failed(request: Any, error: MqError) -> Mapping[str, Any]:
+    return {"error_code": int(error.code), "api_keys": served()}
+
+
+def served() -> list[Mapping[str, int]]:
+    """What clients may ask for, by key, with the versions that are advertised."""
+    names = sorted((*dispatch.SERVED, "produce", "fetch"))
+    found = [api for name in names if (api := apis.by_name(name)) is not None]
+    assert len(found) == len(names)
+    return [
+        {"api_key": api.key, "min_version": api.advertised[0], "max_version": api.advertised[1]}
+        for api in sorted(found, key=lambda api: api.key)
+    ]

@@ -1,0 +1,47 @@
+"""DescribeLogDirs, v1 to v5: what lies in each log directory, and how full its disk is (v4, KIP-827)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mqd.errors import ErrorCode
+from mqd.server.context import Context
+from mqd.types import TopicPartition
+
+
+def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    wanted: set[tuple[str, int]] | None = None
+    if request.topics is not None:
+        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    replica = context.node.replica
+    results = []
+    for directory in context.node.logs.directories():
+        if directory.failure is not None:
+            results.append({"error_code": int(ErrorCode.KAFKA_STORAGE_ERROR), "log_dir": str(directory.path), "topics": []})
+            continue
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for log in directory.logs:
+            name, index = log.topic_partition
+            if wanted is not None and (name, index) not in wanted:
+                continue
+            partition = replica.get(TopicPartition(name, index))
+            high_watermark = partition.high_watermark if partition is not None else log.log_end_offset
+            topics.setdefault(name, []).append(
+                {
+                    "partition_index": index,
+                    "partition_size": log.size_bytes,
+                    "offset_lag": max(0, high_watermark - log.log_end_offset),
+                    "is_future_key": False,
+                }
+            )
+        results.append(
+            {
+                "error_code": 0,
+                "log_dir": str(directory.path),
+                "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
+                "total_bytes": directory.total_bytes,
+                "usable_bytes": directory.usable_bytes,
+            }
+        )
+    return {"error_code": 0, "results": results}

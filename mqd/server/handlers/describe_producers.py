@@ -1,0 +1,35 @@
+"""DescribeProducers, v0: the producer ids that a partition's leader remembers (KIP-664)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mqd.errors import MqError
+from mqd.server.context import Context
+
+
+def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    topics = []
+    for topic in request.topics:
+        rows = []
+        for index in topic.partition_indexes:
+            try:
+                partition = context.node.replica.leader(topic.name, index)
+            except MqError as error:
+                rows.append({"partition_index": index, "error_code": int(error.code), "error_message": error.message or None})
+                continue
+            producers = [
+                {
+                    "producer_id": producer_id,
+                    "producer_epoch": state.epoch,
+                    "last_sequence": state.last_sequence,
+                    "last_timestamp": state.last_timestamp_ms,
+                    "coordinator_epoch": -1,
+                    "current_txn_start_offset": -1,
+                }
+                for producer_id, state in partition.log.producers.items()
+            ]
+            rows.append({"partition_index": index, "error_code": 0, "active_producers": producers})
+        topics.append({"name": topic.name, "partitions": rows})
+    return {"topics": topics}

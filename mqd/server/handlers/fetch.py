@@ -1,0 +1,209 @@
+"""Fetch, v4 to v18: from the session to the wanted partitions, to file ranges, to the socket; parked below min_bytes.
+
+v4 isolation level; v5 log start; v7 sessions (KIP-227); v9 leader epoch (KIP-320); v11 rack; v12 flexible, last fetched
+epoch and diverging epochs (KIP-595); v13 topics by id (KIP-516); v15 replica state; v16 node endpoints (KIP-951); v17
+replica directory; v18 the follower's high watermark.
+
+A record is served once it is below the high watermark, never before (I2). ◆ hot path.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mqd.errors import ErrorCode, MqError
+from mqd.io.disk import FileRange
+from mqd.limits import FETCH_WAIT_MAX_MS
+from mqd.protocol.hot import FetchRequest, decode_fetch_request, encode_fetch_response_parts
+from mqd.replica.fetch_session import FINAL_EPOCH, NO_SESSION, Session, Wanted
+from mqd.replica.partition import Partition
+from mqd.replica.waiters import FetchWaiter
+from mqd.server.connection import Connection, Slot
+from mqd.server.context import Node
+from mqd.server.handlers.produce import unknown_partition
+
+_NO_PREFERRED_REPLICA = -1
+_READ_COMMITTED = 1
+
+Row = tuple[Any, ...]
+
+
+class _Fetching:
+    """One fetch from its request to its answer."""
+
+    __slots__ = ("correlation_id", "deadline", "incremental", "request", "session", "slot", "version", "waiter", "wanted")
+
+    def __init__(self, slot: Slot, version: int, correlation_id: int, request: FetchRequest, deadline: float) -> None:
+        self.slot = slot
+        self.version = version
+        self.correlation_id = correlation_id
+        self.request = request
+        self.deadline = deadline
+        self.session: Session | None = None
+        self.wanted: list[Wanted] = []
+        self.incremental = False
+        self.waiter: FetchWaiter | None = None
+
+
+class Fetch:
+    """The handler; built once a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._replica = node.replica
+        self._bytes_max: int = node.config["fetch.max.bytes"]
+
+    def __call__(self, connection: Connection, view: memoryview, position: int, end: int, version: int, correlation_id: int) -> bool:
+        """Take up the request in [position, end); False while an ordinary fetch is parked before it on its connection."""
+        request = decode_fetch_request(view, position, end, version)
+        parked = next((slot for slot in connection.slots if slot.parked is not None), None)
+        if parked is not None:
+            if request.session_epoch != FINAL_EPOCH:
+                return False
+            assert parked.parked is not None
+            parked.parked.free()
+        now = self._node.clock.monotonic()
+        wait_ms = min(max(0, request.max_wait_ms), FETCH_WAIT_MAX_MS)
+        fetching = _Fetching(connection.slot(), version, correlation_id, request, now + wait_ms / 1000)
+        uses_topic_ids = version >= 13
+        wanted = [
+            Wanted(
+                topic_id or b"" if uses_topic_ids else name or b"",
+                one.partition,
+                one.current_leader_epoch,
+                one.fetch_offset,
+                one.last_fetched_epoch,
+                one.partition_max_bytes,
+            )
+            for name, topic_id, partitions in request.topics
+            for one in partitions
+        ]
+        forgotten = [
+            ((topic_id if uses_topic_ids else name) or b"", index) for name, topic_id, indexes in request.forgotten for index in indexes
+        ]
+        try:
+            fetching.session, fetching.wanted, fetching.incremental = self._replica.sessions.resolve(
+                request.session_id, request.session_epoch, wanted, forgotten, uses_topic_ids=uses_topic_ids, now=now
+            )
+        except MqError as error:
+            fetching.slot.complete(encode_fetch_response_parts(version, correlation_id, 0, int(error.code), NO_SESSION, []))
+            return True
+        self._answer_or_park(fetching, may_wait=wait_ms > 0)
+        return True
+
+    def _answer_or_park(self, fetching: _Fetching, *, may_wait: bool) -> None:
+        rows, size, urgent, partitions = self._plan(fetching)
+        if may_wait and not urgent and size < fetching.request.min_bytes and partitions and fetching.slot.connection.open:
+            waiter = FetchWaiter(lambda: self._woken(fetching), fetching.request.min_bytes - size, fetching.deadline)
+            fetching.waiter = waiter
+            fetching.slot.parked = waiter
+            self._replica.park(waiter, partitions)
+            return
+        self._answer(fetching, rows)
+
+    def _woken(self, fetching: _Fetching) -> None:
+        """Freed by bytes, by the deadline, or by what came behind: plan once more; wait again only when bytes fell short."""
+        slot = fetching.slot
+        slot.parked = None
+        waiter = fetching.waiter
+        assert waiter is not None
+        enough_came = waiter.bytes_wanted <= 0
+        self._answer_or_park(fetching, may_wait=enough_came and self._node.clock.monotonic() < fetching.deadline)
+
+    def _plan(self, fetching: _Fetching) -> tuple[list[tuple[Wanted, Row]], int, bool, list[Partition]]:
+        """(rows, bytes found, whether something must be told at once, partitions that a wait would be on)."""
+        request = fetching.request
+        budget = min(request.max_bytes, self._bytes_max)
+        replica = self._replica
+        by_topic = replica.by_id if fetching.version >= 13 else replica.by_name
+        rows: list[tuple[Wanted, Row]] = []
+        partitions: list[Partition] = []
+        size = 0
+        urgent = not fetching.wanted
+        for wanted in fetching.wanted:
+            held = by_topic.get(wanted.topic)
+            partition = held.get(wanted.partition) if held is not None else None
+            try:
+                if partition is None:
+                    by_id = fetching.version >= 13
+                    raise unknown_partition(self._node, None if by_id else wanted.topic, wanted.topic if by_id else None, wanted.partition)
+                row, found = self._read(partition, wanted, request, budget - size, min_one=size == 0)
+            except MqError as error:
+                row, found = self._refused_row(wanted.partition, error, partition), 0
+                urgent = True
+            else:
+                partitions.append(partition)
+                urgent = urgent or len(row) > 8
+            size += found
+            rows.append((wanted, row))
+        return rows, size, urgent, partitions
+
+    def _read(self, partition: Partition, wanted: Wanted, request: FetchRequest, budget: int, *, min_one: bool) -> tuple[Row, int]:
+        partition.check_leader_epoch(wanted.current_leader_epoch)
+        log = partition.log
+        offset = wanted.fetch_offset
+        high_watermark = partition.high_watermark
+        read_committed = request.isolation_level == _READ_COMMITTED
+        aborted: list[tuple[int, int]] | None = [] if read_committed else None
+        if wanted.last_fetched_epoch >= 0:
+            epoch, epoch_end = log.epochs.end_offset_for(wanted.last_fetched_epoch, log.log_end_offset)
+            if epoch < wanted.last_fetched_epoch or epoch_end < offset:
+                row: Row = (
+                    wanted.partition,
+                    0,
+                    high_watermark,
+                    partition.last_stable_offset,
+                    log.log_start_offset,
+                    aborted,
+                    _NO_PREFERRED_REPLICA,
+                    [],
+                )
+                return (*row, (epoch, epoch_end)), 0
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            raise MqError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside {log.log_start_offset} to {log.log_end_offset}")
+        limit = partition.last_stable_offset if read_committed else high_watermark
+        ranges: list[FileRange] = []
+        size = 0
+        if offset < limit and (budget > 0 or min_one):
+            ranges = self._replica.logs.read(
+                log, offset, max_bytes=min(budget, wanted.max_bytes), limit_offset=limit, min_one=min_one
+            ).ranges
+            for one in ranges:
+                size += one.size
+        return (
+            wanted.partition, 0, high_watermark, partition.last_stable_offset, log.log_start_offset, aborted, _NO_PREFERRED_REPLICA, ranges,
+        ), size  # fmt: skip
+
+    @staticmethod
+    def _refused_row(index: int, error: MqError, partition: Partition | None) -> Row:
+        row: Row = (index, int(error.code), -1, -1, -1, None, _NO_PREFERRED_REPLICA, [])
+        moved = error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+        if moved and partition is not None:
+            return (*row, None, (partition.assignment.leader, partition.leader_epoch))
+        return row
+
+    def _answer(self, fetching: _Fetching, rows: list[tuple[Wanted, Row]]) -> None:
+        session = fetching.session
+        topics: dict[bytes, list[Row]] = {}
+        leaders = set()
+        for wanted, row in rows:
+            if session is not None:
+                told = (row[2], row[3], row[4])
+                news = row[7] or row[1] or wanted.told != told or len(row) > 8
+                wanted.told = told if not row[1] else None
+                if row[7]:
+                    session.served(wanted)
+                if fetching.incremental and not news:
+                    continue
+            topics.setdefault(wanted.topic, []).append(row)
+            if len(row) > 9:
+                leaders.add(row[9][0])
+        by_id = fetching.version >= 13
+        answer = [(None, topic, found) if by_id else (topic, None, found) for topic, found in topics.items()]
+        brokers = self._node.image.brokers
+        endpoints = [(one.node_id, one.host, one.port, one.rack) for leader in leaders if (one := brokers.get(leader)) is not None]
+        session_id = session.id if session is not None else NO_SESSION
+        if fetching.slot.connection.open:
+            fetching.slot.complete(
+                encode_fetch_response_parts(fetching.version, fetching.correlation_id, 0, 0, session_id, answer, endpoints)
+            )

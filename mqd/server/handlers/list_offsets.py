@@ -1,0 +1,73 @@
+"""ListOffsets, v1 to v11: offsets by timestamp, and the special ones.
+
+v2 isolation level; v4 leader epochs; v6 flexible; v7 -3, the largest timestamp (KIP-734); v8 -4, the earliest local
+offset; v9 -5, the end of what is tiered: nothing here; v11 -6, the first offset that waits to be tiered: likewise.
+A special timestamp that is newer than the request's version is refused with UNSUPPORTED_VERSION, as Apache Kafka does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from mqd.errors import ErrorCode, MqError
+from mqd.replica.partition import Partition
+from mqd.server.context import Context
+from mqd.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+_SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+
+_READ_COMMITTED = 1
+_NOWHERE = (NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
+
+
+def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    asked = Counter((topic.name, one.partition_index) for topic in request.topics for one in topic.partitions)
+    answer = []
+    for topic in request.topics:
+        rows = []
+        for one in topic.partitions:
+            try:
+                if asked[topic.name, one.partition_index] > 1:
+                    raise MqError(ErrorCode.INVALID_REQUEST, "the same partition twice in one request")
+                timestamp, offset, leader_epoch = _look_up(context, request, topic.name, one)
+                row = {"error_code": 0, "timestamp": timestamp, "offset": offset, "leader_epoch": leader_epoch}
+            except MqError as error:
+                row = {"error_code": int(error.code)}
+            rows.append({"partition_index": one.partition_index, **row})
+        answer.append({"name": topic.name, "partitions": rows})
+    return {"topics": answer}
+
+
+def _look_up(context: Context, request: Any, topic: str, one: Any) -> tuple[int, int, int]:
+    """(timestamp, offset, leader epoch) of what is asked for."""
+    asked = one.timestamp
+    if asked < 0 and context.header.api_version < _SINCE.get(asked, 1 << 15):
+        raise MqError(ErrorCode.UNSUPPORTED_VERSION, f"special timestamp {asked} in version {context.header.api_version}")
+    partition = context.node.replica.leader(topic, one.partition_index, one.current_leader_epoch)
+    log = partition.log
+    limit = partition.last_stable_offset if request.isolation_level == _READ_COMMITTED else partition.high_watermark
+    if asked == LATEST:
+        return NO_TIMESTAMP, limit, partition.leader_epoch
+    if asked in (EARLIEST, EARLIEST_LOCAL):
+        return NO_TIMESTAMP, log.log_start_offset, _epoch_at(partition, log.log_start_offset)
+    if asked in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return _NOWHERE
+    logs = context.node.logs
+    found = logs.max_timestamp(log, limit) if asked == MAX_TIMESTAMP else logs.offset_for_timestamp(log, asked, limit)
+    if found is None:
+        return _NOWHERE
+    offset, timestamp, leader_epoch = found
+    return timestamp, offset, leader_epoch
+
+
+def _epoch_at(partition: Partition, offset: int) -> int:
+    epoch = partition.log.epochs.epoch_at(offset)
+    return NO_EPOCH if epoch is None else epoch

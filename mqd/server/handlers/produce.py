@@ -1,0 +1,156 @@
+"""Produce, v3 to v13: record batches go from where they were received to the log; answered when they are committed.
+
+v3 transactional_id; v5 log_start_offset in the answer; v7 zstd; v8 error messages; v9 flexible; v10 the current leader
+in the answer to a stale client (KIP-951); v12 transactions v2; v13 topics by id. Versions 0 to 2 are advertised, because
+librdkafka ties compression to them (KAFKA-18659), and not served.
+
+acks: 0 is not answered (a refusal closes the connection, so that the client looks for the leader again), 1 is answered
+once written here, -1 once every in-sync replica has it. ◆ hot path.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from mqd.errors import ErrorCode, MqError
+from mqd.protocol.hot import decode_produce_request, encode_produce_response
+from mqd.replica.partition import Partition
+from mqd.replica.waiters import ProduceTicket
+from mqd.server.connection import Connection, Slot
+from mqd.server.context import Node
+from mqd.types import TopicPartition
+
+_NONE = -1
+_ZSTD = 4
+_ATTRIBUTES_POSITION = 22
+"""The low byte of a batch's attributes: the codec is in its last three bits."""
+_CODEC_MASK = 0x07
+
+Row = tuple[Any, ...]
+Topic = tuple[bytes | None, bytes | None, list[Row]]
+Append = tuple[Partition, int, object]
+
+
+class _Pending(ProduceTicket):
+    """A produce request until it is answered."""
+
+    __slots__ = ("appends", "correlation_id", "slot", "topics", "version")
+
+    slot: Slot
+    version: int
+    correlation_id: int
+    topics: list[Topic]
+    appends: list[Append]
+
+
+class Produce:
+    """The handler; built once a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._replica = node.replica
+        self._wall_ms = node.clock.wall_ms
+
+    def __call__(
+        self, connection: Connection, buffer: bytearray, view: memoryview, position: int, end: int, version: int, correlation_id: int
+    ) -> None:
+        """Append what the request in [position, end) carries, and answer it when that is settled."""
+        transactional_id, acks, timeout_ms, asked = decode_produce_request(view, position, end, version)
+        replica = self._replica
+        now_ms = self._wall_ms()
+        slot = connection.slot()
+        topics: list[Topic] = []
+        appends: list[Append] = []
+        refused = False
+        for name, topic_id, partitions in asked:
+            held = replica.by_name.get(name) if name is not None else replica.by_id.get(topic_id or b"")
+            rows: list[Row] = []
+            for index, start, stop in partitions:
+                partition = held.get(index) if held is not None else None
+                try:
+                    if partition is None or acks not in (1, -1, 0) or start < 0 or transactional_id is not None:
+                        raise self._refusal(partition, name, topic_id, index, acks, start)
+                    if version < 7 and stop - start > _ATTRIBUTES_POSITION and buffer[start + _ATTRIBUTES_POSITION] & _CODEC_MASK == _ZSTD:
+                        raise MqError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later")
+                    appended = replica.append_nowait(partition, view[start:stop], acks, now_ms)
+                except MqError as error:
+                    refused = True
+                    rows.append(self._refused_row(index, error, partition))
+                    continue
+                log = partition.log
+                wanted = appended.last_offset + 1 if acks == -1 or log.config.flush_before_ack else _NONE
+                appends.append((partition, wanted, (len(topics), len(rows))))
+                rows.append((index, 0, appended.base_offset, appended.log_append_time_ms, log.log_start_offset, None))
+            topics.append((name, topic_id, rows))
+        if acks == 0:
+            slot.complete([])
+            if refused:
+                connection.close()
+            return
+        pending = _Pending(self._release)
+        pending.slot = slot
+        pending.version = version
+        pending.correlation_id = correlation_id
+        pending.topics = topics
+        pending.appends = appends
+        pending.deadline = connection.owner.now + max(0, timeout_ms) / 1000
+        replica.wait_committed(pending, appends)
+
+    def _release(self, ticket: ProduceTicket) -> None:
+        assert isinstance(ticket, _Pending)
+        endpoints: list[tuple[int, str, int, str | None]] = []
+        for partition, wanted, (topic, row) in ticket.appends:  # type: ignore[misc]
+            code = ticket.refusals.get((topic, row)) or ticket.refusals.get(partition)
+            if code is None and wanted > partition.high_watermark:
+                code = ErrorCode.REQUEST_TIMED_OUT
+            if code is not None:
+                index = ticket.topics[topic][2][row][0]
+                ticket.topics[topic][2][row] = self._refused_row(index, MqError(code), partition)
+        if ticket.version >= 10:
+            endpoints = self._endpoints(ticket.topics)
+        if ticket.slot.connection.open:
+            ticket.slot.complete([encode_produce_response(ticket.version, ticket.correlation_id, ticket.topics, 0, endpoints)])
+
+    @staticmethod
+    def _refused_row(index: int, error: MqError, partition: Partition | None) -> Row:
+        row: Row = (index, int(error.code), _NONE, _NONE, _NONE, error.message or None)
+        if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and partition is not None:
+            return (*row, (partition.assignment.leader, partition.leader_epoch))
+        return row
+
+    def _endpoints(self, topics: list[Topic]) -> list[tuple[int, str, int, str | None]]:
+        """Addresses of the leaders that refused rows name (KIP-951)."""
+        leaders = {row[6][0] for _, _, rows in topics for row in rows if len(row) > 6}
+        brokers = self._node.image.brokers
+        return [
+            (broker.node_id, broker.host, broker.port, broker.rack) for leader in leaders if (broker := brokers.get(leader)) is not None
+        ]
+
+    def _refusal(
+        self, partition: Partition | None, name: bytes | None, topic_id: bytes | None, index: int, acks: int, start: int
+    ) -> MqError:
+        if acks not in (1, -1, 0):
+            return MqError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: allowed are -1 (all), 0 and 1")
+        if partition is None:
+            return unknown_partition(self._node, name, topic_id, index)
+        if start < 0:
+            return MqError(ErrorCode.INVALID_RECORD, "no records")
+        return MqError(ErrorCode.INVALID_TXN_STATE, "transactions are not served by this release: produce without a transactional id")
+
+
+def unknown_partition(node: Node, name: bytes | None, topic_id: bytes | None, index: int) -> MqError:
+    """Why this node cannot serve a partition: it does not exist, another node leads it, or its disk is gone."""
+    image = node.image
+    if name is None:
+        topic = image.topics_by_id.get(UUID(bytes=topic_id))
+        if topic is None:
+            return MqError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id: refresh the metadata")
+    else:
+        topic = image.topics.get(name.decode(errors="replace"))
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic or partition")
+    reason = node.replica.offline.get(TopicPartition(topic.name, index))
+    if reason is not None:
+        return MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+    return MqError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {topic.partitions[index].leader} leads this partition")

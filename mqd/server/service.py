@@ -1,0 +1,186 @@
+"""The server: accepts connections on two listeners and runs the turns in which their requests are answered.
+
+A turn takes up everything that is ready - frames of many connections, each within its bound - then writes what they
+appended, and sends what can be answered, each connection's answers with one call. Nothing in a turn waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from mqd.io.net import Listener, Network, Socket
+from mqd.limits import FRAME_RECEIVE_TIMEOUT_MS, IN_FLIGHT_BYTES_MAX, RECEIVE_ARENA_BYTES
+from mqd.server.connection import Arena, Connection
+from mqd.server.context import CLIENT, Node
+from mqd.server.dispatch import Dispatcher
+
+logger = logging.getLogger(__name__)
+
+_TURNS_BEFORE_OTHERS = 8
+"""Turns in a row while sockets stay ready, before the node's other tasks get the loop."""
+_SWEEP_SECONDS = 1.0
+_MEMORY_RETRY_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatistics:
+    connections: int
+    requests: int
+    turns: int
+    frame_bytes: int
+    refused_connections: int
+
+
+class Server:
+    """Every connection of one node."""
+
+    def __init__(self, node: Node, network: Network) -> None:
+        self._node = node
+        self._network = network
+        self._nursery: trio.Nursery | None = None
+        self.poller = network.poller()
+        self.arena = Arena(RECEIVE_ARENA_BYTES)
+        self.request_bytes_max: int = node.config["socket.request.max.bytes"]
+        self.now = node.clock.monotonic()
+        self.frame_bytes = 0
+        self.dispatcher = Dispatcher(node, self._spawn)
+        self._connections: set[Connection] = set()
+        self._by_address: Counter[str] = Counter()
+        self._dirty: list[Connection] = []
+        self._want_memory: deque[Connection] = deque()
+        self._in_turn = False
+        self._turns = 0
+        self._refused = 0
+
+    def statistics(self) -> ServerStatistics:
+        return ServerStatistics(len(self._connections), self.dispatcher.requests, self._turns, self.frame_bytes, self._refused)
+
+    def _spawn(self, function: Callable[..., object], *args: object) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(function, *args)  # type: ignore[arg-type]
+
+    # -- turns -----------------------------------------------------------------------------------------------------
+
+    async def run(self, listeners: list[tuple[Listener, str]], task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve `(listener, kind)` until cancelled; then every connection is closed."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                for listener, kind in listeners:
+                    nursery.start_soon(self._accept, listener, kind)
+                nursery.start_soon(self._sweep)
+                task_status.started()
+                await self._serve()
+        finally:
+            for connection in list(self._connections):
+                connection.close()
+            for listener, _ in listeners:
+                listener.close()
+            self.poller.close()
+
+    async def _serve(self) -> None:
+        poller = self.poller
+        arena = self.arena
+        monotonic = self._node.clock.monotonic
+        while True:
+            await poller.wait_ready()
+            for _ in range(_TURNS_BEFORE_OTHERS):
+                ready = poller.ready_nowait()
+                if not ready:
+                    break
+                self.now = monotonic()
+                self._in_turn = True
+                for connection, events in ready:
+                    if arena.full:
+                        self._end_turn()
+                    connection.on_ready(events)
+                self._end_turn()
+                self._in_turn = False
+
+    def _end_turn(self) -> None:
+        """Write what was appended, send what can be answered; again, while that lets held-back requests go on."""
+        self._turns += 1
+        end_of_turn = self._node.replica.end_of_turn
+        end_of_turn()
+        while self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for connection in dirty:
+                connection.flush()
+            end_of_turn()
+        self.arena.position = 0
+
+    def dirty(self, connection: Connection) -> None:
+        """Outside a turn (a deadline, a commit, a task that ended), one is made as soon as the loop comes round."""
+        self._dirty.append(connection)
+        if not self._in_turn:
+            trio.lowlevel.current_trio_token().run_sync_soon(self._extra_turn, idempotent=True)
+
+    def _extra_turn(self) -> None:
+        self.now = self._node.clock.monotonic()
+        self._in_turn = True
+        self._end_turn()
+        self._in_turn = False
+
+    # -- connections -----------------------------------------------------------------------------------------------
+
+    async def _accept(self, listener: Listener, kind: str) -> None:
+        while True:
+            sock = await listener.accept()
+            self.now = self._node.clock.monotonic()
+            refusal = self._refusal(sock) if kind == CLIENT else None
+            if refusal is not None:
+                self._refused += 1
+                logger.warning("refusing a connection peer=%s reason=%s", sock.peer, refusal)
+                sock.close()
+                continue
+            self._by_address[_address(sock)] += 1
+            self._connections.add(Connection(self, sock, kind, self.now))
+
+    def _refusal(self, sock: Socket) -> str | None:
+        config = self._node.config
+        if len(self._connections) >= config["max.connections"]:
+            return f"{len(self._connections)} connections are open and max.connections allows no more"
+        if self._by_address[_address(sock)] >= config["max.connections.per.ip"]:
+            return "max.connections.per.ip allows no more from this address"
+        return None
+
+    def closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        address = _address(connection.sock)
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    def wait_for_memory(self, connection: Connection) -> None:
+        self._want_memory.append(connection)
+
+    async def _sweep(self) -> None:
+        """Close who has been idle for too long or never finishes a frame; wake who waits for memory."""
+        idle_seconds: float = self._node.config["connections.max.idle.ms"] / 1000
+        since_sweep = 0.0
+        while True:
+            await trio.sleep(_MEMORY_RETRY_SECONDS if self._want_memory else _SWEEP_SECONDS)
+            while self._want_memory and self.frame_bytes < IN_FLIGHT_BYTES_MAX:
+                connection = self._want_memory.popleft()
+                if connection.open:
+                    connection.read_again()
+            now = self._node.clock.monotonic()
+            if now - since_sweep < _SWEEP_SECONDS:
+                continue
+            since_sweep = now
+            for connection in list(self._connections):
+                if connection.frame_is_late(now, FRAME_RECEIVE_TIMEOUT_MS / 1000):
+                    logger.warning("closing a connection peer=%s reason=a request did not arrive whole in time", connection.peer)
+                    connection.close()
+                elif now - connection.last_active > idle_seconds and not connection.slots:
+                    logger.debug("closing an idle connection peer=%s", connection.peer)
+                    connection.close()
+
+
+def _address(sock: Socket) -> str:
+    return sock.peer.rpartition(":")[0]
