@@ -1,0 +1,193 @@
+"""Dynamic configuration: overrides of topics, and of nodes (one, or all of them).
+
+Incremental changes (KIP-339) set, delete, append to or subtract from single keys; a legacy change replaces all overrides
+of a resource. Each resource of a request stands alone: one bad key refuses its resource, not its neighbours.
+Codes are Apache Kafka 4.3's: a bad value is INVALID_CONFIG for a topic and INVALID_REQUEST for a node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from mqd.config import OPTIONS, NodeConfig, topic_options, validate_topic_config
+from mqd.controller.image import NODE, TOPIC, MetadataImage
+from mqd.controller.records import Record, SetConfigs
+from mqd.controller.topics import validate_topic_name
+from mqd.errors import ErrorCode, MqError
+from mqd.options import OptionType, Status
+from mqd.types import Decision, NodeId
+
+
+class ResourceType(IntEnum):
+    """Kafka's numbers for what can be configured."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+
+
+class Operation(IntEnum):
+    """What an incremental change does to a key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Change(NamedTuple):
+    """Of one key. `operation` as it came: it may be a number that is none of `Operation`'s."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+class ResourceChanges(NamedTuple):
+    """Of one resource. `resource_type` as it came."""
+
+    resource_type: int
+    resource_name: str
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigs:
+    """`incremental` False: the changes, all of them SET, replace what the resource had. `config` knows the defaults."""
+
+    resources: tuple[ResourceChanges, ...]
+    config: NodeConfig
+    incremental: bool = True
+    validate_only: bool = False
+
+
+class ResourceAltered(NamedTuple):
+    """Answer for one resource."""
+
+    resource_type: int
+    resource_name: str
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+def decide_alter_configs(image: MetadataImage, op: AlterConfigs, now: float) -> Decision[Record]:
+    """Reply: one ResourceAltered for each resource of the request, in its order."""
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in op.resources)
+    records: list[Record] = []
+    results: list[ResourceAltered] = []
+    for resource in op.resources:
+        number, name, _ = resource
+        try:
+            if counts[number, name] > 1:
+                raise MqError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            record = _alter(image, op, resource)
+        except MqError as error:
+            results.append(ResourceAltered(number, name, error.code, error.message or None))
+            continue
+        if record.changes:
+            records.append(record)
+        results.append(ResourceAltered(number, name))
+    return Decision(() if op.validate_only else tuple(records), tuple(results))
+
+
+def _alter(image: MetadataImage, op: AlterConfigs, resource: ResourceChanges) -> SetConfigs:
+    kind = _kind(image, resource)
+    key = (kind, resource.resource_name)
+    present = image.configs.get(key, {})
+    _check_changes(resource.changes)
+    wanted: dict[str, str | None] = {} if op.incremental else dict.fromkeys(present)
+    for change in resource.changes:
+        wanted[change.name] = _wanted(image, op, key, change)
+    for name, value in wanted.items():
+        if value is not None:
+            _validate(kind, name, value)
+    changes = tuple((name, value) for name, value in sorted(wanted.items()) if present.get(name) != value)
+    return SetConfigs(kind, resource.resource_name, changes)
+
+
+def _kind(image: MetadataImage, resource: ResourceChanges) -> str:
+    """The type of the resource, which exists."""
+    number, name, _ = resource
+    if number == ResourceType.TOPIC:
+        if not name:
+            raise MqError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        validate_topic_name(name)
+        if name not in image.topics:
+            raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        return TOPIC
+    if number == ResourceType.BROKER:
+        if name and node_id_of(name) not in image.brokers:
+            raise MqError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, received {name}, which is not registered")
+        return NODE
+    raise MqError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {number}")
+
+
+def node_id_of(name: str) -> NodeId:
+    """The node that a BROKER or BROKER_LOGGER resource names, or INVALID_REQUEST. One spelling a node: "1", never "01"."""
+    if not (name.isascii() and name.isdigit() and str(int(name)) == name):
+        raise MqError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+    return NodeId(int(name))
+
+
+def _check_changes(changes: Iterable[Change]) -> None:
+    names = [change.name for change in changes]
+    if len(set(names)) < len(names):
+        raise MqError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    nulls = [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
+    if nulls:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
+
+
+def _wanted(image: MetadataImage, op: AlterConfigs, key: tuple[str, str], change: Change) -> str | None:
+    """The value of a key after the change; None = no override."""
+    name, operation, value = change
+    if operation == Operation.DELETE:
+        return None
+    assert value is not None
+    if operation == Operation.SET:
+        return value
+    if operation not in (Operation.APPEND, Operation.SUBTRACT):
+        raise MqError(ErrorCode.INVALID_REQUEST, f"Unknown config operation {operation}")
+    option = OPTIONS.get(name)
+    if option is None or option.type is not OptionType.LIST:
+        raise MqError(ErrorCode.INVALID_CONFIG, f"Can't {Operation(operation).name} to key {name} because its type is not LIST.")
+    elements = list(_current_list(image, op.config, key, name))
+    given = [element.strip() for element in value.split(",") if element.strip()]
+    if operation == Operation.APPEND:
+        elements += [element for element in dict.fromkeys(given) if element not in elements]
+    else:
+        elements = [element for element in elements if element not in given]
+    return ",".join(elements)
+
+
+def _current_list(image: MetadataImage, config: NodeConfig, key: tuple[str, str], name: str) -> tuple[str, ...]:
+    """A list as it holds now: overridden, or by default."""
+    overrides = image.configs.get(key, {})
+    if name in overrides:
+        value = OPTIONS[name].parse(overrides[name])
+    elif key[0] == TOPIC:
+        value = topic_options(config, overrides).get(name, ())
+    else:
+        value = config.get(name, ())
+    return value if isinstance(value, tuple) else ()
+
+
+def _validate(kind: str, name: str, value: str) -> None:
+    if kind == TOPIC:
+        validate_topic_config(name, value)
+        return
+    option = OPTIONS.get(name)
+    if option is None or "node" not in option.scopes:
+        raise MqError(ErrorCode.INVALID_CONFIG, f"Unknown node config name: {name}")
+    if not option.dynamic:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{name}]")
+    if option.status is Status.REFUSED:
+        raise MqError(ErrorCode.INVALID_CONFIG, f"{name} cannot be set: {option.note}")
+    try:
+        option.parse(value)
+    except ValueError as error:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"Invalid value {value} for configuration {name}: {error}") from error

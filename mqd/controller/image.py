@@ -1,0 +1,386 @@
+"""The metadata of the whole cluster as this node knows it: the Raft state machine.
+
+Built only by `apply`: live traffic, recovery and tests go through the same door, so that two replicas that applied the
+same commands are equal. A command takes effect only if its decider had seen everything before it (`base_index` is the
+index of the last command here); otherwise it is skipped, on every node alike. So no decision of a deposed controller,
+or of a proposal whose outcome nobody learned, can meet a state that it did not see.
+
+Invariants: a partition's leader is -1 or an unfenced member of its ISR; its ISR is never empty and within its replicas;
+epochs never go back; `topics` and `topics_by_id` hold the same topics; producer ids below `next_producer_id` are spent.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from mqd.controller.records import (
+    AddPartitions,
+    ChangePartitions,
+    CreateTopic,
+    DeleteTopic,
+    FormatCluster,
+    Placement,
+    Record,
+    RegisterBroker,
+    SetBrokerFencing,
+    SetConfigs,
+    SetNextProducerId,
+    decode_command,
+)
+from mqd.limits import METADATA_SNAPSHOT_BYTES_MAX
+from mqd.types import NO_NODE, NodeId, TopicPartition
+
+TOPIC = "topic"
+NODE = "node"
+"""Types of configured resources: the first half of a key of `MetadataImage.configs`."""
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """One partition. `leader` is -1 while no in-sync replica is alive."""
+
+    leader: NodeId
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    elr: tuple[NodeId, ...] = ()
+    last_known_elr: tuple[NodeId, ...] = ()
+
+
+@dataclass(slots=True)
+class TopicImage:
+    """One topic; `partitions[i]` is partition i. Only `MetadataImage.apply` changes the list."""
+
+    name: str
+    topic_id: UUID
+    partitions: list[PartitionImage]
+
+    @property
+    def internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """One registered node. `epoch` is the index of its registration; `host` and `port` are what clients are told."""
+
+    node_id: NodeId
+    host: str
+    port: int
+    rack: str | None
+    epoch: int
+    incarnation: UUID
+    fenced: bool
+
+
+@dataclass(slots=True)
+class Delta:
+    """What one command (or one snapshot) changed. Deletions come before creations: a name may be in both."""
+
+    index: int
+    topics_deleted: list[TopicImage] = field(default_factory=list)
+    topics_created: list[TopicImage] = field(default_factory=list)
+    partitions_changed: set[TopicPartition] = field(default_factory=set)
+    """New, or with another leader, epoch, ISR or replica set; partitions of created topics are in it too."""
+    configs_changed: set[tuple[str, str]] = field(default_factory=set)
+    """Keys of `MetadataImage.configs`. Overrides that a topic was created with, or that went with it, are in it too."""
+    brokers_changed: set[NodeId] = field(default_factory=set)
+
+
+Subscriber = Callable[[Delta, "MetadataImage"], None]
+
+
+class MetadataImage:
+    """See the head of the file. Read its fields freely between awaits; change nothing."""
+
+    def __init__(self) -> None:
+        self.index = 0
+        """Raft index of the last command that took effect."""
+        self.cluster_id = ""
+        self.features: dict[str, int] = {}
+        self.brokers: dict[NodeId, BrokerImage] = {}
+        self.topics: dict[str, TopicImage] = {}
+        self.topics_by_id: dict[UUID, TopicImage] = {}
+        self.configs: dict[tuple[str, str], dict[str, str]] = {}
+        self.next_producer_id = 0
+        self._names: dict[str, set[str]] = {}
+
+    # -- reading
+
+    def partition(self, topic: str, partition: int) -> PartitionImage | None:
+        image = self.topics.get(topic)
+        if image is None or not 0 <= partition < len(image.partitions):
+            return None
+        return image.partitions[partition]
+
+    def topic_configs(self, topic: str) -> dict[str, str]:
+        """The overrides of a topic, dotted name to text."""
+        return self.configs.get((TOPIC, topic), {})
+
+    def node_configs(self, node_id: NodeId | None) -> dict[str, str]:
+        """The dynamic options of one node, or with None those of every node."""
+        return self.configs.get((NODE, "" if node_id is None else str(node_id)), {})
+
+    def alive_brokers(self) -> list[BrokerImage]:
+        """Unfenced, by id."""
+        return [self.brokers[node_id] for node_id in sorted(self.brokers) if not self.brokers[node_id].fenced]
+
+    def is_alive(self, node_id: NodeId) -> bool:
+        broker = self.brokers.get(node_id)
+        return broker is not None and not broker.fenced
+
+    def colliding_topic(self, name: str) -> str | None:
+        """A topic whose name differs only in '.' against '_' (they share a metric name in Apache Kafka), or None."""
+        others = self._names.get(name.replace(".", "_"), set()) - {name}
+        return min(others) if others else None
+
+    # -- the only mutation
+
+    def apply(self, record: Record, index: int, delta: Delta) -> None:
+        """Let one record of the command at `index` take effect, and note in `delta` what it changed."""
+        _APPLY[type(record)](self, record, index, delta)
+
+    def _format_cluster(self, record: FormatCluster, index: int, delta: Delta) -> None:
+        assert self.cluster_id in ("", record.cluster_id), (self.cluster_id, record.cluster_id)
+        self.cluster_id = record.cluster_id
+        self.features.update(record.features)
+
+    def _register_broker(self, record: RegisterBroker, index: int, delta: Delta) -> None:
+        self.brokers[record.node_id] = BrokerImage(
+            record.node_id, record.host, record.port, record.rack, index, record.incarnation, fenced=True
+        )
+        delta.brokers_changed.add(record.node_id)
+
+    def _set_broker_fencing(self, record: SetBrokerFencing, index: int, delta: Delta) -> None:
+        broker = self.brokers[record.node_id]
+        assert broker.epoch == record.broker_epoch, (broker.epoch, record)
+        self.brokers[record.node_id] = replace(broker, fenced=record.fenced)
+        delta.brokers_changed.add(record.node_id)
+
+    def _create_topic(self, record: CreateTopic, index: int, delta: Delta) -> None:
+        assert record.name not in self.topics, record.name
+        assert record.topic_id not in self.topics_by_id, record.topic_id
+        topic = TopicImage(record.name, record.topic_id, [])
+        self._insert_topic(topic)
+        delta.topics_created.append(topic)
+        self._append_partitions(topic, record.partitions, delta)
+        if record.configs:
+            self.configs[TOPIC, record.name] = dict(record.configs)
+            delta.configs_changed.add((TOPIC, record.name))
+
+    def _delete_topic(self, record: DeleteTopic, index: int, delta: Delta) -> None:
+        topic = self.topics_by_id.pop(record.topic_id)
+        del self.topics[topic.name]
+        self._names[topic.name.replace(".", "_")].remove(topic.name)
+        if self.configs.pop((TOPIC, topic.name), None) is not None:
+            delta.configs_changed.add((TOPIC, topic.name))
+        delta.topics_deleted.append(topic)
+        delta.topics_created = [created for created in delta.topics_created if created is not topic]
+        delta.partitions_changed = {changed for changed in delta.partitions_changed if changed.topic != topic.name}
+
+    def _add_partitions(self, record: AddPartitions, index: int, delta: Delta) -> None:
+        topic = self.topics_by_id[record.topic_id]
+        assert len(topic.partitions) == record.first, (topic.name, record.first)
+        self._append_partitions(topic, record.partitions, delta)
+
+    def _change_partitions(self, record: ChangePartitions, index: int, delta: Delta) -> None:
+        topic = self.topics_by_id[record.topic_id]
+        for partition, leader, isr in record.changes:
+            before = topic.partitions[partition]
+            assert isr and set(isr) <= set(before.replicas), (topic.name, partition, isr)
+            assert leader == NO_NODE or (leader in isr and self.is_alive(leader)), (topic.name, partition, leader)
+            topic.partitions[partition] = replace(
+                before,
+                leader=leader,
+                leader_epoch=before.leader_epoch + 1,
+                partition_epoch=before.partition_epoch + 1,
+                isr=isr,
+            )
+            delta.partitions_changed.add(TopicPartition(topic.name, partition))
+
+    def _set_configs(self, record: SetConfigs, index: int, delta: Delta) -> None:
+        key = (record.resource_type, record.resource_name)
+        configs = self.configs.setdefault(key, {})
+        for name, value in record.changes:
+            if value is None:
+                configs.pop(name, None)
+            else:
+                configs[name] = value
+        if not configs:
+            del self.configs[key]
+        delta.configs_changed.add(key)
+
+    def _set_next_producer_id(self, record: SetNextProducerId, index: int, delta: Delta) -> None:
+        assert record.next_producer_id > self.next_producer_id, (record, self.next_producer_id)
+        self.next_producer_id = record.next_producer_id
+
+    def _insert_topic(self, topic: TopicImage) -> None:
+        self.topics[topic.name] = topic
+        self.topics_by_id[topic.topic_id] = topic
+        self._names.setdefault(topic.name.replace(".", "_"), set()).add(topic.name)
+
+    def _append_partitions(self, topic: TopicImage, placements: tuple[Placement, ...], delta: Delta) -> None:
+        for replicas, leader, isr in placements:
+            assert isr and set(isr) <= set(replicas) and (leader == NO_NODE or leader in isr), (topic.name, replicas, leader, isr)
+            delta.partitions_changed.add(TopicPartition(topic.name, len(topic.partitions)))
+            topic.partitions.append(PartitionImage(leader, 0, 0, replicas, isr))
+
+    # -- snapshots
+
+    def snapshot(self) -> bytes:
+        """Everything, as deflated JSON: equal images give equal bytes."""
+        state = {
+            "format": 1,
+            "index": self.index,
+            "cluster_id": self.cluster_id,
+            "features": self.features,
+            "next_producer_id": self.next_producer_id,
+            "brokers": [
+                [b.node_id, b.host, b.port, b.rack, b.epoch, b.incarnation.hex, b.fenced]
+                for _, b in sorted(self.brokers.items())
+            ],
+            "topics": [
+                [
+                    topic.name,
+                    topic.topic_id.hex,
+                    [
+                        [p.leader, p.leader_epoch, p.partition_epoch, p.replicas, p.isr, p.elr, p.last_known_elr]
+                        for p in topic.partitions
+                    ],
+                ]
+                for _, topic in sorted(self.topics.items())
+            ],
+            "configs": [[*key, values] for key, values in sorted(self.configs.items())],
+        }
+        return zlib.compress(json.dumps(state, separators=(",", ":"), sort_keys=True).encode(), 6)
+
+    def restore(self, data: bytes) -> Delta:
+        """Become what a snapshot says, and tell the difference. Raises ValueError for bytes that are none; then nothing changed."""
+        state = _inflate(data)
+        fresh = MetadataImage()
+        try:
+            fresh._fill(state)
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(f"metadata snapshot of another shape: {error!r}") from error
+        delta = _difference(self, fresh)
+        for name in vars(fresh):
+            setattr(self, name, getattr(fresh, name))
+        return delta
+
+    def _fill(self, state: dict[str, Any]) -> None:
+        if state["format"] != 1:
+            raise ValueError(f"metadata snapshot of unknown format {state['format']}: written by another version of mqd?")
+        self.index = state["index"]
+        self.cluster_id = state["cluster_id"]
+        self.features = dict(state["features"])
+        self.next_producer_id = state["next_producer_id"]
+        for node_id, host, port, rack, epoch, incarnation, fenced in state["brokers"]:
+            self.brokers[node_id] = BrokerImage(node_id, host, port, rack, epoch, UUID(incarnation), fenced)
+        for name, topic_id, partitions in state["topics"]:
+            rows = [
+                PartitionImage(leader, leader_epoch, partition_epoch, *(tuple(nodes) for nodes in node_lists))
+                for leader, leader_epoch, partition_epoch, *node_lists in partitions
+            ]
+            self._insert_topic(TopicImage(name, UUID(topic_id), rows))
+        for resource_type, resource_name, values in state["configs"]:
+            self.configs[resource_type, resource_name] = dict(values)
+
+
+_APPLY: dict[type, Callable[[MetadataImage, Any, int, Delta], None]] = {
+    FormatCluster: MetadataImage._format_cluster,
+    RegisterBroker: MetadataImage._register_broker,
+    SetBrokerFencing: MetadataImage._set_broker_fencing,
+    CreateTopic: MetadataImage._create_topic,
+    DeleteTopic: MetadataImage._delete_topic,
+    AddPartitions: MetadataImage._add_partitions,
+    ChangePartitions: MetadataImage._change_partitions,
+    SetConfigs: MetadataImage._set_configs,
+    SetNextProducerId: MetadataImage._set_next_producer_id,
+}
+
+
+def _inflate(data: bytes) -> dict[str, Any]:
+    inflater = zlib.decompressobj()
+    try:
+        text = inflater.decompress(data, METADATA_SNAPSHOT_BYTES_MAX)
+    except zlib.error as error:
+        raise ValueError(f"metadata snapshot does not inflate: {error}") from error
+    if not inflater.eof:
+        raise ValueError("metadata snapshot is cut off or inflates beyond its limit")
+    state = json.loads(text)
+    if not isinstance(state, dict):
+        raise ValueError("metadata snapshot is not an object")
+    return state
+
+
+def _difference(old: MetadataImage, new: MetadataImage) -> Delta:
+    delta = Delta(new.index)
+    delta.topics_deleted = [topic for topic_id, topic in old.topics_by_id.items() if topic_id not in new.topics_by_id]
+    delta.topics_created = [topic for topic_id, topic in new.topics_by_id.items() if topic_id not in old.topics_by_id]
+    for topic_id, topic in new.topics_by_id.items():
+        before = old.topics_by_id[topic_id].partitions if topic_id in old.topics_by_id else []
+        delta.partitions_changed.update(
+            TopicPartition(topic.name, partition)
+            for partition, image in enumerate(topic.partitions)
+            if partition >= len(before) or before[partition] != image
+        )
+    delta.configs_changed = {key for key in old.configs.keys() | new.configs.keys() if old.configs.get(key) != new.configs.get(key)}
+    delta.brokers_changed = {
+        node_id for node_id in old.brokers.keys() | new.brokers.keys() if old.brokers.get(node_id) != new.brokers.get(node_id)
+    }
+    return delta
+
+
+_SKIPPED_REMEMBERED = 1_000
+
+
+class MetadataMachine:
+    """The image behind the door that Raft knocks on: `RaftService(machine=...)`, and the news for everyone else.
+
+    `apply` is total for every command that `encode_command` wrote. Bytes that it did not write mean that another version
+    of mqd is at work: ValueError, which stops the daemon before it can drift from its peers.
+    """
+
+    def __init__(self) -> None:
+        self.image = MetadataImage()
+        self._subscribers: list[Subscriber] = []
+        self._skipped: deque[int] = deque(maxlen=_SKIPPED_REMEMBERED)
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call `subscriber(delta, image)` after each change, in order of subscription, without an await between."""
+        self._subscribers.append(subscriber)
+
+    def apply(self, index: int, command: bytes) -> None:
+        image = self.image
+        base_index, records = decode_command(command)
+        if base_index != image.index:
+            self._skipped.append(index)
+            return
+        delta = Delta(index)
+        for record in records:
+            image.apply(record, index, delta)
+        image.index = index
+        self._publish(delta)
+
+    def took_effect(self, index: int) -> bool:
+        """Whether the command at an index that was just applied changed the image. Asked by whoever proposed it."""
+        return index not in self._skipped
+
+    def snapshot(self) -> bytes:
+        return self.image.snapshot()
+
+    def restore(self, data: bytes) -> None:
+        self._publish(self.image.restore(data))
+
+    def _publish(self, delta: Delta) -> None:
+        for subscriber in self._subscribers:
+            subscriber(delta, self.image)

@@ -1,0 +1,40 @@
+"""Producer ids: blocks of numbers that are given to nodes and never come back.
+
+Invariant: blocks of one cluster never overlap, whatever restarts or is lost: the record is committed before the block is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mqd.controller.brokers import registered_broker
+from mqd.controller.image import MetadataImage
+from mqd.controller.records import Record, SetNextProducerId
+from mqd.errors import ErrorCode, MqError
+from mqd.limits import PRODUCER_ID_MAX, PRODUCER_IDS_PER_BLOCK
+from mqd.types import Decision, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateProducerIds:
+    """A registered broker asks for a block."""
+
+    node_id: NodeId
+    broker_epoch: int
+
+
+class ProducerIdBlock(NamedTuple):
+    """Ids first .. first + count - 1."""
+
+    first: int
+    count: int
+
+
+def decide_allocate_producer_ids(image: MetadataImage, op: AllocateProducerIds, now: float) -> Decision[Record]:
+    """Reply: ProducerIdBlock. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH."""
+    registered_broker(image, op.node_id, op.broker_epoch)
+    first = image.next_producer_id
+    if first > PRODUCER_ID_MAX - PRODUCER_IDS_PER_BLOCK:
+        raise MqError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids of this cluster are spent.")
+    return Decision((SetNextProducerId(first + PRODUCER_IDS_PER_BLOCK),), ProducerIdBlock(first, PRODUCER_IDS_PER_BLOCK))

@@ -1,0 +1,351 @@
+"""Topics: create, delete, grow. Codes, and where clients show them the texts, are Apache Kafka 4.3's.
+
+The decisions look at the committed image and change nothing. A list in a request is a list of independent wishes: each
+gets its own answer, and one bad wish spoils no other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from mqd.config import validate_topic_config
+from mqd.controller.image import MetadataImage, TopicImage
+from mqd.controller.placement import check_replication_factor, default_replication_factor, place
+from mqd.controller.records import AddPartitions, CreateTopic, DeleteTopic, Placement, Record
+from mqd.errors import ErrorCode, MqError
+from mqd.limits import PARTITIONS_PER_REQUEST_MAX, TOPIC_NAME_CHARS_MAX
+from mqd.types import NO_NODE, ZERO_UUID, Decision, NodeId
+
+USE_DEFAULT = -1
+"""Asks for `num.partitions` or `default.replication.factor`."""
+
+RESERVED_TOPIC = "__cluster_metadata"
+"""Kafka's Raft log; never a topic."""
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
+
+
+def validate_topic_name(name: str) -> None:
+    """Raise INVALID_TOPIC_EXCEPTION unless `name` is 1 to 249 of [a-zA-Z0-9._-] and neither "." nor ".."."""
+    problem = None
+    if not name:
+        problem = "the empty string is not allowed"
+    elif name in (".", ".."):
+        problem = f"'{name}' is not allowed"
+    elif len(name) > TOPIC_NAME_CHARS_MAX:
+        problem = f"the length of '{name}' is longer than the max allowed length {TOPIC_NAME_CHARS_MAX}"
+    elif not _LEGAL_NAME.match(name):
+        problem = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    if problem is not None:
+        raise MqError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+
+
+# -- create
+
+
+class NewTopic(NamedTuple):
+    """One wish of CreateTopics. `assignments`: partition index and broker ids, as they came; empty = place them."""
+
+    name: str
+    topic_id: UUID
+    partitions: int
+    replication_factor: int
+    assignments: tuple[tuple[int, tuple[NodeId, ...]], ...] = ()
+    configs: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopics:
+    """Topic ids are drawn by whoever asks: a decision throws no dice."""
+
+    topics: tuple[NewTopic, ...]
+    partitions_default: int
+    replication_factor_default: int
+    validate_only: bool = False
+
+
+class TopicCreated(NamedTuple):
+    """Answer to one wish. On success the counts and the overrides that the topic has; else a code and a text."""
+
+    name: str
+    topic_id: UUID = ZERO_UUID
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: tuple[tuple[str, str], ...] = ()
+
+
+def decide_create_topics(image: MetadataImage, op: CreateTopics, now: float) -> Decision[Record]:
+    """Reply: one TopicCreated for each different name, in the order of the request."""
+    counts = Counter(topic.name for topic in op.topics)
+    single = [topic for topic in op.topics if counts[topic.name] == 1]
+    total = sum(_partitions_wanted(topic, op) for topic in single)
+    records: list[Record] = []
+    results: dict[str, TopicCreated] = {}
+    for topic in op.topics:
+        try:
+            if counts[topic.name] > 1:
+                raise MqError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            if total > PARTITIONS_PER_REQUEST_MAX:
+                raise MqError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+            record = _create_topic(image, op, topic)
+        except MqError as error:
+            results[topic.name] = TopicCreated(topic.name, error_code=error.code, error_message=error.message)
+            continue
+        records.append(record)
+        results[topic.name] = TopicCreated(
+            topic.name,
+            topic.topic_id,
+            partitions=len(record.partitions),
+            replication_factor=len(record.partitions[0].replicas),
+            configs=record.configs,
+        )
+    return Decision(() if op.validate_only else tuple(records), tuple(results.values()))
+
+
+def _partitions_wanted(topic: NewTopic, op: CreateTopics) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return op.partitions_default if topic.partitions == USE_DEFAULT else max(0, topic.partitions)
+
+
+def _create_topic(image: MetadataImage, op: CreateTopics, topic: NewTopic) -> CreateTopic:
+    if topic.name == RESERVED_TOPIC:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {RESERVED_TOPIC} is prohibited.")
+    validate_topic_name(topic.name)
+    if topic.name in image.topics:
+        raise MqError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+    collision = image.colliding_topic(topic.name)
+    if collision is not None:
+        raise MqError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{topic.name}' collides with existing topic: {collision}")
+    configs = _checked_configs(topic.configs)
+    if topic.assignments:
+        replica_lists = _manual(image, topic)
+    else:
+        factor = topic.replication_factor
+        alive = len(image.alive_brokers())
+        if factor == USE_DEFAULT:
+            factor = default_replication_factor(op.replication_factor_default, alive)
+        check_replication_factor(factor, alive)
+        partitions = op.partitions_default if topic.partitions == USE_DEFAULT else topic.partitions
+        if partitions <= 0:
+            raise MqError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
+        replica_lists = place(_racks(image), partitions, factor, topic.topic_id.int)
+    return CreateTopic(topic.name, topic.topic_id, _placements(image, replica_lists), configs)
+
+
+def _checked_configs(configs: Iterable[tuple[str, str | None]]) -> tuple[tuple[str, str], ...]:
+    """The last value of a name counts. Raises INVALID_CONFIG for a null, an unknown name or a bad value."""
+    checked: dict[str, str] = {}
+    nulls = sorted(name for name, value in configs if value is None)
+    if nulls:
+        raise MqError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}")
+    for name, value in configs:
+        assert value is not None
+        validate_topic_config(name, value)
+        checked[name] = value
+    return tuple(sorted(checked.items()))
+
+
+def _manual(image: MetadataImage, topic: NewTopic) -> list[tuple[NodeId, ...]]:
+    """The assignments of a request in order of partition."""
+    for value, what in ((topic.replication_factor, "replication factor"), (topic.partitions, "numPartitions")):
+        if value != USE_DEFAULT:
+            raise MqError(ErrorCode.INVALID_REQUEST, f"A manual partition assignment was specified, but {what} was not set to -1.")
+    by_partition: dict[int, tuple[NodeId, ...]] = {}
+    for partition, replicas in topic.assignments:
+        if partition in by_partition:
+            raise MqError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Found multiple manual partition assignments for partition {partition}"
+            )
+        by_partition[partition] = replicas
+    factor = len(topic.assignments[0][1])
+    for _, replicas in topic.assignments:
+        _check_assignment(image, replicas, factor)
+    if sorted(by_partition) != list(range(len(by_partition))):
+        raise MqError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence")
+    return [by_partition[partition] for partition in range(len(by_partition))]
+
+
+def _check_assignment(image: MetadataImage, replicas: tuple[NodeId, ...], factor: int) -> None:
+    problem = None
+    if not replicas:
+        problem = "The manual partition assignment includes an empty replica list."
+    for node_id in sorted(set(replicas)):
+        if node_id not in image.brokers:
+            problem = f"The manual partition assignment includes broker {node_id}, but no such broker is registered."
+        elif replicas.count(node_id) > 1:
+            problem = f"The manual partition assignment includes the broker {node_id} more than once."
+    if problem is None and len(replicas) != factor:
+        problem = (
+            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), "
+            f"but this is not consistent with previous partitions, which have {factor} replica(s)."
+        )
+    if problem is None and not any(image.is_alive(node_id) for node_id in replicas):
+        problem = "All brokers specified in the manual partition assignment are fenced or in controlled shutdown."
+    if problem is not None:
+        raise MqError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+    check_replication_factor(len(replicas), len(image.brokers))
+
+
+def _racks(image: MetadataImage) -> Mapping[NodeId, str | None]:
+    return {broker.node_id: broker.rack for broker in image.alive_brokers()}
+
+
+def _placements(image: MetadataImage, replica_lists: Iterable[tuple[NodeId, ...]]) -> tuple[Placement, ...]:
+    """Led by the first replica that is alive; those alive are in sync, for there is nothing to copy yet."""
+    placements = []
+    for replicas in replica_lists:
+        alive = tuple(node_id for node_id in replicas if image.is_alive(node_id))
+        placements.append(Placement(replicas, alive[0] if alive else NO_NODE, alive or replicas[:1]))
+    return tuple(placements)
+
+
+# -- delete
+
+
+class TopicName(NamedTuple):
+    """One wish of DeleteTopics: by name, or (version 6) by id."""
+
+    name: str | None
+    topic_id: UUID = ZERO_UUID
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopics:
+    """Removal is by id: what a name means is settled here, once."""
+
+    topics: tuple[TopicName, ...]
+
+
+class TopicDeleted(NamedTuple):
+    """Answer to one wish; both name and id where they are known."""
+
+    name: str | None
+    topic_id: UUID = ZERO_UUID
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+def decide_delete_topics(image: MetadataImage, op: DeleteTopics, now: float) -> Decision[Record]:
+    """Reply: one TopicDeleted for each different wish, in the order of the request."""
+    counts = Counter(op.topics)
+    by_id = {wish.topic_id for wish in op.topics if wish.name is None}
+    records: list[Record] = []
+    results: list[TopicDeleted] = []
+    for wish in counts:
+        try:
+            topic = _topic_to_delete(image, wish, counts[wish], by_id)
+        except MqError as error:
+            results.append(TopicDeleted(wish.name, wish.topic_id, error.code, error.message))
+            continue
+        records.append(DeleteTopic(topic.topic_id))
+        results.append(TopicDeleted(topic.name, topic.topic_id))
+    return Decision(tuple(records), tuple(results))
+
+
+def _topic_to_delete(image: MetadataImage, wish: TopicName, times: int, by_id: set[UUID]) -> TopicImage:
+    name, topic_id = wish
+    if name is None:
+        if topic_id == ZERO_UUID:
+            raise MqError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+        if times > 1:
+            raise MqError(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+        topic = image.topics_by_id.get(topic_id)
+        if topic is None:
+            raise MqError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+        return topic
+    if topic_id != ZERO_UUID:
+        raise MqError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    if times > 1:
+        raise MqError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    topic = image.topics.get(name)
+    if topic is None:
+        raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    if topic.topic_id in by_id:
+        raise MqError(ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
+    return topic
+
+
+# -- grow
+
+
+class MorePartitions(NamedTuple):
+    """One wish of CreatePartitions: the new total. `assignments` are those of the added partitions, None = place them."""
+
+    name: str
+    count: int
+    assignments: tuple[tuple[NodeId, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitions:
+    """Let topics grow; none ever shrinks."""
+
+    topics: tuple[MorePartitions, ...]
+    validate_only: bool = False
+
+
+class TopicGrown(NamedTuple):
+    """Answer to one wish."""
+
+    name: str
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+def decide_create_partitions(image: MetadataImage, op: CreatePartitions, now: float) -> Decision[Record]:
+    """Reply: one TopicGrown for each different name, in the order of the request."""
+    counts = Counter(wish.name for wish in op.topics)
+    room = PARTITIONS_PER_REQUEST_MAX
+    records: list[Record] = []
+    results: dict[str, TopicGrown] = {}
+    for wish in op.topics:
+        try:
+            if counts[wish.name] > 1:
+                raise MqError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            record = _add_partitions(image, wish, room)
+        except MqError as error:
+            results[wish.name] = TopicGrown(wish.name, error.code, error.message or None)
+            continue
+        room -= len(record.partitions)
+        records.append(record)
+        results[wish.name] = TopicGrown(wish.name)
+    return Decision(() if op.validate_only else tuple(records), tuple(results.values()))
+
+
+def _add_partitions(image: MetadataImage, wish: MorePartitions, room: int) -> AddPartitions:
+    topic = image.topics.get(wish.name)
+    if topic is None:
+        raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    present = len(topic.partitions)
+    if wish.count == present:
+        raise MqError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
+    if wish.count < present:
+        raise MqError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {wish.name} currently has {present} partition(s); {wish.count} would not be an increase.",
+        )
+    added = wish.count - present
+    if added > room:
+        raise MqError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    factor = len(topic.partitions[0].replicas)
+    if wish.assignments is not None:
+        if len(wish.assignments) != added:
+            raise MqError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Attempted to add {added} additional partition(s), but only {len(wish.assignments)} assignment(s) were specified.",
+            )
+        for replicas in wish.assignments:
+            _check_assignment(image, replicas, factor)
+        replica_lists = list(wish.assignments)
+    else:
+        check_replication_factor(factor, len(image.alive_brokers()))
+        replica_lists = place(_racks(image), added, factor, topic.topic_id.int + present)
+    return AddPartitions(topic.topic_id, present, _placements(image, replica_lists))
