@@ -1,0 +1,92 @@
+"""Every API in every version: what is encoded comes back, and what comes back encodes to the same bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings, strategies as st
+
+from mqd.errors import ErrorCode, ProtocolError
+from mqd.protocol.apis import all_apis, by_key, by_name
+from mqd.protocol.schema import Api
+from tests.protocol.messages import IDS, SIDES, VERSIONS, declared, decode, encode, filled, messages, plain
+
+EXAMPLES = settings(max_examples=8, deadline=None)
+
+
+def api_versions_own_rules(api: Api, side: str, version: int, mapping: dict[str, Any]) -> bool:
+    """What ApiVersions leaves out or reads as v0 by its own rules; tests/protocol/apis/test_gotchas.py has them."""
+    return (api.name, side) == ("ApiVersions", "response") and (
+        mapping.get("error_code") == ErrorCode.UNSUPPORTED_VERSION
+        or (version < 4 and any(one.get("min_version", 0) <= 0 for one in mapping.get("supported_features", ())))
+    )
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=IDS)
+def test_what_is_encoded_comes_back(api: Api, version: int, side: str) -> None:
+    message = declared(api, side)
+
+    @EXAMPLES
+    @given(mapping=messages(message, version), garbage=st.binary(min_size=1, max_size=8))
+    def check(mapping: dict[str, Any], garbage: bytes) -> None:
+        assume(not api_versions_own_rules(api, side, version, mapping))
+        data = encode(api, side, version, mapping)
+        back = decode(api, side, version, data)
+        assert plain(back) == filled(message, version, mapping)
+        assert encode(api, side, version, back) == data
+        with pytest.raises(ProtocolError):
+            decode(api, side, version, data + garbage)
+        with pytest.raises(ProtocolError):
+            decode(api, side, version, data[:-1] if data else garbage)
+
+    check()
+
+
+def test_fields_that_a_version_lacks_are_left_out_and_come_back_as_defaults() -> None:
+    metadata = by_name("Metadata")
+    request = {"topics": [{"name": "t"}], "allow_auto_topic_creation": False}
+    assert metadata.encode_request(1, request) == metadata.encode_request(1, {"topics": [{"name": "t"}]})
+    assert metadata.decode_request(1, metadata.encode_request(1, request)).allow_auto_topic_creation is True
+    assert metadata.decode_request(4, metadata.encode_request(4, request)).allow_auto_topic_creation is False
+
+
+def test_defaults_are_never_shared_between_messages() -> None:
+    fetch = by_name("Fetch")
+    body = fetch.encode_request(4, {})
+    first = fetch.decode_request(4, body)
+    first.forgotten_topics_data.append(1)
+    first.replica_state.replica_id = 7
+    second = fetch.decode_request(4, body)
+    assert second.forgotten_topics_data == []
+    assert second.replica_state.replica_id == -1
+    assert fetch.encode_request(15, {}) == fetch.encode_request(15, {"replica_state": {"replica_id": -1}})
+
+
+def test_record_bytes_are_a_slice_of_the_frame() -> None:
+    produce = by_name("Produce")
+    topics = [{"name": "t", "partition_data": [{"index": 0, "records": b"batch"}]}]
+    frame = bytearray(produce.encode_request(9, {"acks": -1, "topic_data": topics}))
+    records = produce.decode_request(9, frame).topic_data[0].partition_data[0].records
+    assert records == b"batch"
+    records[0] = ord("B")
+    assert b"Batch" in frame
+
+
+def test_the_registry_finds_by_key_and_by_name() -> None:
+    for api in all_apis():
+        assert by_key(api.key) is api
+        assert by_name(api.name) is api
+    assert by_name("list_offsets").key == 2
+    assert by_key(4) is None
+    with pytest.raises(KeyError):
+        by_name("LeaderAndIsr")
+
+
+def test_only_peers_see_the_controllers_apis() -> None:
+    assert {api.name for api in all_apis() if api.advertised is None} == {
+        "BrokerRegistration",
+        "BrokerHeartbeat",
+        "AllocateProducerIds",
+    }

@@ -1,0 +1,91 @@
+"""Frames out of a stream, however it is cut."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from hypothesis import given, strategies as st
+
+from mqd.errors import ProtocolError
+from mqd.protocol.frame import FrameReader
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def frames(reader: FrameReader) -> list[bytes]:
+    taken = []
+    while (frame := reader.next_frame()) is not None:
+        taken.append(bytes(frame))
+    return taken
+
+
+BODIES = [b"1234", b"a longer one", b"\x00" * 300]
+STREAM = b"".join(map(framed, BODIES))
+
+
+@pytest.mark.parametrize("cut", range(len(STREAM) + 1))
+def test_a_stream_cut_anywhere(cut: int) -> None:
+    reader = FrameReader()
+    reader.receive_data(STREAM[:cut])
+    before = frames(reader)
+    assert reader.pending_bytes == cut - sum(map(len, map(framed, before)))
+    reader.receive_data(STREAM[cut:])
+    assert before + frames(reader) == BODIES
+    assert reader.pending_bytes == 0
+
+
+@given(bodies=st.lists(st.binary(min_size=4, max_size=40), max_size=6), sizes=st.lists(st.integers(1, 30), min_size=1))
+def test_pieces_of_any_size(bodies: list[bytes], sizes: list[int]) -> None:
+    stream = b"".join(map(framed, bodies))
+    reader = FrameReader()
+    taken: list[bytes] = []
+    position = 0
+    while position < len(stream):
+        size = sizes[position % len(sizes)]
+        reader.receive_data(memoryview(stream)[position : position + size])
+        taken += frames(reader)
+        position += size
+    assert taken == bodies
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, -1, -(2**31), 1001, 2**31 - 1])
+def test_a_length_outside_the_bounds_is_refused_before_its_frame_comes(length: int) -> None:
+    reader = FrameReader(bytes_max=1000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match=f"frame of {length} bytes; 4 to 1000"):
+            reader.receive_data(length.to_bytes(4, "big", signed=True))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20_000
+    with pytest.raises(ProtocolError):
+        reader.next_frame()
+    with pytest.raises(ProtocolError):
+        reader.receive_data(b"more")
+
+
+def test_a_bad_length_behind_a_good_frame_is_found_when_its_turn_comes() -> None:
+    reader = FrameReader()
+    reader.receive_data(framed(b"good") + b"\xff\xff\xff\xff")
+    assert bytes(reader.next_frame() or b"") == b"good"
+    with pytest.raises(ProtocolError):
+        reader.next_frame()
+
+
+def test_the_largest_frame_is_taken() -> None:
+    reader = FrameReader(bytes_max=1000)
+    reader.receive_data(framed(bytes(1000)))
+    assert len(reader.next_frame() or b"") == 1000
+
+
+def test_a_frame_outlives_what_comes_after_it() -> None:
+    reader = FrameReader()
+    reader.receive_data(framed(b"first"))
+    first = reader.next_frame()
+    reader.receive_data(framed(b"second"))
+    assert first == b"first"
+    assert reader.next_frame() == b"second"

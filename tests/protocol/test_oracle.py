@@ -1,0 +1,84 @@
+"""A second opinion: what kafka-python's schemas encode, ours decode and encode to the same bytes, and the other way round.
+
+kafka-python carries Kafka's message schemas as JSON. Its classes rename and retype some fields for its own users, so the
+plain schemas are asked. It knows the APIs that clients use; those between brokers have hand-made bytes in apis/test_golden.py.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from io import BytesIO
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+
+from mqd.errors import ErrorCode
+from mqd.protocol.schema import Api, Message
+from mqd.types import ZERO_UUID
+from tests.protocol.messages import SIDES, VERSIONS, declared, decode, encode, filled, messages, plain
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # it reads its resources in a way that Python 3.11 deprecates
+    from kafka.protocol.data_container import DataContainer
+    from kafka.protocol.schemas import StructField, load_json
+
+PEER_APIS = {"BrokerRegistration", "BrokerHeartbeat", "AllocateProducerIds"}
+KNOWN = [(api, version) for api, version in VERSIONS if api.name not in PEER_APIS]
+
+
+@cache
+def schema_of(name: str, side: str) -> tuple[StructField, type[DataContainer]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        struct = StructField(load_json(f"{name}{side.capitalize()}"))
+    return struct, type(name, (DataContainer,), {"_struct": struct})
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(("api", "version"), KNOWN, ids=[f"{api.name}-{version}" for api, version in KNOWN])
+def test_kafka_python_agrees(api: Api, version: int, side: str) -> None:
+    message = declared(api, side)
+    flexible = api.is_flexible(version)
+    struct, container = schema_of(api.name, side)
+
+    @settings(max_examples=6, deadline=None)
+    @given(mapping=messages(message, version, complete=True))
+    def check(mapping: dict[str, Any]) -> None:
+        if (api.name, side) == ("ApiVersions", "response"):
+            assume(mapping["error_code"] != ErrorCode.UNSUPPORTED_VERSION)
+            assume(version >= 4 or all(one["min_version"] > 0 for one in mapping.get("supported_features", ())))
+        theirs = struct.encode(as_theirs(message, mapping), version=version, compact=flexible, tagged=flexible)
+        ours = decode(api, side, version, theirs)
+        assert plain(ours) == filled(message, version, mapping)
+        assert encode(api, side, version, ours) == theirs
+
+        data = encode(api, side, version, mapping)
+        read = BytesIO(data)
+        decoded = struct.decode(read, version=version, compact=flexible, tagged=flexible, data_class=container)
+        assert read.read() == b""
+        assert struct.encode(decoded, version=version, compact=flexible, tagged=flexible) == data
+
+    check()
+
+
+def as_theirs(message: Message, mapping: dict[str, Any]) -> dict[str, Any]:
+    """None for the zero uuid, and tagged fields that have their default left out: kafka-python would write them."""
+    return {
+        one.name: as_their_value(one.kind, mapping[one.name])
+        for one in message.fields
+        if one.name in mapping and (one.tag is None or mapping[one.name] != plain(one.new()))
+    }
+
+
+def as_their_value(kind: Any, value: Any) -> Any:
+    if isinstance(value, list):
+        return [as_their_value(kind.element, element) for element in value]
+    if isinstance(value, dict):
+        return as_theirs(kind, value)
+    return None if value == ZERO_UUID else value
+
+
+def test_every_api_of_clients_is_known_to_the_oracle() -> None:
+    assert {api.name for api, _ in VERSIONS if api.advertised is None} == PEER_APIS
