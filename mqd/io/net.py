@@ -26,7 +26,8 @@ from mqd.io.disk import File
 
 READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT
-_HANG_UP = select.EPOLLHUP | select.EPOLLERR
+HANG_UP = select.EPOLLHUP | select.EPOLLERR
+"""Reported whether asked for or not: the connection is gone in both directions."""
 
 _ACCEPT_LATER = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Overload that passes: wait and accept again. Any other failure of accept is ours and rises."""
@@ -80,9 +81,7 @@ class Listener(Protocol):
 class Ready(Protocol):
     """Whoever the poller calls when a socket is ready (server/connection.py)."""
 
-    def on_readable(self) -> None: ...
-
-    def on_writable(self) -> None: ...
+    def on_ready(self, events: int) -> None: ...
 
 
 class Poller(Protocol):
@@ -94,8 +93,8 @@ class Poller(Protocol):
 
     def forget(self, sock: Socket) -> None: ...
 
-    def ready_nowait(self) -> list[tuple[Ready, bool, bool]]:
-        """(who, readable, writable) of all that are ready now."""
+    def ready_nowait(self) -> list[tuple[Ready, int]]:
+        """(who, events) of all that are ready now; events of READABLE, WRITABLE, HANG_UP."""
         ...
 
     async def wait_ready(self) -> None:
@@ -244,12 +243,9 @@ class EpollPoller:
         if self._ready.pop(sock.fileno(), None) is not None:
             self._epoll.unregister(sock.fileno())
 
-    def ready_nowait(self) -> list[tuple[Ready, bool, bool]]:
+    def ready_nowait(self) -> list[tuple[Ready, int]]:
         ready = self._ready
-        return [
-            (ready[descriptor], bool(events & (READABLE | _HANG_UP)), bool(events & (WRITABLE | _HANG_UP)))
-            for descriptor, events in self._epoll.poll(0, self._EVENTS_MAX)
-        ]
+        return [(ready[descriptor], events) for descriptor, events in self._epoll.poll(0, self._EVENTS_MAX)]
 
     async def wait_ready(self) -> None:
         await trio.lowlevel.wait_readable(self._epoll.fileno())

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import FETCH_SESSIONS_MAX
+from mqd.protocol.hot import FetchPartition
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
@@ -26,25 +27,12 @@ TopicKey = bytes
 class Wanted:
     """One partition that a fetch asks for, and what its asker was last told of it."""
 
-    __slots__ = (
-        "current_leader_epoch",
-        "fetch_offset",
-        "last_fetched_epoch",
-        "max_bytes",
-        "partition",
-        "told",
-        "topic",
-    )
+    __slots__ = ("asked", "partition", "told", "topic")
 
-    def __init__(
-        self, topic: TopicKey, partition: int, current_leader_epoch: int, fetch_offset: int, last_fetched_epoch: int, max_bytes: int
-    ) -> None:
+    def __init__(self, topic: TopicKey, asked: FetchPartition) -> None:
         self.topic = topic
-        self.partition = partition
-        self.current_leader_epoch = current_leader_epoch
-        self.fetch_offset = fetch_offset
-        self.last_fetched_epoch = last_fetched_epoch
-        self.max_bytes = max_bytes
+        self.partition = asked.partition
+        self.asked = asked
         self.told: tuple[int, int, int] | None = None
         """(high watermark, last stable offset, log start) of the last answer; None before the first."""
 

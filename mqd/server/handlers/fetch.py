@@ -20,7 +20,7 @@ from mqd.replica.partition import Partition
 from mqd.replica.waiters import FetchWaiter
 from mqd.server.connection import Connection, Slot
 from mqd.server.context import Node
-from mqd.server.handlers.produce import unknown_partition
+from mqd.server.handlers.produce import endpoints, unknown_partition
 
 _NO_PREFERRED_REPLICA = -1
 _READ_COMMITTED = 1
@@ -65,25 +65,14 @@ class Fetch:
         now = self._node.clock.monotonic()
         wait_ms = min(max(0, request.max_wait_ms), FETCH_WAIT_MAX_MS)
         fetching = _Fetching(connection.slot(), version, correlation_id, request, now + wait_ms / 1000)
-        uses_topic_ids = version >= 13
+        by_id = version >= 13  # a topic is named by what its version uses
         wanted = [
-            Wanted(
-                topic_id or b"" if uses_topic_ids else name or b"",
-                one.partition,
-                one.current_leader_epoch,
-                one.fetch_offset,
-                one.last_fetched_epoch,
-                one.partition_max_bytes,
-            )
-            for name, topic_id, partitions in request.topics
-            for one in partitions
+            Wanted(topic_id or b"" if by_id else name or b"", one) for name, topic_id, partitions in request.topics for one in partitions
         ]
-        forgotten = [
-            ((topic_id if uses_topic_ids else name) or b"", index) for name, topic_id, indexes in request.forgotten for index in indexes
-        ]
+        forgotten = [((topic_id if by_id else name) or b"", index) for name, topic_id, indexes in request.forgotten for index in indexes]
         try:
             fetching.session, fetching.wanted, fetching.incremental = self._replica.sessions.resolve(
-                request.session_id, request.session_epoch, wanted, forgotten, uses_topic_ids=uses_topic_ids, now=now
+                request.session_id, request.session_epoch, wanted, forgotten, uses_topic_ids=by_id, now=now
             )
         except MqError as error:
             fetching.slot.complete(encode_fetch_response_parts(version, correlation_id, 0, int(error.code), NO_SESSION, []))
@@ -139,40 +128,30 @@ class Fetch:
         return rows, size, urgent, partitions
 
     def _read(self, partition: Partition, wanted: Wanted, request: FetchRequest, budget: int, *, min_one: bool) -> tuple[Row, int]:
-        partition.check_leader_epoch(wanted.current_leader_epoch)
+        asked = wanted.asked
+        partition.check_leader_epoch(asked.current_leader_epoch)
         log = partition.log
-        offset = wanted.fetch_offset
+        offset = asked.fetch_offset
         high_watermark = partition.high_watermark
         read_committed = request.isolation_level == _READ_COMMITTED
         aborted: list[tuple[int, int]] | None = [] if read_committed else None
-        if wanted.last_fetched_epoch >= 0:
-            epoch, epoch_end = log.epochs.end_offset_for(wanted.last_fetched_epoch, log.log_end_offset)
-            if epoch < wanted.last_fetched_epoch or epoch_end < offset:
-                row: Row = (
-                    wanted.partition,
-                    0,
-                    high_watermark,
-                    partition.last_stable_offset,
-                    log.log_start_offset,
-                    aborted,
-                    _NO_PREFERRED_REPLICA,
-                    [],
-                )
-                return (*row, (epoch, epoch_end)), 0
+        if asked.last_fetched_epoch >= 0:
+            epoch, epoch_end = log.epochs.end_offset_for(asked.last_fetched_epoch, log.log_end_offset)
+            if epoch < asked.last_fetched_epoch or epoch_end < offset:
+                ends = (high_watermark, partition.last_stable_offset, log.log_start_offset)
+                return (wanted.partition, 0, *ends, aborted, _NO_PREFERRED_REPLICA, [], (epoch, epoch_end)), 0
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise MqError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside {log.log_start_offset} to {log.log_end_offset}")
         limit = partition.last_stable_offset if read_committed else high_watermark
         ranges: list[FileRange] = []
         size = 0
         if offset < limit and (budget > 0 or min_one):
-            ranges = self._replica.logs.read(
-                log, offset, max_bytes=min(budget, wanted.max_bytes), limit_offset=limit, min_one=min_one
-            ).ranges
+            bytes_max = min(budget, asked.partition_max_bytes)
+            ranges = self._replica.logs.read(log, offset, max_bytes=bytes_max, limit_offset=limit, min_one=min_one).ranges
             for one in ranges:
                 size += one.size
-        return (
-            wanted.partition, 0, high_watermark, partition.last_stable_offset, log.log_start_offset, aborted, _NO_PREFERRED_REPLICA, ranges,
-        ), size  # fmt: skip
+        ends = (high_watermark, partition.last_stable_offset, log.log_start_offset)
+        return (wanted.partition, 0, *ends, aborted, _NO_PREFERRED_REPLICA, ranges), size
 
     @staticmethod
     def _refused_row(index: int, error: MqError, partition: Partition | None) -> Row:
@@ -200,10 +179,9 @@ class Fetch:
                 leaders.add(row[9][0])
         by_id = fetching.version >= 13
         answer = [(None, topic, found) if by_id else (topic, None, found) for topic, found in topics.items()]
-        brokers = self._node.image.brokers
-        endpoints = [(one.node_id, one.host, one.port, one.rack) for leader in leaders if (one := brokers.get(leader)) is not None]
+        addresses = endpoints(self._node, leaders)
         session_id = session.id if session is not None else NO_SESSION
         if fetching.slot.connection.open:
             fetching.slot.complete(
-                encode_fetch_response_parts(fetching.version, fetching.correlation_id, 0, 0, session_id, answer, endpoints)
+                encode_fetch_response_parts(fetching.version, fetching.correlation_id, 0, 0, session_id, answer, addresses)
             )

@@ -10,6 +10,7 @@ once written here, -1 once every in-sync replica has it. ◆ hot path.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from mqd.replica.partition import Partition
 from mqd.replica.waiters import ProduceTicket
 from mqd.server.connection import Connection, Slot
 from mqd.server.context import Node
-from mqd.types import TopicPartition
+from mqd.types import NodeId, TopicPartition
 
 _NONE = -1
 _ZSTD = 4
@@ -30,6 +31,7 @@ _CODEC_MASK = 0x07
 Row = tuple[Any, ...]
 Topic = tuple[bytes | None, bytes | None, list[Row]]
 Append = tuple[Partition, int, object]
+Endpoint = tuple[int, str, int, str | None]
 
 
 class _Pending(ProduceTicket):
@@ -99,7 +101,6 @@ class Produce:
 
     def _release(self, ticket: ProduceTicket) -> None:
         assert isinstance(ticket, _Pending)
-        endpoints: list[tuple[int, str, int, str | None]] = []
         for partition, wanted, (topic, row) in ticket.appends:  # type: ignore[misc]
             code = ticket.refusals.get((topic, row)) or ticket.refusals.get(partition)
             if code is None and wanted > partition.high_watermark:
@@ -107,10 +108,13 @@ class Produce:
             if code is not None:
                 index = ticket.topics[topic][2][row][0]
                 ticket.topics[topic][2][row] = self._refused_row(index, MqError(code), partition)
+        addresses: Sequence[Endpoint] = ()
         if ticket.version >= 10:
-            endpoints = self._endpoints(ticket.topics)
+            moved = {row[6][0] for _, _, rows in ticket.topics for row in rows if len(row) > 6}
+            if moved:
+                addresses = endpoints(self._node, moved)
         if ticket.slot.connection.open:
-            ticket.slot.complete([encode_produce_response(ticket.version, ticket.correlation_id, ticket.topics, 0, endpoints)])
+            ticket.slot.complete([encode_produce_response(ticket.version, ticket.correlation_id, ticket.topics, 0, addresses)])
 
     @staticmethod
     def _refused_row(index: int, error: MqError, partition: Partition | None) -> Row:
@@ -118,14 +122,6 @@ class Produce:
         if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and partition is not None:
             return (*row, (partition.assignment.leader, partition.leader_epoch))
         return row
-
-    def _endpoints(self, topics: list[Topic]) -> list[tuple[int, str, int, str | None]]:
-        """Addresses of the leaders that refused rows name (KIP-951)."""
-        leaders = {row[6][0] for _, _, rows in topics for row in rows if len(row) > 6}
-        brokers = self._node.image.brokers
-        return [
-            (broker.node_id, broker.host, broker.port, broker.rack) for leader in leaders if (broker := brokers.get(leader)) is not None
-        ]
 
     def _refusal(
         self, partition: Partition | None, name: bytes | None, topic_id: bytes | None, index: int, acks: int, start: int
@@ -137,6 +133,13 @@ class Produce:
         if start < 0:
             return MqError(ErrorCode.INVALID_RECORD, "no records")
         return MqError(ErrorCode.INVALID_TXN_STATE, "transactions are not served by this release: produce without a transactional id")
+
+
+def endpoints(node: Node, node_ids: Iterable[int]) -> list[Endpoint]:
+    """(node id, host, port, rack) of those nodes that are registered, as answers to stale clients name them (KIP-951)."""
+    brokers = node.image.brokers
+    found = [brokers[NodeId(node_id)] for node_id in node_ids if node_id in brokers]
+    return [(broker.node_id, broker.host, broker.port, broker.rack) for broker in found]
 
 
 def unknown_partition(node: Node, name: bytes | None, topic_id: bytes | None, index: int) -> MqError:
