@@ -1,0 +1,299 @@
+"""The connection core against a scripted socket: framing at every split, order of answers, bounds, and the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import pack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqd.errors import ProtocolError
+from mqd.io.disk import FileRange, OsDisk
+from mqd.io.net import HANG_UP, READABLE, WRITABLE, Poller, Ready, Socket
+from mqd.limits import IN_FLIGHT_REQUESTS_MAX, RECEIVE_ARENA_BYTES, SENDFILE_BYTES_MIN
+from mqd.server.connection import Arena, Connection, Slot
+
+
+class ScriptedSocket:
+    """Gives what `incoming` holds, a piece a call; takes `room` bytes a call."""
+
+    peer = "test:1"
+
+    def __init__(self) -> None:
+        self.incoming: list[bytes] = []
+        self.sent = bytearray()
+        self.room = 1 << 30
+        self.closed = False
+
+    def receive_into(self, view: memoryview) -> int | None:
+        if not self.incoming:
+            return None
+        piece = self.incoming[0]
+        taken = min(len(piece), len(view))
+        view[:taken] = piece[:taken]
+        if taken == len(piece):
+            self.incoming.pop(0)
+        else:
+            self.incoming[0] = piece[taken:]
+        return taken
+
+    def send(self, data: bytes | bytearray | memoryview, *, more: bool = False) -> int:
+        taken = min(len(data), self.room)
+        self.room -= taken
+        self.sent += data[:taken]
+        return taken
+
+    def send_file(self, file: object, position: int, size: int) -> int:
+        data = file.read_at(position, min(size, self.room))  # type: ignore[attr-defined]
+        return self.send(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ScriptedPoller:
+    def __init__(self) -> None:
+        self.watched: dict[int, int] = {}
+
+    def watch(self, sock: Socket, ready: Ready, events: int) -> None:
+        self.watched[id(sock)] = events
+
+    def forget(self, sock: Socket) -> None:
+        del self.watched[id(sock)]
+
+
+class ScriptedOwner:
+    """A server of one connection; keeps every request, answers when told to."""
+
+    request_bytes_max = 1 << 20
+
+    def __init__(self, *, echo: bool = True) -> None:
+        self.arena = Arena(RECEIVE_ARENA_BYTES)
+        self.poller: Poller = ScriptedPoller()  # type: ignore[assignment]
+        self.dispatcher = self
+        self.now = 0.0
+        self.frame_bytes = 0
+        self.echo = echo
+        self.refuse_next = False
+        self.requests: list[bytes] = []
+        self.slots: list[Slot] = []
+        self.dirty_connections: list[Connection] = []
+        self.waiting: list[Connection] = []
+        self.sock = ScriptedSocket()
+        self.connection = Connection(self, self.sock, "client", 0.0)
+
+    def dispatch(self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
+        if self.refuse_next:
+            return False
+        self.requests.append(bytes(view[start:end]))
+        slot = connection.slot()
+        self.slots.append(slot)
+        if self.echo:
+            slot.complete([self.requests[-1]])
+        return True
+
+    def dirty(self, connection: Connection) -> None:
+        self.dirty_connections.append(connection)
+
+    def wait_for_memory(self, connection: Connection) -> None:
+        self.waiting.append(connection)
+
+    def closed(self, connection: Connection) -> None: ...
+
+    def turn(self) -> None:
+        """What the server does: everyone who is ready, then the end of the turn."""
+        events = self.poller.watched.get(id(self.sock), 0)  # type: ignore[attr-defined]
+        if self.sock.incoming and events & READABLE:
+            self.connection.on_ready(READABLE)
+        if events & WRITABLE:
+            self.connection.on_ready(WRITABLE)
+        while self.dirty_connections:
+            dirty, self.dirty_connections = self.dirty_connections, []
+            for connection in dirty:
+                connection.flush()
+        self.arena.position = 0
+
+    def run(self) -> None:
+        for _ in range(10_000):
+            before = (len(self.sock.incoming), sum(map(len, self.sock.incoming)), len(self.sock.sent))
+            self.turn()
+            if before == (len(self.sock.incoming), sum(map(len, self.sock.incoming)), len(self.sock.sent)):
+                return
+        raise AssertionError("does not come to rest")
+
+
+def frame(body: bytes) -> bytes:
+    return pack(">i", len(body)) + body
+
+
+REQUESTS = [b"request-%d" % i + b"x" * size for i, size in enumerate((0, 1, 5000, 0, 200_000, 3))]
+
+
+@given(st.lists(st.integers(min_value=1, max_value=300_000), max_size=12), st.integers(min_value=1, max_value=5000))
+def test_frames_survive_every_split(cuts: list[int], first: int) -> None:
+    owner = ScriptedOwner()
+    stream = b"".join(map(frame, REQUESTS))
+    position = 0
+    for size in [first, *cuts, len(stream)]:
+        if position < len(stream):
+            owner.sock.incoming.append(stream[position : position + size])
+            position += size
+    owner.run()
+    assert owner.requests == REQUESTS
+    assert bytes(owner.sock.sent) == b"".join(REQUESTS)
+    assert owner.frame_bytes == 0
+
+
+def test_one_byte_at_a_time() -> None:
+    owner = ScriptedOwner()
+    stream = frame(b"12345678") + frame(b"abcdefghij")
+    owner.sock.incoming = [bytes((byte,)) for byte in stream]
+    owner.run()
+    assert owner.requests == [b"12345678", b"abcdefghij"]
+
+
+def test_answers_leave_in_the_order_of_the_requests() -> None:
+    owner = ScriptedOwner(echo=False)
+    owner.sock.incoming = [frame(b"request1") + frame(b"request2") + frame(b"request3")]
+    owner.run()
+    owner.slots[2].complete([b"three"])
+    owner.slots[1].complete([b"two"])
+    owner.run()
+    assert not owner.sock.sent
+    owner.slots[0].complete([b"one"])
+    owner.run()
+    assert bytes(owner.sock.sent) == b"onetwothree"
+
+
+@pytest.mark.parametrize("size", [0, 7, -1, -(2**31), 2**31 - 1, (1 << 20) + 1])
+def test_a_frame_of_an_impossible_size_closes_the_connection_before_anything_is_allocated(size: int) -> None:
+    owner = ScriptedOwner()
+    owner.sock.incoming = [pack(">i", size) + b"12345678"]
+    owner.run()
+    assert owner.sock.closed
+    assert owner.frame_bytes == 0
+
+
+def test_a_declared_length_alone_costs_no_memory() -> None:
+    owner = ScriptedOwner()
+    owner.sock.incoming = [pack(">i", 1 << 20) + b"only a few bytes"]
+    owner.run()
+    assert 0 < owner.frame_bytes <= 64 * 1024
+
+
+def test_requests_behind_a_barrier_wait_and_go_on() -> None:
+    owner = ScriptedOwner(echo=False)
+    owner.connection.barrier = True
+    owner.sock.incoming = [frame(b"request1") + frame(b"request2")]
+    owner.run()
+    assert owner.requests == []
+    owner.connection.barrier = False
+    owner.connection.resume()
+    owner.run()
+    assert owner.requests == [b"request1", b"request2"]
+
+
+def test_a_request_that_must_wait_is_taken_up_when_the_one_before_is_answered() -> None:
+    owner = ScriptedOwner(echo=False)
+    owner.sock.incoming = [frame(b"request1")]
+    owner.run()
+    owner.refuse_next = True
+    owner.sock.incoming = [frame(b"request2")]
+    owner.run()
+    assert owner.requests == [b"request1"]
+    owner.refuse_next = False
+    owner.slots[0].complete([b"one"])
+    owner.run()
+    assert owner.requests == [b"request1", b"request2"]
+
+
+def test_unanswered_requests_are_bounded() -> None:
+    owner = ScriptedOwner(echo=False)
+    many = IN_FLIGHT_REQUESTS_MAX + 50
+    owner.sock.incoming = [b"".join(frame(b"request%04d" % i) for i in range(many))]
+    owner.run()
+    assert len(owner.requests) == IN_FLIGHT_REQUESTS_MAX
+    for slot in owner.slots:
+        slot.complete([b"."])
+    owner.run()
+    assert len(owner.requests) == many
+
+
+def test_a_slow_reader_gets_everything_and_is_not_read_meanwhile(tmp_path: Path) -> None:
+    file = OsDisk().open(tmp_path / "file", create=True)
+    content = bytes(range(256)) * 1024
+    file.append([content])
+    owner = ScriptedOwner(echo=False)
+    owner.sock.incoming = [frame(b"request1")]
+    owner.run()
+    small = FileRange(file, 100, 1000)
+    large = FileRange(file, 5, SENDFILE_BYTES_MIN + 1)
+    owner.slots[0].complete([b"head", small, b"middle", large, b"tail"])
+    expected = b"head" + content[100:1100] + b"middle" + content[5 : 5 + SENDFILE_BYTES_MIN + 1] + b"tail"
+    for room in (0, 1, 3, 1000, 7, 60_000, 1, 10_000):
+        owner.sock.room = room
+        owner.turn()
+    owner.sock.room = 1 << 30
+    owner.run()
+    assert bytes(owner.sock.sent) == expected
+    file.close()
+
+
+def test_a_file_that_is_shorter_than_promised_closes_the_connection(tmp_path: Path) -> None:
+    file = OsDisk().open(tmp_path / "file", create=True)
+    file.append([b"short"])
+    owner = ScriptedOwner(echo=False)
+    owner.sock.incoming = [frame(b"request1")]
+    owner.run()
+    owner.slots[0].complete([b"head", FileRange(file, 0, 100)])
+    owner.run()
+    assert owner.sock.closed
+    file.close()
+
+
+def test_half_closed_after_a_request_is_answered_then_closed() -> None:
+    owner = ScriptedOwner(echo=False)
+    owner.sock.incoming = [frame(b"request1"), b""]
+    owner.run()
+    owner.turn()
+    assert not owner.sock.closed
+    owner.slots[0].complete([b"answer"])
+    owner.run()
+    assert bytes(owner.sock.sent) == b"answer"
+    assert owner.sock.closed
+
+
+def test_a_hang_up_closes_a_connection_that_is_not_read() -> None:
+    owner = ScriptedOwner(echo=False)
+    owner.connection.barrier = True
+    owner.sock.incoming = [frame(b"request1")]
+    owner.run()
+    owner.connection.on_ready(HANG_UP)
+    assert owner.sock.closed
+    assert owner.frame_bytes == 0
+
+
+def test_a_late_frame_is_noticed_but_held_requests_are_not_late() -> None:
+    owner = ScriptedOwner()
+    owner.sock.incoming = [frame(b"12345678")[:9]]
+    owner.run()
+    assert owner.connection.frame_is_late(31.0, 30.0)
+    held = ScriptedOwner()
+    held.connection.barrier = True
+    held.sock.incoming = [frame(b"12345678")]
+    held.run()
+    assert not held.connection.frame_is_late(31.0, 30.0)
+
+
+def test_a_protocol_error_in_a_request_closes_this_connection() -> None:
+    owner = ScriptedOwner()
+
+    def refuse(*_: object) -> bool:
+        raise ProtocolError("no such thing")
+
+    owner.dispatch = refuse  # type: ignore[method-assign, assignment]
+    owner.sock.incoming = [frame(b"12345678")]
+    owner.run()
+    assert owner.sock.closed
