@@ -28,19 +28,8 @@ from mqd.controller.records import (
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NO_NODE, Decision, NodeId
 
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """The first operation of every controller: give an empty log its cluster id and features. Later ones change nothing."""
-
-    cluster_id: str
-    features: tuple[tuple[str, int], ...] = ()
-
-
-def decide_format(image: MetadataImage, op: Format, now: float) -> Decision[Record]:
-    """Raises INCONSISTENT_CLUSTER_ID when the log is another cluster's."""
-    _check_cluster(image.cluster_id or op.cluster_id, op.cluster_id)
-    return Decision(() if image.cluster_id else (FormatCluster(op.cluster_id, op.features),))
+FEATURES = (("mqd.metadata.version", 1),)
+"""What a new cluster starts with: the records of its log are those of this version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +45,18 @@ class Register:
 
 
 def decide_register(image: MetadataImage, op: Register, now: float) -> Decision[Record]:
-    """Reply: none; the broker epoch is in the image afterwards. The same registration again changes nothing."""
-    _check_cluster(image.cluster_id, op.cluster_id)
+    """Reply: none; the broker epoch is in the image afterwards. The same registration again changes nothing.
+
+    The first registration of all gives an empty log its cluster id. Raises INCONSISTENT_CLUSTER_ID for a stranger.
+    """
+    if image.cluster_id not in ("", op.cluster_id):
+        raise MqError(ErrorCode.INCONSISTENT_CLUSTER_ID, f"This cluster is {image.cluster_id}, the node belongs to {op.cluster_id}.")
+    formatting = () if image.cluster_id else (FormatCluster(op.cluster_id, FEATURES),)
     record = RegisterBroker(op.node_id, op.incarnation, op.host, op.port, op.rack)
     known = image.brokers.get(op.node_id)
     if known is not None and record == RegisterBroker(known.node_id, known.incarnation, known.host, known.port, known.rack):
         return Decision()
-    return Decision((record, *_leadership(image, _alive(image) - {op.node_id})))
-
-
-def _check_cluster(expected: str, given: str) -> None:
-    if expected != given:
-        raise MqError(ErrorCode.INCONSISTENT_CLUSTER_ID, f"This cluster is {expected}, the node belongs to {given}.")
+    return Decision((*formatting, record, *_leadership(image, _alive(image) - {op.node_id})))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +123,10 @@ def _alive(image: MetadataImage) -> set[NodeId]:
     return {broker.node_id for broker in image.alive_brokers()}
 
 
+_CHANGES_PER_RECORD = 1_000
+"""Small enough for one command, however many replicas a partition has."""
+
+
 def _leadership(image: MetadataImage, alive: set[NodeId]) -> list[Record]:
     """What must change so that every partition is led by an in-sync replica out of `alive`, or by nobody."""
     records: list[Record] = []
@@ -143,8 +136,8 @@ def _leadership(image: MetadataImage, alive: set[NodeId]) -> list[Record]:
             leader, isr = elect(partition, alive)
             if leader != partition.leader or isr != partition.isr:
                 changes.append(PartitionChange(index, leader, isr))
-        if changes:
-            records.append(ChangePartitions(topic.topic_id, tuple(changes)))
+        for start in range(0, len(changes), _CHANGES_PER_RECORD):
+            records.append(ChangePartitions(topic.topic_id, tuple(changes[start : start + _CHANGES_PER_RECORD])))
     return records
 
 

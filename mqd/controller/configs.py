@@ -8,14 +8,14 @@ Codes are Apache Kafka 4.3's: a bad value is INVALID_CONFIG for a topic and INVA
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from mqd.config import OPTIONS, NodeConfig, topic_options, validate_topic_config
+from mqd.config import NODE_OPTIONS, TOPIC_OPTIONS, NodeConfig, Source, Value, resolve_topic_option, validate_topic_configs
 from mqd.controller.image import NODE, TOPIC, MetadataImage
-from mqd.controller.records import Record, SetConfigs
+from mqd.controller.records import Record, SetConfigs, check_fits
 from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.options import OptionType, Status
@@ -85,6 +85,7 @@ def decide_alter_configs(image: MetadataImage, op: AlterConfigs, now: float) -> 
             if counts[number, name] > 1:
                 raise MqError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             record = _alter(image, op, resource)
+            check_fits(record)
         except MqError as error:
             results.append(ResourceAltered(number, name, error.code, error.message or None))
             continue
@@ -102,9 +103,7 @@ def _alter(image: MetadataImage, op: AlterConfigs, resource: ResourceChanges) ->
     wanted: dict[str, str | None] = {} if op.incremental else dict.fromkeys(present)
     for change in resource.changes:
         wanted[change.name] = _wanted(image, op, key, change)
-    for name, value in wanted.items():
-        if value is not None:
-            _validate(kind, name, value)
+    _validate(kind, present, wanted)
     changes = tuple((name, value) for name, value in sorted(wanted.items()) if present.get(name) != value)
     return SetConfigs(kind, resource.resource_name, changes)
 
@@ -152,42 +151,52 @@ def _wanted(image: MetadataImage, op: AlterConfigs, key: tuple[str, str], change
         return value
     if operation not in (Operation.APPEND, Operation.SUBTRACT):
         raise MqError(ErrorCode.INVALID_REQUEST, f"Unknown config operation {operation}")
-    option = OPTIONS.get(name)
+    option = (TOPIC_OPTIONS if key[0] == TOPIC else NODE_OPTIONS).get(name)
     if option is None or option.type is not OptionType.LIST:
         raise MqError(ErrorCode.INVALID_CONFIG, f"Can't {Operation(operation).name} to key {name} because its type is not LIST.")
-    elements = list(_current_list(image, op.config, key, name))
-    given = [element.strip() for element in value.split(",") if element.strip()]
+    elements = _current_list(image, op.config, key, name)
+    given = tuple(dict.fromkeys(element.strip() for element in value.split(",") if element.strip()))
     if operation == Operation.APPEND:
-        elements += [element for element in dict.fromkeys(given) if element not in elements]
-    else:
-        elements = [element for element in elements if element not in given]
-    return ",".join(elements)
+        return ",".join(elements + tuple(element for element in given if element not in elements))
+    return ",".join(element for element in elements if element not in given)
 
 
 def _current_list(image: MetadataImage, config: NodeConfig, key: tuple[str, str], name: str) -> tuple[str, ...]:
     """A list as it holds now: overridden, or by default."""
     overrides = image.configs.get(key, {})
-    if name in overrides:
-        value = OPTIONS[name].parse(overrides[name])
-    elif key[0] == TOPIC:
-        value = topic_options(config, overrides).get(name, ())
+    value: Value
+    if key[0] == TOPIC:
+        value = resolve_topic_option(name, config, overrides)[0].value
     else:
-        value = config.get(name, ())
+        value = NODE_OPTIONS[name].parse(overrides[name]) if name in overrides else config[name]
     return value if isinstance(value, tuple) else ()
 
 
-def _validate(kind: str, name: str, value: str) -> None:
+def _validate(kind: str, present: Mapping[str, str], wanted: Mapping[str, str | None]) -> None:
+    """The values that are set, each by itself; of a topic, all that it will have in relation too."""
     if kind == TOPIC:
-        validate_topic_config(name, value)
+        after = {**present, **wanted}
+        validate_topic_configs({name: value for name, value in after.items() if value is not None})
         return
-    option = OPTIONS.get(name)
-    if option is None or "node" not in option.scopes:
-        raise MqError(ErrorCode.INVALID_CONFIG, f"Unknown node config name: {name}")
-    if not option.dynamic:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{name}]")
-    if option.status is Status.REFUSED:
-        raise MqError(ErrorCode.INVALID_CONFIG, f"{name} cannot be set: {option.note}")
-    try:
-        option.parse(value)
-    except ValueError as error:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"Invalid value {value} for configuration {name}: {error}") from error
+    for name, value in wanted.items():
+        if value is None:
+            continue
+        option = NODE_OPTIONS.get(name)
+        if option is None:
+            raise MqError(ErrorCode.INVALID_CONFIG, f"Unknown node config name: {name}")
+        if not option.dynamic:
+            raise MqError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{name}]")
+        try:
+            parsed = option.parse(value)
+        except ValueError as error:
+            raise MqError(ErrorCode.INVALID_REQUEST, f"Invalid value {value} for configuration {name}: {error}") from error
+        if option.status is Status.REFUSED and parsed != option.default:
+            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is refused: {option.note}")
+
+
+def effective_node_config(config: NodeConfig, image: MetadataImage, node_id: NodeId) -> NodeConfig:
+    """What holds on a node: its own dynamic options, then those of every node, then what it was started with."""
+    dynamic = {**image.node_configs(None), **image.node_configs(node_id)}
+    if not dynamic:
+        return config
+    return config.replaced({name: NODE_OPTIONS[name].parse(text) for name, text in dynamic.items()}, Source.DYNAMIC)

@@ -25,10 +25,10 @@ class AllocateProducerIds:
 
 
 class ProducerIdBlock(NamedTuple):
-    """Ids first .. first + count - 1."""
+    """Ids first .. first + length - 1."""
 
     first: int
-    count: int
+    length: int
 
 
 def decide_allocate_producer_ids(image: MetadataImage, op: AllocateProducerIds, now: float) -> Decision[Record]:

@@ -188,20 +188,27 @@ def decode_command(data: bytes) -> Command:
     return Command(base_index, records)
 
 
+def check_fits(record: Record) -> None:
+    """Raise POLICY_VIOLATION when one record alone is too large for a command. For decisions whose size a client chose."""
+    try:
+        encode_command(Command(_INDEX_LARGEST, (record,)))
+    except CommandTooLarge as error:
+        raise MqError(
+            ErrorCode.POLICY_VIOLATION,
+            f"one metadata record holds at most {RAFT_COMMAND_BYTES_MAX} bytes, this change needs {error}; "
+            "use fewer partitions, a regular assignment or shorter config values",
+        ) from error
+
+
 def split_records(records: Sequence[Record]) -> list[tuple[Record, ...]]:
-    """Cut into runs that each fit one command, in order. Raises MqError(POLICY_VIOLATION) if one record alone does not.
+    """Cut into runs that each fit one command, in order. Each record fits (check_fits).
 
     Most decisions fit as they are. A record is atomic, so a prefix of the runs is always a sound state.
     """
     try:
         encode_command(Command(_INDEX_LARGEST, tuple(records)))
-    except CommandTooLarge as error:
-        if len(records) == 1:
-            raise MqError(
-                ErrorCode.POLICY_VIOLATION,
-                f"one metadata record holds at most {RAFT_COMMAND_BYTES_MAX} bytes, this change needs {error}; "
-                "use fewer partitions, a regular assignment or shorter config values",
-            ) from error
+    except CommandTooLarge:
+        assert len(records) > 1, type(records[0])
         middle = len(records) // 2
         return split_records(records[:middle]) + split_records(records[middle:])
     return [tuple(records)]

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from mqd.config import validate_topic_config
+from mqd.config import validate_topic_configs
 from mqd.controller.image import MetadataImage, TopicImage
 from mqd.controller.placement import check_replication_factor, default_replication_factor, place
-from mqd.controller.records import AddPartitions, CreateTopic, DeleteTopic, Placement, Record
+from mqd.controller.records import AddPartitions, CreateTopic, DeleteTopic, Placement, Record, check_fits
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import PARTITIONS_PER_REQUEST_MAX, TOPIC_NAME_CHARS_MAX
 from mqd.types import NO_NODE, ZERO_UUID, Decision, NodeId
@@ -95,6 +95,7 @@ def decide_create_topics(image: MetadataImage, op: CreateTopics, now: float) -> 
             if total > PARTITIONS_PER_REQUEST_MAX:
                 raise MqError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
             record = _create_topic(image, op, topic)
+            check_fits(record)
         except MqError as error:
             results[topic.name] = TopicCreated(topic.name, error_code=error.code, error_message=error.message)
             continue
@@ -140,16 +141,13 @@ def _create_topic(image: MetadataImage, op: CreateTopics, topic: NewTopic) -> Cr
     return CreateTopic(topic.name, topic.topic_id, _placements(image, replica_lists), configs)
 
 
-def _checked_configs(configs: Iterable[tuple[str, str | None]]) -> tuple[tuple[str, str], ...]:
+def _checked_configs(configs: tuple[tuple[str, str | None], ...]) -> tuple[tuple[str, str], ...]:
     """The last value of a name counts. Raises INVALID_CONFIG for a null, an unknown name or a bad value."""
-    checked: dict[str, str] = {}
     nulls = sorted(name for name, value in configs if value is None)
     if nulls:
         raise MqError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}")
-    for name, value in configs:
-        assert value is not None
-        validate_topic_config(name, value)
-        checked[name] = value
+    checked = {name: value for name, value in configs if value is not None}
+    validate_topic_configs(checked)
     return tuple(sorted(checked.items()))
 
 
@@ -280,7 +278,7 @@ class MorePartitions(NamedTuple):
     """One wish of CreatePartitions: the new total. `assignments` are those of the added partitions, None = place them."""
 
     name: str
-    count: int
+    total: int
     assignments: tuple[tuple[NodeId, ...], ...] | None = None
 
 
@@ -311,6 +309,7 @@ def decide_create_partitions(image: MetadataImage, op: CreatePartitions, now: fl
             if counts[wish.name] > 1:
                 raise MqError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             record = _add_partitions(image, wish, room)
+            check_fits(record)
         except MqError as error:
             results[wish.name] = TopicGrown(wish.name, error.code, error.message or None)
             continue
@@ -325,14 +324,14 @@ def _add_partitions(image: MetadataImage, wish: MorePartitions, room: int) -> Ad
     if topic is None:
         raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     present = len(topic.partitions)
-    if wish.count == present:
+    if wish.total == present:
         raise MqError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
-    if wish.count < present:
+    if wish.total < present:
         raise MqError(
             ErrorCode.INVALID_PARTITIONS,
-            f"The topic {wish.name} currently has {present} partition(s); {wish.count} would not be an increase.",
+            f"The topic {wish.name} currently has {present} partition(s); {wish.total} would not be an increase.",
         )
-    added = wish.count - present
+    added = wish.total - present
     if added > room:
         raise MqError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
     factor = len(topic.partitions[0].replicas)

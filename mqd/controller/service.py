@@ -1,0 +1,425 @@
+"""The controller: the one writer of the metadata, on whichever node leads the quorum; and this node as its client.
+
+Operations are taken one at a time: decide on the committed image, propose, wait until the command is durable and applied
+here, answer. A command takes effect only on the image that its decider saw (image.py), so an operation that was cancelled,
+or whose outcome nobody learned, or that a deposed controller still had in flight, is harmless: whatever comes after it is
+decided again. A decision too large for one command becomes several; each record holds as a whole.
+
+On every node `run` registers the node as a broker, sends heartbeats, and, while it is the controller, fences the silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID
+
+import trio
+import trio.lowlevel
+
+from mqd.config import NodeConfig
+from mqd.controller.brokers import (
+    ExpireSessions,
+    Heartbeat,
+    HeartbeatReply,
+    Register,
+    Sessions,
+    decide_expire,
+    decide_heartbeat,
+    decide_register,
+)
+from mqd.controller.configs import AlterConfigs, decide_alter_configs
+from mqd.controller.image import MetadataImage, MetadataMachine, Subscriber
+from mqd.controller.producer_ids import AllocateProducerIds, ProducerIdBlock, decide_allocate_producer_ids
+from mqd.controller.records import Command, Record, encode_command, split_records
+from mqd.controller.topics import (
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    decide_create_partitions,
+    decide_create_topics,
+    decide_delete_topics,
+)
+from mqd.errors import ErrorCode, MqError
+from mqd.io.clock import Clock
+from mqd.io.entropy import Entropy
+from mqd.raft.machine import NotLeader, OutcomeUnknown, RaftStatus
+from mqd.types import Decision, NodeId
+
+Operation = (
+    Register
+    | Heartbeat
+    | ExpireSessions
+    | CreateTopics
+    | DeleteTopics
+    | CreatePartitions
+    | AlterConfigs
+    | AllocateProducerIds
+)
+
+_DECIDE: dict[type, Callable[[MetadataImage, Any, float], Decision[Record]]] = {
+    Register: decide_register,
+    Heartbeat: decide_heartbeat,
+    ExpireSessions: decide_expire,
+    CreateTopics: decide_create_topics,
+    DeleteTopics: decide_delete_topics,
+    CreatePartitions: decide_create_partitions,
+    AlterConfigs: decide_alter_configs,
+    AllocateProducerIds: decide_allocate_producer_ids,
+}
+
+Forward = Callable[[NodeId, str, int, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""(controller's node id, API name, version, request) -> response, over the peer listener. OSError when it cannot be reached."""
+
+_DECISIONS_MAX = 5
+"""Times that an operation is decided afresh because another command came between; one or two in real life."""
+_LEADER_POLL_S = 0.005
+_LEADER_POLL_MAX_S = 0.1
+_PAUSED_AFTER_S = 1.0
+"""A watch that wakes up this late was not running: heartbeats are waiting unread, so nobody is called silent."""
+_OWN_REQUEST_TIMEOUT_S = 5.0
+
+
+class Quorum(Protocol):
+    """What is asked of RaftService."""
+
+    async def propose(self, command: bytes) -> int:
+        """Index of the command once it is durable, committed and applied here. Raises NotLeader or OutcomeUnknown."""
+        ...
+
+    def status(self) -> RaftStatus: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """Where clients reach this node, as it tells them."""
+
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerStatistics:
+    """Counts since the start of this process, and sizes now."""
+
+    operations: int
+    commands: int
+    decided_again: int
+    topics: int
+    partitions: int
+    brokers: int
+    brokers_fenced: int
+    metadata_index: int
+
+
+class ControllerService:
+    """See the head of the file. `submit` is for whoever is on the controller's node; `at_controller` is for all."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        cluster_id: str,
+        address: BrokerAddress,
+        quorum: Quorum,
+        machine: MetadataMachine,
+        clock: Clock,
+        entropy: Entropy,
+        config: NodeConfig,
+        forward: Forward,
+    ) -> None:
+        self.node_id = node_id
+        self.incarnation: UUID = entropy.uuid()
+        self._cluster_id = cluster_id
+        self._address = address
+        self._quorum = quorum
+        self._machine = machine
+        self._clock = clock
+        self._forward = forward
+        self._heartbeat_s = config.integer("broker.heartbeat.interval.ms") / 1000
+        self._sessions = Sessions(config.integer("broker.session.timeout.ms") / 1000)
+        self._one_at_a_time = trio.Lock()
+        self._producer_ids = range(0)
+        self._producer_ids_lock = trio.Lock()
+        self._leaving = False
+        self._operations = self._commands = self._decided_again = 0
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._machine.image
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call `subscriber(delta, image)` on this node after each change of the metadata; it must not block."""
+        self._machine.subscribe(subscriber)
+
+    @property
+    def controller_id(self) -> NodeId | None:
+        """The node that decides, as far as this one knows."""
+        leader_id = self._quorum.status().leader_id
+        return None if leader_id is None else NodeId(leader_id)
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether `submit` may succeed here: this node leads, and has applied whatever its predecessors committed."""
+        return self._quorum.status().ready
+
+    def statistics(self) -> ControllerStatistics:
+        image = self.image
+        return ControllerStatistics(
+            operations=self._operations,
+            commands=self._commands,
+            decided_again=self._decided_again,
+            topics=len(image.topics),
+            partitions=sum(len(topic.partitions) for topic in image.topics.values()),
+            brokers=len(image.brokers),
+            brokers_fenced=sum(broker.fenced for broker in image.brokers.values()),
+            metadata_index=image.index,
+        )
+
+    # -- operations
+
+    async def submit(self, op: Operation) -> Any:
+        """Decide and commit here; the decision's reply.
+
+        Raises MqError: NOT_CONTROLLER (nothing happened, or nothing that another try would not see), REQUEST_TIMED_OUT (it
+        may have happened or may yet), or the decision's own refusal. Cancelled while it waits, it may still happen.
+        """
+        decide = _DECIDE[type(op)]
+        self._operations += 1
+        async with self._one_at_a_time:
+            for _ in range(_DECISIONS_MAX):
+                if not self.is_controller:
+                    raise self._not_controller()
+                decision = decide(self.image, op, self._clock.monotonic())
+                if not decision.records or await self._commit(decision.records):
+                    return decision.reply
+                self._decided_again += 1
+        raise self._not_controller()
+
+    async def _commit(self, records: tuple[Record, ...]) -> bool:
+        """Whether all of it took effect; False when another command came first."""
+        try:
+            for run in split_records(records):
+                command = encode_command(Command(self.image.index, run))
+                index = await self._quorum.propose(command)
+                if not self._machine.took_effect(index):
+                    return False
+                self._commands += 1
+        except NotLeader as error:
+            raise self._not_controller() from error
+        except OutcomeUnknown as error:
+            raise MqError(ErrorCode.REQUEST_TIMED_OUT, "The controller changed or was too slow; the change may have happened.") from error
+        return True
+
+    def _not_controller(self) -> MqError:
+        controller_id = self.controller_id
+        known = "unknown" if controller_id is None else f"node {controller_id}"
+        return MqError(ErrorCode.NOT_CONTROLLER, f"The active controller appears to be {known}.")
+
+    async def at_controller(
+        self,
+        here: Callable[[], Awaitable[Mapping[str, Any]]],
+        api_name: str,
+        version: int,
+        request: Mapping[str, Any],
+        *,
+        timeout: float,
+    ) -> Mapping[str, Any]:
+        """The response to `request` from the controller: made by `here` when that is this node, else by a forward.
+
+        While there is no controller, or the one known is none any more or cannot be reached, wait and try again until
+        `timeout` seconds have passed; then raise REQUEST_TIMED_OUT: as with every time-out, it may have happened.
+        """
+        pause = _LEADER_POLL_S
+        with trio.move_on_after(max(0.0, timeout)):
+            while True:
+                status = self._quorum.status()
+                try:
+                    if status.ready:
+                        return await here()
+                    if status.leader_id not in (None, self.node_id):
+                        response = await self._forward(NodeId(status.leader_id), api_name, version, request)
+                        if not _names_not_controller(response):
+                            return response
+                except OSError:
+                    pass
+                except MqError as error:
+                    if error.code is not ErrorCode.NOT_CONTROLLER:
+                        raise
+                await trio.sleep(pause)
+                pause = min(2 * pause, _LEADER_POLL_MAX_S)
+        raise MqError(ErrorCode.REQUEST_TIMED_OUT, "No controller answered in time.")
+
+    async def register(self, op: Register) -> int:
+        """On the controller: register a broker; its epoch."""
+        await self.submit(op)
+        broker = self.image.brokers[op.node_id]
+        if broker.incarnation != op.incarnation:
+            raise MqError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, f"Another process registered as broker {op.node_id} meanwhile.")
+        self._sessions.touch(op.node_id, self._clock.monotonic())
+        return broker.epoch
+
+    async def heartbeat(self, op: Heartbeat) -> HeartbeatReply:
+        """On the controller: note that a broker lives, and fence or unfence it when that is due."""
+        if not self.is_controller:
+            raise self._not_controller()
+        now = self._clock.monotonic()
+        decision = decide_heartbeat(self.image, op, now)
+        self._sessions.touch(op.node_id, now)
+        reply = decision.reply if not decision.records else await self.submit(op)
+        assert isinstance(reply, HeartbeatReply)
+        return reply
+
+    # -- producer ids
+
+    async def next_producer_id(self) -> int:
+        """An id that no producer of this cluster had or will have. Waits for the controller once in a block."""
+        async with self._producer_ids_lock:
+            if not self._producer_ids:
+                first, length = await self.allocate_producer_ids()
+                self._producer_ids = range(first, first + length)
+            producer_id = self._producer_ids[0]
+            self._producer_ids = self._producer_ids[1:]
+            return producer_id
+
+    async def allocate_producer_ids(self) -> ProducerIdBlock:
+        """A fresh block for this node. Raises COORDINATOR_LOAD_IN_PROGRESS, which clients retry, when it cannot be had now."""
+        broker = self.image.brokers.get(self.node_id)
+        request = {"broker_id": self.node_id, "broker_epoch": -1 if broker is None else broker.epoch}
+
+        async def here() -> Mapping[str, Any]:
+            block = await self.submit(AllocateProducerIds(self.node_id, request["broker_epoch"]))
+            return {"error_code": 0, "producer_id_start": block.first, "producer_id_len": block.length}
+
+        try:
+            response = await self.at_controller(here, "allocate_producer_ids", 0, request, timeout=_OWN_REQUEST_TIMEOUT_S)
+        except MqError as error:
+            raise MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"No producer ids: {error}") from error
+        if response["error_code"]:
+            raise MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"No producer ids: error {response['error_code']}")
+        return ProducerIdBlock(response["producer_id_start"], response["producer_id_len"])
+
+    # -- this node as a broker
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Register and keep alive; `started` once this node is unfenced. Ends when it is cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_sessions)
+            epoch = await self._register_self()
+            while not self.image.is_alive(self.node_id):
+                if not await self._beat(epoch):
+                    epoch = await self._register_self()
+                await trio.lowlevel.checkpoint()
+            task_status.started()
+            while True:
+                await trio.sleep(self._heartbeat_s)
+                if not self._leaving and not await self._beat(epoch):
+                    epoch = await self._register_self()
+
+    async def leave(self, *, timeout: float) -> None:
+        """A clean stop: hand over leadership of what this node leads. Quiet when nobody hears it in `timeout` seconds."""
+        self._leaving = True
+        broker = self.image.brokers.get(self.node_id)
+        if broker is None or broker.fenced or broker.incarnation != self.incarnation:
+            return
+        with trio.move_on_after(timeout):
+            try:
+                await self._send_heartbeat(broker.epoch, want_shut_down=True, timeout=timeout)
+            except MqError:
+                pass
+
+    async def _register_self(self) -> int:
+        """The epoch of this node's registration, sooner or later."""
+        address = self._address
+        op = Register(self.node_id, self._cluster_id, self.incarnation, address.host, address.port, address.rack)
+        request = {
+            "broker_id": self.node_id,
+            "cluster_id": self._cluster_id,
+            "incarnation_id": self.incarnation,
+            "listeners": [{"name": "PLAINTEXT", "host": address.host, "port": address.port, "security_protocol": 0}],
+            "rack": address.rack,
+        }
+
+        async def here() -> Mapping[str, Any]:
+            return {"error_code": 0, "broker_epoch": await self.register(op)}
+
+        while True:
+            try:
+                response = await self.at_controller(here, "broker_registration", 4, request, timeout=_OWN_REQUEST_TIMEOUT_S)
+            except MqError as error:
+                if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                    raise
+                continue
+            if response["error_code"] == 0:
+                epoch = response["broker_epoch"]
+                assert isinstance(epoch, int)
+                return epoch
+            code = ErrorCode(response["error_code"])
+            if not code.retriable:
+                raise MqError(code, f"The controller refuses to register node {self.node_id}.")
+            await trio.sleep(self._heartbeat_s)
+
+    async def _beat(self, epoch: int) -> bool:
+        """One heartbeat, waited for until it is answered or the next is due. False: register again.
+
+        A fenced answer is followed at once by another beat: the node was only waiting to apply its own registration.
+        """
+        while True:
+            try:
+                response = await self._send_heartbeat(epoch, want_shut_down=False, timeout=self._heartbeat_s)
+            except MqError as error:
+                return error.code is ErrorCode.REQUEST_TIMED_OUT
+            if response["error_code"] in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+                return False
+            if response["error_code"] or not response["is_fenced"]:
+                return True
+            await trio.sleep(_LEADER_POLL_S)
+
+    async def _send_heartbeat(self, epoch: int, *, want_shut_down: bool, timeout: float) -> Mapping[str, Any]:
+        op = Heartbeat(self.node_id, epoch, self.image.index, want_shut_down=want_shut_down)
+        request = {
+            "broker_id": self.node_id,
+            "broker_epoch": epoch,
+            "current_metadata_offset": op.metadata_index,
+            "want_fence": False,
+            "want_shut_down": want_shut_down,
+        }
+
+        async def here() -> Mapping[str, Any]:
+            reply = await self.heartbeat(op)
+            return {"error_code": 0, "is_fenced": reply.fenced}
+
+        return await self.at_controller(here, "broker_heartbeat", 1, request, timeout=timeout)
+
+    async def _watch_sessions(self) -> None:
+        """While this node is the controller: fence the brokers that were silent for a session."""
+        term = None
+        last = self._clock.monotonic()
+        while True:
+            await trio.sleep(self._heartbeat_s)
+            now = self._clock.monotonic()
+            paused = now - last > self._heartbeat_s + _PAUSED_AFTER_S
+            last = now
+            status = self._quorum.status()
+            if not status.ready:
+                term = None
+                continue
+            if paused or term != status.term:
+                term = status.term
+                self._sessions.restart(self.image, now)
+            if not self._leaving:
+                self._sessions.touch(self.node_id, now)  # this very line shows that it lives
+            silent = self._sessions.silent(self.image, now)
+            if silent:
+                try:
+                    await self.submit(ExpireSessions(silent))
+                except MqError:
+                    pass  # not the controller any more, or it was slow: the next round sees
+
+
+def _names_not_controller(response: Mapping[str, Any]) -> bool:
+    """Whether the peer refused the whole request because it is no longer the controller."""
+    rows = [response, *(row for key in ("topics", "responses", "results") for row in response.get(key) or ())]
+    return any(row.get("error_code") == ErrorCode.NOT_CONTROLLER for row in rows)
