@@ -1,0 +1,260 @@
+"""Where records wait until they are sent: batches by partition, their sequences, and what happened to them. Pure.
+
+Order: the batches of a partition are a queue, and only its head is ever in flight, so a batch that is sent again
+overtakes nothing. Invariants: `buffered_bytes` is the sum over all queued batches; a batch in flight is the head of
+its queue; sequences of a partition are dense over the batches that were not refused (KIP-98).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from mqd.client.errors import ClientError
+from mqd.protocol.batch import Codec, Record, build_batch
+from mqd.types import NO_EPOCH, NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
+
+RECORD_OVERHEAD_BYTES = 20
+"""Lengths, deltas and attributes of one record, estimated from above for records below 1 MiB."""
+BATCH_OVERHEAD_BYTES = 61
+_SEQUENCE_MASK = 0x7FFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a batch: the offset of its first record, or an error. `base_offset` is -1 where the peer does not say (acks=0)."""
+
+    base_offset: int = NO_OFFSET
+    log_append_time_ms: int = NO_TIMESTAMP
+    error: ClientError | None = None
+
+
+class Batch:
+    """Records of one partition that travel together."""
+
+    __slots__ = (
+        "attempts", "base_sequence", "created", "expires", "halves", "last_error", "maybe_appended", "outcome", "producer_epoch",
+        "producer_id", "records", "retry_at", "sealed", "size_estimate", "tp",
+    )  # fmt: skip
+
+    def __init__(self, tp: TopicPartition, *, created: float, expires: float) -> None:
+        self.tp = tp
+        self.created = created
+        self.expires = expires
+        self.records: list[Record] = []
+        self.size_estimate = BATCH_OVERHEAD_BYTES
+        self.attempts = 0
+        self.retry_at = 0.0
+        self.maybe_appended = False
+        """An attempt ended without an answer: the peer may have the records."""
+        self.sealed: bytearray | None = None
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_EPOCH
+        self.base_sequence = -1
+        self.last_error: ClientError | None = None
+        self.outcome: Outcome | None = None
+        self.halves: tuple[Batch, Batch] | None = None
+        """Set when the peer found it too large: its records went on in two."""
+
+    def locate(self, index: int) -> tuple[Batch, int]:
+        """The batch in which record `index` travels now, and its place there."""
+        batch = self
+        while batch.halves is not None:
+            left, right = batch.halves
+            batch, index = (left, index) if index < len(left.records) else (right, index - len(left.records))
+        return batch, index
+
+
+def record_bytes(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> int:
+    """What a record takes in a batch before compression, estimated from above."""
+    size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+    for name, content in headers:
+        size += 10 + 4 * len(name) + len(content or b"")
+    return size
+
+
+class Sequences:
+    """The producer id and the next sequence of each partition. With no id, batches go out without sequences."""
+
+    def __init__(self) -> None:
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_EPOCH
+        self._next: dict[TopicPartition, int] = {}
+
+    def restart(self, producer_id: int, producer_epoch: int) -> None:
+        """A new id, or the same id with a higher epoch: every partition counts from 0 again."""
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self._next.clear()
+
+    def seal(self, batch: Batch, codec: Codec) -> bytearray:
+        """The bytes of the batch, with its sequence taken at the first call; the same bytes at every later one."""
+        if batch.sealed is None:
+            if self.producer_id != NO_PRODUCER_ID:
+                batch.producer_id, batch.producer_epoch = self.producer_id, self.producer_epoch
+                batch.base_sequence = self._next.get(batch.tp, 0)
+                self._next[batch.tp] = (batch.base_sequence + len(batch.records)) & _SEQUENCE_MASK
+            batch.sealed = build_batch(
+                batch.records,
+                codec=codec,
+                producer_id=batch.producer_id,
+                producer_epoch=batch.producer_epoch,
+                base_sequence=batch.base_sequence,
+            )
+        return batch.sealed
+
+    def give_back(self, batch: Batch) -> None:
+        """The peer has none of the batch: its sequences are used again, and it is sealed anew if it goes out again."""
+        assert not batch.maybe_appended
+        same = (batch.producer_id, batch.producer_epoch) == (self.producer_id, self.producer_epoch)
+        if batch.base_sequence >= 0 and same:
+            self._next[batch.tp] = batch.base_sequence
+        batch.sealed = None
+        batch.base_sequence = -1
+
+
+class Accumulator:
+    """The queues of one producer. Time comes in as seconds on one monotonic scale."""
+
+    def __init__(self, *, batch_bytes: int, request_bytes: int, buffer_bytes_max: int, linger_s: float, delivery_timeout_s: float) -> None:
+        assert 0 < batch_bytes <= request_bytes <= buffer_bytes_max
+        self.buffered_bytes = 0
+        self.in_flight: set[TopicPartition] = set()
+        self._batch_bytes = batch_bytes
+        self._request_bytes = request_bytes
+        self._buffer_bytes_max = buffer_bytes_max
+        self._linger_s = linger_s
+        self._delivery_timeout_s = delivery_timeout_s
+        self._queues: dict[TopicPartition, deque[Batch]] = {}
+
+    def __len__(self) -> int:
+        """Batches that have no outcome yet."""
+        return sum(map(len, self._queues.values()))
+
+    def has_room(self, size: int) -> bool:
+        """Whether a record of `size` bytes may be appended; a record larger than the whole buffer may, when it is alone."""
+        return not self.buffered_bytes or self.buffered_bytes + size <= self._buffer_bytes_max
+
+    def append(self, tp: TopicPartition, record: Record, size: int, now: float) -> tuple[Batch, int]:
+        """Queue a record; returns its batch and its place in it."""
+        queue = self._queues.setdefault(tp, deque())
+        batch = queue[-1] if queue else None
+        if batch is None or batch.sealed is not None or batch.attempts or batch.size_estimate + size > self._batch_bytes:
+            batch = Batch(tp, created=now, expires=now + self._delivery_timeout_s)
+            queue.append(batch)
+            self.buffered_bytes += batch.size_estimate
+        batch.records.append(record)
+        batch.size_estimate += size
+        self.buffered_bytes += size
+        return batch, len(batch.records) - 1
+
+    def drain(
+        self, now: float, leader_of: Callable[[TopicPartition], int | None], *, flush: bool = False, doubtful_only: bool = False
+    ) -> tuple[dict[int, list[Batch]], set[str]]:
+        """What to send now: node id -> batches, at most one request each; and the topics that miss a leader.
+
+        The batches returned count as in flight until `complete`, `retry` or `split`. A batch waits for company
+        (linger) only while nothing is in flight to its partition and there is room: waiting longer gains nothing.
+        `doubtful_only` sends again what may have arrived, and nothing new.
+        """
+        ready: dict[int, list[Batch]] = {}
+        sizes: dict[int, int] = {}
+        leaderless: set[str] = set()
+        hurry = flush or self.buffered_bytes * 2 > self._buffer_bytes_max
+        for tp, queue in self._queues.items():
+            if tp in self.in_flight or not queue or not self._is_due(queue, now, hurry):
+                continue
+            if doubtful_only and not queue[0].maybe_appended:
+                continue
+            node_id = leader_of(tp)
+            if node_id is None:
+                leaderless.add(tp.topic)
+                continue
+            batch = queue[0]
+            size = sizes.get(node_id, 0) + batch.size_estimate
+            if node_id in sizes and size > self._request_bytes:
+                continue
+            sizes[node_id] = size
+            ready.setdefault(node_id, []).append(batch)
+            self.in_flight.add(tp)
+        return ready, leaderless
+
+    def _is_due(self, queue: deque[Batch], now: float, hurry: bool) -> bool:
+        head = queue[0]
+        if head.attempts:
+            return now >= head.retry_at
+        return hurry or len(queue) > 1 or head.size_estimate >= self._batch_bytes or now >= head.created + self._linger_s
+
+    def is_settled(self) -> bool:
+        """Whether no batch is in flight and none may have arrived without our knowing."""
+        return not self.in_flight and not any(queue[0].maybe_appended for queue in self._queues.values() if queue)
+
+    def heads(self) -> list[Batch]:
+        """The first batch of every queue: the only ones that may have been sealed."""
+        return [queue[0] for queue in self._queues.values() if queue]
+
+    def next_deadline(self, now: float) -> float:
+        """When `drain` or `expire` may have something new to say; infinity when only an event can bring that."""
+        soonest = float("inf")
+        for tp, queue in self._queues.items():
+            if tp in self.in_flight or not queue:
+                continue
+            head = queue[0]
+            due = head.retry_at if head.attempts else head.created + self._linger_s
+            soonest = min(soonest, head.expires, due if due > now else float("inf"))
+        return soonest
+
+    def expire(self, now: float) -> list[Batch]:
+        """Batches whose time is over and that are not in flight; they are out of the queues, without an outcome yet."""
+        gone: list[Batch] = []
+        for tp, queue in self._queues.items():
+            while queue and tp not in self.in_flight and now >= queue[0].expires:
+                gone.append(queue.popleft())
+                self.buffered_bytes -= gone[-1].size_estimate
+        return gone
+
+    def complete(self, batch: Batch) -> None:
+        """The head has its outcome."""
+        queue = self._queues[batch.tp]
+        assert queue[0] is batch and batch.tp in self.in_flight
+        queue.popleft()
+        self.in_flight.discard(batch.tp)
+        self.buffered_bytes -= batch.size_estimate
+        assert self.buffered_bytes >= 0
+        if not queue:
+            del self._queues[batch.tp]
+
+    def retry(self, batch: Batch, *, at: float, error: ClientError) -> None:
+        """The head goes out again, not before `at`."""
+        assert self._queues[batch.tp][0] is batch and batch.tp in self.in_flight
+        batch.attempts += 1
+        batch.retry_at = at
+        batch.last_error = error
+        self.in_flight.discard(batch.tp)
+
+    def split(self, batch: Batch) -> None:
+        """The head was too large: two halves take its place. Its sequences have been given back."""
+        assert len(batch.records) > 1 and batch.sealed is None
+        queue = self._queues[batch.tp]
+        assert queue[0] is batch and batch.tp in self.in_flight
+        middle = len(batch.records) // 2
+        halves = []
+        for records in (batch.records[:middle], batch.records[middle:]):
+            half = Batch(batch.tp, created=batch.created, expires=batch.expires)
+            half.records = records
+            half.size_estimate += sum(record_bytes(each.key, each.value, each.headers) for each in records)
+            half.attempts = 1  # nothing is added to it, and it does not linger
+            halves.append(half)
+        queue.popleft()
+        queue.extendleft(reversed(halves))
+        self.buffered_bytes += sum(half.size_estimate for half in halves) - batch.size_estimate
+        self.in_flight.discard(batch.tp)
+        batch.halves = (halves[0], halves[1])
+
+    def abandon(self) -> Iterable[Batch]:
+        """Every batch that has no outcome; the queues are empty afterwards."""
+        left = [batch for queue in self._queues.values() for batch in queue]
+        self._queues.clear()
+        self.in_flight.clear()
+        self.buffered_bytes = 0
+        return left

@@ -1,0 +1,313 @@
+"""A client of a cluster: its connections, its view of who leads what, and the patience with which it asks again.
+
+`connect` opens one for the length of a block; producers, consumers and Admin borrow it. Connections are made when
+first needed, one for each address, and dropped when they break. Waiting is bounded everywhere: a request by
+`request_timeout_s`, a retried call by its deadline.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import trio
+
+from mqd.client.backoff import backoff_s
+from mqd.client.errors import ClientError, DeadlineExceeded, PeerUnreachable, error_from_wire
+from mqd.client.metadata import BrokerInfo, ClusterView, TopicInfo
+from mqd.client.peer import PeerConnection, owned_nursery, start_peer
+from mqd.errors import ErrorCode, MqError
+from mqd.io.entropy import Entropy, RandomEntropy
+from mqd.io.net import Network, OsNetwork
+from mqd.protocol.apis import by_key
+from mqd.protocol.schema import Api
+from mqd.types import TopicPartition
+
+ResultT = TypeVar("ResultT")
+
+DEFAULT_PORT = 9092
+_METADATA = 3
+
+
+def api(key: int) -> Api:
+    """The declaration of an API that this client needs."""
+    found = by_key(key)
+    assert found is not None, key
+    return found
+
+
+def parse_bootstrap(text: str) -> list[tuple[str, int]]:
+    """`"host:port,host,[::1]:port"` as addresses. Raises ClientError(INVALID_REQUEST) that quotes the bad part."""
+    addresses = []
+    remedy = "write host:port, for example 127.0.0.1:9092"
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        host, separator, port = part.rpartition(":")
+        if not separator or part.endswith("]"):
+            host, port = part, str(DEFAULT_PORT)
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ClientError(ErrorCode.INVALID_REQUEST, f"{part!r} is not an address", remedy=remedy)
+        addresses.append((host, int(port)))
+    if not addresses:
+        raise ClientError(ErrorCode.INVALID_REQUEST, "no bootstrap address is given", remedy=remedy)
+    return addresses
+
+
+class ClusterClient:
+    """Requests to any node, to a given node, to the controller or to a partition's leader. Made by `connect`."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[tuple[str, int]],
+        nursery: trio.Nursery,
+        *,
+        network: Network,
+        entropy: Entropy,
+        client_id: str,
+        request_timeout_s: float,
+    ) -> None:
+        assert bootstrap
+        self.view = ClusterView()
+        self.client_id = client_id
+        self.request_timeout_s = request_timeout_s
+        self.entropy = entropy
+        self._bootstrap = list(bootstrap)
+        self._nursery = nursery
+        self._network = network
+        self._connections: dict[tuple[str, int, str], PeerConnection] = {}
+        self._opening: dict[tuple[str, int, str], trio.Lock] = {}
+        self._refreshing = trio.Lock()
+
+    # -- connections
+
+    async def connection_to(self, address: tuple[str, int], *, purpose: str = "") -> PeerConnection:
+        """The live connection to an address, made now if there is none. Raises PeerUnreachable.
+
+        Answers come in order, so whoever parks requests at the peer (a fetch that waits for data) takes a `purpose`
+        of its own, and with it a connection of its own.
+        """
+        place = (*address, purpose)
+        found = self._live(place)
+        if found is not None:
+            return found
+        async with self._opening.setdefault(place, trio.Lock()):
+            found = self._live(place)
+            if found is None:
+                host, port = address
+                found = await start_peer(
+                    self._nursery, self._network, host, port, client_id=self.client_id, timeout_s=self.request_timeout_s
+                )
+                self._connections[place] = found
+            return found
+
+    def close_connections(self, purpose: str) -> None:
+        """Close the connections that were opened for `purpose`."""
+        for place in [place for place in self._connections if place[2] == purpose]:
+            self._connections.pop(place).close()
+            self._opening.pop(place, None)
+
+    def _live(self, place: tuple[str, int, str]) -> PeerConnection | None:
+        found = self._connections.get(place)
+        if found is not None and found.failure is not None:
+            del self._connections[place]
+            return None
+        return found
+
+    async def any_connection(self) -> PeerConnection:
+        """A live connection if there is one, else to the first address that answers: known nodes, then bootstrap."""
+        for place in list(self._connections):
+            if not place[2] and (found := self._live(place)) is not None:
+                return found
+        known = [broker.address for broker in self.view.brokers.values()]
+        tried = list(dict.fromkeys(known + self._bootstrap))
+        start = self.entropy.below(len(known)) if known else 0
+        failures: list[ClientError] = []
+        for address in tried[start:] + tried[:start]:
+            try:
+                return await self.connection_to(address)
+            except ClientError as error:
+                failures.append(error)
+        if len(failures) == 1:
+            raise failures[0]
+        raise PeerUnreachable(
+            ErrorCode.NETWORK_EXCEPTION,
+            "none of the nodes can be reached: " + "; ".join(error.message for error in failures),
+            remedy=failures[0].remedy,
+        )
+
+    async def connection_to_node(self, node_id: int, *, purpose: str = "") -> PeerConnection:
+        """Raises ClientError(BROKER_NOT_AVAILABLE) for a node that the view does not know."""
+        broker = self.view.brokers.get(node_id)
+        if broker is None:
+            known = ", ".join(map(str, sorted(self.view.brokers)))
+            raise ClientError(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node_id} is not among the live nodes {known}")
+        return await self.connection_to(broker.address, purpose=purpose)
+
+    # -- requests: one attempt
+
+    async def request(self, connection: PeerConnection, key: int, body: Mapping[str, Any], *, at_most: int | None = None) -> Any:
+        """One attempt on one connection, bounded by `request_timeout_s`."""
+        declaration = api(key)
+        version = connection.version_of(declaration, at_most=at_most)
+        return await connection.request(declaration, body, version, timeout_s=self.request_timeout_s)
+
+    async def request_any(self, key: int, body: Mapping[str, Any]) -> Any:
+        return await self.request(await self.any_connection(), key, body)
+
+    async def request_node(self, node_id: int, key: int, body: Mapping[str, Any]) -> Any:
+        return await self.request(await self.connection_to_node(node_id), key, body)
+
+    async def request_controller(self, key: int, body: Mapping[str, Any]) -> Any:
+        """To the node that the view calls controller; any node when it names none (brokers pass such requests on)."""
+        controller = self.view.brokers.get(self.view.controller_id)
+        if controller is None:
+            return await self.request_any(key, body)
+        return await self.request(await self.connection_to(controller.address), key, body)
+
+    # -- the view
+
+    async def refresh(self, topics: Iterable[str] | None = None, *, create: bool = False, seen: int | None = None) -> ClusterView:
+        """Ask who leads what, once. None asks for every topic, an empty list for the nodes only.
+
+        `create` lets the broker create what is missing, if it is so configured. With `seen`, a generation, the
+        call is spared if somebody has refreshed since. Raises what the attempt raises.
+        """
+        names = None if topics is None else list(dict.fromkeys(topics))
+        async with self._refreshing:
+            if seen is not None and self.view.generation > seen and (names is None or all(name in self.view.topics for name in names)):
+                return self.view
+            connection = await self.any_connection()
+            body = {"topics": None if names is None else [{"name": name} for name in names], "allow_auto_topic_creation": create}
+            answer = await self.request(connection, _METADATA, body)
+            if answer.error_code:
+                raise error_from_wire(answer.error_code, "the view of the cluster")
+            self.view = self.view.merge(answer, everything=names is None)
+            return self.view
+
+    async def topic(self, name: str, *, deadline: float, create: bool = False, unknown_grace_s: float = 0.0) -> TopicInfo:
+        """A topic with at least one led partition, asked for until `deadline` (Trio's clock).
+
+        A topic that does not exist is final after `unknown_grace_s`: long enough for automatic creation, or for
+        the news of a topic just made to reach every node. Raises ClientError with the topic's code.
+        """
+        patience_ends = trio.current_time() + unknown_grace_s
+
+        async def attempt() -> TopicInfo:
+            view = await self.refresh([name], create=create)
+            topic = view.topics.get(name)
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error_code
+            if topic is None or code:
+                error = error_from_wire(code, f"topic {name!r}", "it does not exist" if code == 3 else None)
+                if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and trio.current_time() >= patience_ends:
+                    raise _Final(error)
+                raise error
+            if not any(partition.leader in view.brokers for partition in topic.partitions):
+                raise ClientError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r}: no partition has a leader")
+            return topic
+
+        known = self.view.topics.get(name)
+        if known is not None and not known.error_code and any(each.leader in self.view.brokers for each in known.partitions):
+            return known
+        return await self.retry(f"finding topic {name!r}", attempt, deadline=deadline)
+
+    async def leader(self, tp: TopicPartition, *, deadline: float) -> BrokerInfo:
+        """The node that leads `tp`; waits for one until `deadline`. A partition that does not exist is an error at once."""
+
+        async def attempt() -> BrokerInfo:
+            seen = self.view.generation
+            await self.topic(tp.topic, deadline=deadline)
+            if self.view.partition(tp) is None or self.view.leader_of(tp) is None:
+                await self.refresh([tp.topic], seen=seen)
+            if self.view.partition(tp) is None:
+                raise _Final(error_from_wire(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}", "it does not exist"))
+            found = self.view.leader_of(tp)
+            if found is None:
+                raise ClientError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {tp} has no leader")
+            return found
+
+        return await self.retry(f"finding the leader of {tp}", attempt, deadline=deadline)
+
+    # -- patience
+
+    async def retry(self, what: str, attempt: Callable[[], Awaitable[ResultT]], *, deadline: float) -> ResultT:
+        """Run `attempt` until it succeeds, fails for good, or `deadline` passes (then DeadlineExceeded with the last failure).
+
+        Codes that Kafka calls retriable are tried again after 20 ms, 40 ms .. 1 s, each with jitter. After a broken
+        connection or a refusal by rank (NOT_CONTROLLER, NOT_LEADER) the view is refreshed first.
+        """
+        for attempts in itertools.count():
+            try:
+                return await attempt()
+            except _Final as final:
+                raise final.error from None
+            except MqError as error:
+                if not error.code.retriable:
+                    raise
+                failure = error
+            pause = backoff_s(attempts, self.entropy.random())
+            if trio.current_time() + pause >= deadline:
+                raise DeadlineExceeded(f"{what} did not succeed in time; last: {failure.message}", failure) from failure
+            await trio.sleep(pause)
+            if failure.code in _STALE:
+                await self._refresh_nodes()
+        raise AssertionError("unreachable")
+
+    async def _refresh_nodes(self) -> None:
+        try:
+            await self.refresh([])
+        except MqError as error:
+            if not error.code.retriable:
+                raise
+
+
+class _Final(Exception):
+    """Carries an error out of `retry` although its code is retriable in general."""
+
+    def __init__(self, error: ClientError) -> None:
+        self.error = error
+
+
+_STALE = frozenset(
+    {
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
+)
+
+
+@asynccontextmanager
+async def connect(
+    bootstrap: str | Sequence[tuple[str, int]],
+    *,
+    client_id: str = "mqd",
+    request_timeout_s: float = 30.0,
+    wait_s: float = 0.0,
+    network: Network | None = None,
+    entropy: Entropy | None = None,
+) -> AsyncIterator[ClusterClient]:
+    """A ClusterClient for the length of a block, with a first view of the nodes.
+
+    `bootstrap` is "host:port[,host:port..]" or addresses. Raises PeerUnreachable when none of them answers; with
+    `wait_s` it keeps trying that long first.
+    """
+    addresses = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else list(bootstrap)
+    async with owned_nursery() as nursery:
+        client = ClusterClient(
+            addresses,
+            nursery,
+            network=network if network is not None else OsNetwork(),
+            entropy=entropy if entropy is not None else RandomEntropy(),
+            client_id=client_id,
+            request_timeout_s=request_timeout_s,
+        )
+        if wait_s > 0:
+            await client.retry("connecting", lambda: client.refresh([]), deadline=trio.current_time() + wait_s)
+        else:
+            await client.refresh([])
+        yield client

@@ -1,0 +1,268 @@
+"""Reading partitions of one's choice: `async with open_consumer(client, {tp: "beginning"}) as consumer: async for batch in consumer`.
+
+A face over `fetcher.py`. One task decides what to fetch, one short task a fetch waits for its answer; at most two
+answers a partition are held ahead of the user. Fetches have connections of their own, because a fetch that waits for
+data would hold up everything behind it. (Groups are the coordinator's business and come with it.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import trio
+
+from mqd import limits
+from mqd.client.admin import Admin
+from mqd.client.backoff import backoff_s
+from mqd.client.cluster import ClusterClient
+from mqd.client.descriptions import EARLIEST, LATEST, ListedOffset
+from mqd.client.errors import ClientError
+from mqd.client.fetcher import FetchedBatch, Fetcher, Wanted
+from mqd.client.peer import owned_nursery
+from mqd.errors import ErrorCode, MqError
+from mqd.types import ZERO_UUID, TopicPartition
+
+FETCH = 1
+_FETCH_TOPIC_IDS_FROM = 13
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record at or after a time, in milliseconds since the epoch; the end where there is none."""
+
+    timestamp_ms: int
+
+
+Place = int | Literal["beginning", "end"] | AtTime
+"""Where to start or stop: an offset, an end of the log as it is now, or a time."""
+
+Reset = Literal["error", "beginning", "end"]
+
+
+class Consumer:
+    """Made by `open_consumer`. One task at a time reads from it."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        nursery: trio.Nursery,
+        fetcher: Fetcher,
+        *,
+        max_wait_ms: int,
+        min_bytes: int,
+        reset: Reset,
+        timeout_s: float,
+    ) -> None:
+        self._client = client
+        self._nursery = nursery
+        self._fetcher = fetcher
+        self._max_wait_ms = max_wait_ms
+        self._min_bytes = min_bytes
+        self._reset = reset
+        self._timeout_s = timeout_s
+        self._changed = trio.Event()
+        self._busy: set[int] = set()
+        self._finding: set[str] = set()
+        self.purpose = f"fetch-{id(self)}"
+
+    # -- for users
+
+    async def next(self) -> FetchedBatch | None:
+        """The next batch that has records; None when every partition has reached its end. Raises ClientError.
+
+        Cancel-safe: no batch is lost. After an error the partition concerned stands still until `seek`, others go on.
+        """
+        while True:
+            await trio.lowlevel.checkpoint()
+            changed = self._changed
+            if self._fetcher.failures:
+                raise self._fetcher.failures.popleft()
+            batch = self._fetcher.take()
+            if batch is not None:
+                self._wake()
+                if batch.records:
+                    return batch
+                continue
+            if self._fetcher.is_done():
+                return None
+            await changed.wait()
+
+    def __aiter__(self) -> AsyncIterator[FetchedBatch]:
+        return self
+
+    async def __anext__(self) -> FetchedBatch:
+        batch = await self.next()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+    def assignment(self) -> list[TopicPartition]:
+        return self._fetcher.assignment()
+
+    def position(self, tp: TopicPartition) -> int:
+        """The offset that is read next; what lies before it has been handed out."""
+        return self._fetcher.position(tp)
+
+    def high_watermark(self, tp: TopicPartition) -> int:
+        """Where the readable log ended at the last answer; -1 before the first."""
+        return self._fetcher.high_watermark(tp)
+
+    async def seek(self, tp: TopicPartition, place: Place) -> None:
+        """Go on reading `tp` somewhere else."""
+        found = await resolve(self._client, {tp: place}, timeout_s=self._timeout_s)
+        self._fetcher.seek(tp, found[tp])
+        self._wake()
+
+    # -- inside
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def run(self) -> None:
+        """Decide what to fetch, until cancelled."""
+        while True:
+            now = trio.current_time()
+            changed = self._changed
+            wanted, leaderless = self._fetcher.plan(now, self._leader)
+            for node_id, group in wanted.items():
+                if node_id not in self._busy:
+                    self._busy.add(node_id)
+                    self._nursery.start_soon(self._fetch, node_id, group)
+            for topic in leaderless - self._finding:
+                self._finding.add(topic)
+                self._nursery.start_soon(self._find_leaders, topic)
+            with trio.move_on_at(self._fetcher.next_deadline(now)):
+                await changed.wait()
+
+    def _leader(self, tp: TopicPartition) -> int | None:
+        broker = self._client.view.leader_of(tp)
+        return None if broker is None else broker.node_id
+
+    async def _find_leaders(self, topic: str) -> None:
+        await self._refresh({topic}, seen=None)
+        view = self._client.view
+        if topic not in view.topics or view.topics[topic].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            for tp in self._fetcher.assignment():
+                if tp.topic == topic:
+                    self._fetcher.refuse(tp, ClientError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} does not exist any more"))
+        else:
+            await trio.sleep(backoff_s(3, self._client.entropy.random()))
+        self._finding.discard(topic)
+        self._wake()
+
+    async def _refresh(self, topics: set[str], *, seen: int | None) -> None:
+        try:
+            await self._client.refresh(sorted(topics), seen=seen)
+        except MqError as error:
+            if not error.code.retriable:
+                raise
+
+    async def _fetch(self, node_id: int, wanted: list[Wanted]) -> None:
+        view = self._client.view
+        body = self._fetcher.request(wanted, view, max_wait_ms=self._max_wait_ms, min_bytes=self._min_bytes)
+        draw = self._client.entropy.random()
+        stale: set[str] = set()
+        try:
+            connection = await self._client.connection_to_node(node_id, purpose=self.purpose)
+            by_name = any(topic["topic_id"] == ZERO_UUID for topic in body["topics"])
+            answer = await self._client.request(connection, FETCH, body, at_most=_FETCH_TOPIC_IDS_FROM - 1 if by_name else None)
+        except MqError as error:
+            self._fetcher.on_failed(wanted, trio.current_time(), draw)
+            stale = {each.tp.topic for each in wanted}
+            if not error.code.retriable and error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                for tp in {each.tp for each in wanted} & set(self._fetcher.assignment()):
+                    self._fetcher.refuse(tp, error if isinstance(error, ClientError) else ClientError(error.code, error.message))
+        else:
+            stale, lost = self._fetcher.on_answer(wanted, answer, view, trio.current_time(), draw)
+            for tp in lost:
+                self._nursery.start_soon(self._find_place, tp)
+        finally:
+            self._busy.discard(node_id)
+        if stale:
+            await self._refresh(stale, seen=view.generation)
+        self._wake()
+
+    async def _find_place(self, tp: TopicPartition) -> None:
+        """The offset is outside of the log: go to an end of it, or tell the user, as `reset` says."""
+        try:
+            bounds = {}
+            for place in ("beginning", "end"):
+                bounds[place] = (await resolve(self._client, {tp: place}, timeout_s=self._timeout_s))[tp]
+        except ClientError as error:
+            self._fetcher.refuse(tp, error)
+        else:
+            if self._reset == "error":
+                message = f"{tp} has no offset {self._fetcher.position(tp)}: it goes from {bounds['beginning']} to {bounds['end']}"
+                self._fetcher.refuse(tp, ClientError(ErrorCode.OFFSET_OUT_OF_RANGE, message))
+            else:
+                self._fetcher.seek(tp, bounds[self._reset])
+        self._wake()
+
+
+async def resolve(
+    client: ClusterClient, places: Mapping[TopicPartition, Place], *, timeout_s: float = 30.0, read_committed: bool = False
+) -> dict[TopicPartition, int]:
+    """Each place as an offset, as the logs are now. Raises the first ClientError."""
+    resolved = {tp: place for tp, place in places.items() if isinstance(place, int)}
+    specs: dict[TopicPartition, int] = {}
+    for tp, place in places.items():
+        if not isinstance(place, int):
+            specs[tp] = place.timestamp_ms if isinstance(place, AtTime) else EARLIEST if place == "beginning" else LATEST
+    admin = Admin(client, timeout_s=timeout_s)
+    found = await _listed(admin, specs, read_committed)
+    late = {tp: LATEST for tp, listed in found.items() if listed.offset < 0}
+    found.update(await _listed(admin, late, read_committed))
+    resolved.update({tp: listed.offset for tp, listed in found.items()})
+    return {tp: resolved[tp] for tp in places}
+
+
+async def _listed(admin: Admin, specs: Mapping[TopicPartition, int], read_committed: bool) -> dict[TopicPartition, ListedOffset]:
+    if not specs:
+        return {}
+    listed: dict[TopicPartition, ListedOffset] = {}
+    for tp, outcome in (await admin.list_offsets(specs, read_committed=read_committed)).items():
+        if isinstance(outcome, ClientError):
+            raise outcome
+        listed[tp] = outcome
+    return listed
+
+
+@asynccontextmanager
+async def open_consumer(
+    client: ClusterClient,
+    start: Mapping[TopicPartition, Place],
+    *,
+    end: Mapping[TopicPartition, Place] | Literal["end"] | None = None,
+    read_committed: bool = False,
+    reset: Reset = "error",
+    max_wait_ms: int = 500,
+    min_bytes: int = 1,
+    max_bytes: int = limits.CONSUMER_FETCH_BYTES,
+    partition_max_bytes: int = limits.CONSUMER_PARTITION_FETCH_BYTES,
+    timeout_s: float = 30.0,
+) -> AsyncIterator[Consumer]:
+    """A Consumer of the partitions in `start` for the length of a block.
+
+    With `end` (exclusive offsets, or "end": what is there now) the iteration ends there. `reset` says what happens
+    when the offset to read is outside of the log. A fetch waits at the broker up to `max_wait_ms` for `min_bytes`.
+    """
+    assert start
+    starts = await resolve(client, start, timeout_s=timeout_s)
+    ends: dict[TopicPartition, int] = {}
+    if end is not None:
+        places: Mapping[TopicPartition, Place] = dict.fromkeys(start, "end") if end == "end" else end
+        ends = await resolve(client, places, timeout_s=timeout_s, read_committed=read_committed)
+    fetcher = Fetcher(read_committed=read_committed, max_bytes=max_bytes, partition_max_bytes=partition_max_bytes)
+    for tp, position in starts.items():
+        fetcher.assign(tp, position, ends.get(tp))
+    async with owned_nursery() as nursery:
+        consumer = Consumer(client, nursery, fetcher, max_wait_ms=max_wait_ms, min_bytes=min_bytes, reset=reset, timeout_s=timeout_s)
+        nursery.start_soon(consumer.run)
+        try:
+            yield consumer
+        finally:
+            client.close_connections(consumer.purpose)

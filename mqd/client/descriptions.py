@@ -1,0 +1,157 @@
+"""What administration speaks of: topics, configurations, offsets, nodes, disks. Values only; `admin.py` asks and changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+from uuid import UUID
+
+from mqd.client.errors import ClientError
+from mqd.client.metadata import BrokerInfo
+from mqd.types import NO_EPOCH, NO_TIMESTAMP, ZERO_UUID, TopicPartition
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+"""Special timestamps of ListOffsets (KIP-79, KIP-734, KIP-405, KIP-1005)."""
+
+END_OF_LOG = -1
+"""DeleteRecords: everything up to the high watermark."""
+
+
+class ResourceType(IntEnum):
+    """What a configuration belongs to."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class Resource(NamedTuple):
+    """A topic by its name, a node by its id in decimal ("" for the default of all nodes)."""
+
+    type: ResourceType
+    name: str
+
+
+class ConfigSource(IntEnum):
+    """Where an effective value comes from (KIP-226)."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
+
+
+class ConfigOperation(IntEnum):
+    """What to do with a key (KIP-339). APPEND and SUBTRACT are for lists."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(NamedTuple):
+    """One change of one key; DELETE takes no value."""
+
+    name: str
+    operation: ConfigOperation
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One effective configuration value. A sensitive one has None."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool = False
+    sensitive: bool = False
+    documentation: str | None = None
+
+    @property
+    def is_default(self) -> bool:
+        return self.source not in (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_GROUP_CONFIG)
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. -1 takes the cluster's default; `assignments` (partition -> node ids) replaces both numbers."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """What was made, as far as the broker's version says: id zero and -1 otherwise."""
+
+    name: str
+    topic_id: UUID = ZERO_UUID
+    partitions: int = -1
+    replication_factor: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The nodes of a cluster. `controller_id` is -1 when the answer names none; `fenced` lists nodes that are known but not serving."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: tuple[BrokerInfo, ...]
+    fenced: frozenset[int] = frozenset()
+
+
+class ListedOffset(NamedTuple):
+    """An offset with the timestamp and leader epoch of its record; -1 each where there is none."""
+
+    offset: int
+    timestamp_ms: int = NO_TIMESTAMP
+    leader_epoch: int = NO_EPOCH
+
+
+class ReplicaOnDisk(NamedTuple):
+    """One partition in a log directory: bytes, and how many offsets it lags behind."""
+
+    tp: TopicPartition
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """One log directory of one node. Sizes are in bytes, -1 where unknown; `error` says that it is offline."""
+
+    path: str
+    replicas: tuple[ReplicaOnDisk, ...] = ()
+    total_bytes: int = -1
+    usable_bytes: int = -1
+    error: ClientError | None = None
+
+
+class ActiveProducer(NamedTuple):
+    """A producer that a partition remembers. Times in milliseconds; -1 where there is none."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_start_offset: int

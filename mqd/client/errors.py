@@ -1,0 +1,104 @@
+"""What a client raises: `ClientError`, an MqError that also says what to do next.
+
+Whoever catches by code catches `MqError`; whoever wants the kind catches one of the classes below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mqd.errors import ErrorCode, MqError
+
+REMEDIES: dict[ErrorCode, str] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "see which exist with `mqctl topic list`, or make it with `mqctl topic create`",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name, or change the existing topic with `mqctl topic config set`",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "use 1 to 249 of a-z A-Z 0-9 . _ - and do not mix names that differ only in . and _",
+    ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",
+    ErrorCode.RECORD_LIST_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "ask for at most as many replicas as there are live nodes (`mqctl cluster info`)",
+    ErrorCode.INVALID_PARTITIONS: "ask for at least one partition, and for more than the topic has when adding",
+    ErrorCode.INVALID_CONFIG: "see names and values with `mqctl topic config get` or `mqd config list`",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "bring nodes back (`mqctl cluster info`), or lower min.insync.replicas",
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "bring nodes back (`mqctl cluster info`); the record may be there already",
+    ErrorCode.KAFKA_STORAGE_ERROR: "look at the free space and the log of the node that leads the partition",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "choose an offset between the beginning and the end of the partition",
+    ErrorCode.UNSUPPORTED_VERSION: "the broker is too old or too new for this: update the older side",
+    ErrorCode.LEADER_NOT_AVAILABLE: "wait for a leader, or bring back the node that has the data (`mqctl topic describe`)",
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "choose another codec",
+    ErrorCode.INVALID_RECORD: "a compacted topic wants a key in every record",
+    ErrorCode.POLICY_VIOLATION: "ask for less in one request",
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: "wait, or raise the quota",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "ask for the right to use this topic",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "ask for the right to change the cluster",
+}
+
+NEVER_SENT = "nothing was sent"
+MAYBE_SENT = "the request may have been carried out"
+
+
+class ClientError(MqError):
+    """A refusal or a failure as the user of a client sees it: what happened and why (`message`), what to do (`remedy`)."""
+
+    def __init__(self, code: ErrorCode, message: str = "", *, remedy: str = "") -> None:
+        super().__init__(code, message)
+        self.remedy = remedy or REMEDIES.get(code, "")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles as it is, whatever its constructor takes."""
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+    def copy(self) -> ClientError:
+        """The same error without a traceback, to be raised anew: many records may share one failure."""
+        return _rebuild(type(self), self.args, self.__dict__)
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same call may succeed a little later."""
+        return self.code.retriable
+
+
+def _rebuild(kind: type[ClientError], args: tuple[Any, ...], state: Mapping[str, Any]) -> ClientError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class PeerUnreachable(ClientError):
+    """No connection to an address could be made; nothing was sent."""
+
+
+class ConnectionBroken(ClientError):
+    """The connection ended before the answer came. With `sent`, the peer may have carried the request out."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(ErrorCode.NETWORK_EXCEPTION, f"{message}; {MAYBE_SENT if sent else NEVER_SENT}")
+        self.sent = sent
+
+
+class DeadlineExceeded(ClientError):
+    """The call did not succeed within its time. `cause` is the last failure, if there was one."""
+
+    def __init__(self, message: str, cause: MqError | None = None) -> None:
+        remedy = cause.remedy if isinstance(cause, ClientError) else ""
+        super().__init__(ErrorCode.REQUEST_TIMED_OUT, message, remedy=remedy)
+        self.cause = cause
+
+
+class ProducerClosed(ClientError):
+    """The producer was closed before the record was acknowledged."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.OPERATION_NOT_ATTEMPTED, message)
+
+
+def error_from_wire(code: int, subject: str, detail: str | None = None) -> ClientError:
+    """The ClientError for a non-zero code of an answer. `subject` names what was asked about, `detail` is the peer's message."""
+    assert code != 0
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return ClientError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{subject}: error code {code}, which this client does not know")
+    said = detail or known.name.lower().removesuffix("_exception").replace("_", " ")
+    return ClientError(known, f"{subject}: {said}")

@@ -1,0 +1,312 @@
+"""Where a consumer reads, what it has fetched ahead, and what it may see of it. Pure: requests and answers are values.
+
+Each partition has two places: `position`, the next record for the user, and `fetch_offset`, the next one to ask for.
+What lies between is buffered as it came, still compressed, and is decoded batch by batch when the user takes it.
+Invariants: position <= fetch_offset; at most one fetch of a partition is under way; a seek makes older answers void.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any, NamedTuple
+
+from mqd import limits
+from mqd.client.backoff import backoff_s
+from mqd.client.errors import ClientError, error_from_wire
+from mqd.client.metadata import ClusterView
+from mqd.errors import ErrorCode, MqError
+from mqd.protocol.batch import BatchHeader, Record, iterate_batches, iterate_records, validate
+from mqd.types import NO_OFFSET, ZERO_UUID, TopicPartition
+
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+_CONTROL_KEY = Struct(">hh")  # version, type
+_CONTROL_ABORT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBatch:
+    """Records of one partition in their order, at most one batch. Empty where a batch held nothing for a consumer (markers)."""
+
+    topic: str
+    partition: int
+    records: list[Record]
+    next_offset: int
+    """The consumer's position after this batch."""
+    high_watermark: int
+
+
+class Wanted(NamedTuple):
+    """One partition of a fetch that is about to be sent. `generation` tells whether the answer still matters."""
+
+    tp: TopicPartition
+    fetch_offset: int
+    generation: int
+
+
+class _Ahead(NamedTuple):
+    """One batch that was fetched and not yet taken. `aborts` is shared by the batches of one answer."""
+
+    view: memoryview
+    position: int
+    size: int
+    header: BatchHeader
+    aborts: _Aborts
+
+
+class _Aborts:
+    """The aborted transactions that an answer reports (KIP-98): which producers' records are hidden from here on."""
+
+    __slots__ = ("_active", "_waiting")
+
+    def __init__(self, rows: Iterable[tuple[int, int]]) -> None:
+        """Rows are (first offset, producer id), in any order."""
+        self._waiting = deque(sorted(rows))
+        self._active: set[int] = set()
+
+    def hides(self, header: BatchHeader) -> bool:
+        """Whether the batch belongs to an aborted transaction. Call it for each batch, in order."""
+        while self._waiting and self._waiting[0][0] <= header.last_offset:
+            self._active.add(self._waiting.popleft()[1])
+        return header.is_transactional and not header.is_control and header.producer_id in self._active
+
+    def on_abort_marker(self, producer_id: int) -> None:
+        self._active.discard(producer_id)
+
+
+@dataclass(slots=True)
+class _Partition:
+    tp: TopicPartition
+    position: int
+    fetch_offset: int
+    end: int | None
+    ahead: deque[_Ahead] = field(default_factory=deque)
+    ahead_bytes: int = 0
+    generation: int = 0
+    in_flight: bool = False
+    failures: int = 0
+    retry_at: float = 0.0
+    high_watermark: int = NO_OFFSET
+    resetting: bool = False
+
+
+class Fetcher:
+    """The partitions of one consumer."""
+
+    def __init__(
+        self,
+        *,
+        read_committed: bool = False,
+        max_bytes: int = limits.CONSUMER_FETCH_BYTES,
+        partition_max_bytes: int = limits.CONSUMER_PARTITION_FETCH_BYTES,
+    ) -> None:
+        self.failures: deque[ClientError] = deque()
+        """What the user must be told, in order; the partition concerned is not fetched until it seeks."""
+        self._read_committed = read_committed
+        self._max_bytes = max_bytes
+        self._partition_max_bytes = partition_max_bytes
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._turns: deque[TopicPartition] = deque()
+
+    # -- what is read
+
+    def assign(self, tp: TopicPartition, position: int, end: int | None = None) -> None:
+        """Read `tp` from `position` on, up to `end` (exclusive) if given. Replaces what was said of it before."""
+        assert position >= 0
+        before = self._partitions.get(tp)
+        generation = before.generation + 1 if before is not None else 0
+        if before is None:
+            self._turns.append(tp)
+        self._partitions[tp] = _Partition(tp, position, position, end, generation=generation)
+
+    def unassign(self, tp: TopicPartition) -> None:
+        del self._partitions[tp]
+        self._turns.remove(tp)
+
+    def seek(self, tp: TopicPartition, position: int) -> None:
+        """Go on at `position`; what was fetched ahead is dropped."""
+        self.assign(tp, position, self._partitions[tp].end)
+
+    def assignment(self) -> list[TopicPartition]:
+        return list(self._partitions)
+
+    def position(self, tp: TopicPartition) -> int:
+        """The offset of the next record that the user will see, or beyond it."""
+        return self._partitions[tp].position
+
+    def high_watermark(self, tp: TopicPartition) -> int:
+        """The end of what is readable, as the last answer said; -1 before the first."""
+        return self._partitions[tp].high_watermark
+
+    def is_done(self) -> bool:
+        """Whether every partition has an end and has reached it. Never true of an open-ended consumer."""
+        return all(each.end is not None and each.position >= each.end for each in self._partitions.values())
+
+    # -- asking
+
+    def plan(self, now: float, leader_of: Callable[[TopicPartition], int | None]) -> tuple[dict[int, list[Wanted]], set[str]]:
+        """node id -> partitions worth asking it for, and the topics that miss a leader. Nothing is changed: see `on_sent`."""
+        wanted: dict[int, list[Wanted]] = {}
+        leaderless: set[str] = set()
+        for tp, each in self._partitions.items():
+            if each.in_flight or each.resetting or now < each.retry_at or each.ahead_bytes > self._partition_max_bytes:
+                continue
+            if each.end is not None and each.fetch_offset >= each.end:
+                continue
+            node_id = leader_of(tp)
+            if node_id is None:
+                leaderless.add(tp.topic)
+            else:
+                wanted.setdefault(node_id, []).append(Wanted(tp, each.fetch_offset, each.generation))
+        return wanted, leaderless
+
+    def next_deadline(self, now: float) -> float:
+        """When a partition that failed is asked for again; infinity when none waits for that."""
+        return min(
+            (each.retry_at for each in self._partitions.values() if not each.in_flight and each.retry_at > now), default=float("inf")
+        )
+
+    def request(self, wanted: list[Wanted], view: ClusterView, *, max_wait_ms: int, min_bytes: int) -> dict[str, Any]:
+        """The body of the Fetch for one node, for any version; and the partitions count as under way."""
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for tp, fetch_offset, _ in wanted:
+            self._partitions[tp].in_flight = True
+            row = {
+                "partition": tp.partition,
+                "current_leader_epoch": view.leader_epoch_of(tp),
+                "fetch_offset": fetch_offset,
+                "partition_max_bytes": self._partition_max_bytes,
+            }
+            topics.setdefault(tp.topic, []).append(row)
+        return {
+            "max_wait_ms": max_wait_ms,
+            "min_bytes": min_bytes,
+            "max_bytes": self._max_bytes,
+            "isolation_level": READ_COMMITTED if self._read_committed else READ_UNCOMMITTED,
+            "topics": [{"topic": name, "topic_id": view.topics[name].topic_id, "partitions": rows} for name, rows in topics.items()],
+        }
+
+    # -- answers
+
+    def on_failed(self, wanted: list[Wanted], now: float, draw: float) -> None:
+        """The request brought no answer: ask again a little later."""
+        for tp, _, generation in wanted:
+            each = self._partitions.get(tp)
+            if each is not None and each.generation == generation:
+                each.in_flight = False
+                each.retry_at = now + backoff_s(each.failures, draw)
+                each.failures += 1
+
+    def on_answer(
+        self, wanted: list[Wanted], answer: Any, view: ClusterView, now: float, draw: float
+    ) -> tuple[set[str], list[TopicPartition]]:
+        """Take in an answer. Returns the topics whose leaders may have changed, and the partitions that lost their place.
+
+        The latter wait for `seek` (or `refuse`): their offset is outside of the log.
+        """
+        names = {topic.topic_id: name for name, topic in view.topics.items() if topic.topic_id != ZERO_UUID}
+        rows = {}
+        for topic in answer.responses:
+            name = topic.topic or names.get(topic.topic_id, "")
+            rows.update({(name, row.partition_index): row for row in topic.partitions})
+        stale: set[str] = set()
+        lost: list[TopicPartition] = []
+        for tp, fetch_offset, generation in wanted:
+            each = self._partitions.get(tp)
+            if each is None or each.generation != generation:
+                continue
+            assert each.in_flight and each.fetch_offset == fetch_offset
+            each.in_flight = False
+            row = rows.get((tp.topic, tp.partition))
+            code = answer.error_code or (ErrorCode.UNKNOWN_SERVER_ERROR if row is None else row.error_code)
+            if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                each.resetting = True
+                lost.append(tp)
+            elif code:
+                error = error_from_wire(code, f"reading {tp} at offset {fetch_offset}")
+                if error.retriable:
+                    stale.add(tp.topic)
+                    each.retry_at = now + backoff_s(each.failures, draw)
+                    each.failures += 1
+                else:
+                    self.refuse(tp, error)
+            else:
+                self._take_in(each, row)
+        return stale, lost
+
+    def refuse(self, tp: TopicPartition, error: ClientError) -> None:
+        """Nothing more can be read here until the user seeks; the user is told why."""
+        self._partitions[tp].resetting = True
+        self.failures.append(error)
+
+    def _take_in(self, each: _Partition, row: Any) -> None:
+        each.failures = 0
+        each.high_watermark = row.high_watermark
+        if not row.records:
+            return
+        view = memoryview(row.records)
+        aborted = row.aborted_transactions if self._read_committed else None
+        aborts = _Aborts((one.first_offset, one.producer_id) for one in aborted or ())
+        try:
+            found = [batch for batch in iterate_batches(view) if batch[2].last_offset >= each.fetch_offset]
+        except MqError as error:
+            self.refuse(each.tp, _corrupt(each.tp, each.fetch_offset, error))
+            return
+        if not found:
+            self.refuse(each.tp, _corrupt(each.tp, each.fetch_offset, "the answer holds no whole batch"))
+            return
+        for position, size, header in found:
+            each.ahead.append(_Ahead(view, position, size, header, aborts))
+            each.ahead_bytes += size
+        each.fetch_offset = found[-1][2].next_offset
+
+    # -- taking
+
+    def take(self) -> FetchedBatch | None:
+        """The next batch, partitions by turns; None when nothing is there yet. Damage becomes a failure and stops its partition."""
+        for _ in range(len(self._turns)):
+            tp = self._turns[0]
+            self._turns.rotate(-1)
+            each = self._partitions[tp]
+            if each.ahead and (each.end is None or each.position < each.end):
+                return self._decode(each)
+        return None
+
+    def _decode(self, each: _Partition) -> FetchedBatch:
+        view, position, size, header, aborts = each.ahead[0]
+        try:
+            records = self._visible(each, view, position, size, header, aborts)
+        except MqError as error:
+            self.refuse(each.tp, _corrupt(each.tp, each.position, error))
+            each.ahead.clear()
+            each.ahead_bytes = 0
+            each.fetch_offset = each.position
+            return FetchedBatch(each.tp.topic, each.tp.partition, [], each.position, each.high_watermark)
+        each.ahead.popleft()
+        each.ahead_bytes -= size
+        each.position = header.next_offset if each.end is None else min(header.next_offset, each.end)
+        return FetchedBatch(each.tp.topic, each.tp.partition, records, each.position, each.high_watermark)
+
+    def _visible(self, each: _Partition, view: memoryview, position: int, size: int, header: BatchHeader, aborts: _Aborts) -> list[Record]:
+        validate(view, position, end=position + size)
+        hidden = self._read_committed and aborts.hides(header)
+        if header.is_control:
+            for marker in iterate_records(view, position, header=header):
+                if marker.key is not None and len(marker.key) >= 4 and _CONTROL_KEY.unpack_from(marker.key)[1] == _CONTROL_ABORT:
+                    aborts.on_abort_marker(header.producer_id)
+            return []
+        if hidden:
+            return []
+        end = header.next_offset if each.end is None else each.end
+        return [record for record in iterate_records(view, position, header=header) if each.position <= record.offset < end]
+
+
+def _corrupt(tp: TopicPartition, offset: int, why: object) -> ClientError:
+    return ClientError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"{tp} is damaged at offset {offset}: {why.message if isinstance(why, MqError) else why}",
+        remedy="check the log of the node that leads it with `mqctl log verify`, or read on behind the damage",
+    )

@@ -1,0 +1,375 @@
+"""One connection to one peer: pipelined requests and answers on one stream. Clients, followers and Raft use it.
+
+Requests get correlation ids in the order in which they are written, answers come back in that order (Kafka's rule),
+so the waiters are a queue. Two tasks own the stream: one writes whatever has gathered in the outbox in one send,
+one reads. A caller never touches the stream, so cancelling a caller cannot leave half a frame behind: its request
+still goes out, its answer is read and dropped, and its slot is free again only then.
+
+Invariants: every waiter gets exactly one end, an answer or an error. After the first failure nothing is written
+or read any more, and every later request fails at once. At most `in_flight_max` requests are unanswered.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from mqd import limits
+from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable
+from mqd.errors import ErrorCode, ProtocolError
+from mqd.io.net import Network, Stream
+from mqd.protocol.apis import by_key
+from mqd.protocol.frame import FrameReader
+from mqd.protocol.schema import Api, decode_response_header, encode_request_header
+
+API_VERSIONS_KEY = 18
+_SIZE = struct.Struct(">i")
+_ERROR = struct.Struct(">h")
+_CORRELATION_ID_MAX = 2**31 - 1
+_WRITE_BYTES = 256 * limits.KIB
+
+
+class _Waiter:
+    """One request on its way. `frame` is the whole answer, with its header."""
+
+    __slots__ = ("api", "correlation_id", "ended", "failure", "frame", "version", "written")
+
+    def __init__(self, api: Api, version: int, correlation_id: int) -> None:
+        self.api = api
+        self.version = version
+        self.correlation_id = correlation_id
+        self.ended = trio.Event()
+        self.frame: memoryview | None = None
+        self.failure: str | None = None
+        self.written = False
+
+
+class PeerConnection:
+    """Requests and answers over one Stream. Give `run` to a nursery, then `negotiate`, then `request`."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        peer: str,
+        client_id: str = "mqd",
+        in_flight_max: int = limits.CLIENT_IN_FLIGHT_REQUESTS_MAX,
+        response_bytes_max: int = limits.RESPONSE_BYTES_MAX,
+    ) -> None:
+        """`peer` is the address for messages, "host:port"."""
+        assert in_flight_max > 0
+        self.peer = peer
+        self.client_id = client_id
+        self.versions: dict[int, tuple[int, int]] = {}
+        """What the peer serves: API key -> (lowest, highest version). Empty until `negotiate`."""
+        self.features: dict[str, int] = {}
+        """Finalized features and their levels, from ApiVersions v3 on."""
+        self._stream = stream
+        self._frames = FrameReader(bytes_max=response_bytes_max)
+        self._slots = trio.Semaphore(in_flight_max)
+        self._waiters: deque[_Waiter] = deque()
+        self._outbox: list[tuple[bytes | bytearray | memoryview, _Waiter | None]] = []
+        self._outbox_filled = trio.Event()
+        self._outbox_written = trio.Event()
+        self._next_correlation_id = 0
+        self._failure: str | None = None
+        self._scope = trio.CancelScope()
+
+    # -- life
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Move bytes until the stream ends, `close` is called or the nursery is cancelled. Never raises for the peer's faults."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write)
+                    nursery.start_soon(self._read)
+                    task_status.started()
+        finally:
+            self._fail("the connection was closed on this side")
+            self._stream.close()
+
+    @property
+    def failure(self) -> str | None:
+        """Why this connection is of no use any more, or None while it is."""
+        return self._failure
+
+    def close(self, reason: str = "the connection was closed on this side") -> None:
+        """Every waiter fails with `reason`; `run` returns soon. Quiet when it is closed already."""
+        self._fail(reason)
+
+    # -- requests
+
+    async def negotiate(self) -> None:
+        """Ask with ApiVersions what the peer serves: our newest version first, what its refusal offers second (KIP-511).
+
+        Raises ClientError(UNSUPPORTED_VERSION) when no common version exists, ConnectionBroken when the peer hangs up.
+        """
+        api = _api(API_VERSIONS_KEY)
+        version = api.versions[1]
+        software = {"client_software_name": "mqd", "client_software_version": "1"}
+        while True:
+            frame, position = await self.exchange(api, version, api.encode_request(version, software))
+            if len(frame) - position >= 2 and _ERROR.unpack_from(frame, position)[0] == ErrorCode.UNSUPPORTED_VERSION and version > 0:
+                refusal = self._decode(api, 0, frame, position)  # written as v0, whatever was asked
+                offered = [row.max_version for row in refusal.api_keys if row.api_key == API_VERSIONS_KEY]
+                version = min(offered[0], version - 1) if offered and offered[0] >= 0 else 0
+                continue
+            answer = self._decode(api, version, frame, position)
+            break
+        if answer.error_code:
+            raise ClientError(ErrorCode(answer.error_code), f"{self.peer} does not say which versions it serves")
+        self.versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+        self.features = {row.name: row.max_version_level for row in answer.finalized_features}
+
+    def version_of(self, api: Api, *, at_most: int | None = None) -> int:
+        """The newest version of `api` that both sides know; ClientError(UNSUPPORTED_VERSION) if there is none."""
+        served = self.versions.get(api.key)
+        if served is None:
+            raise ClientError(ErrorCode.UNSUPPORTED_VERSION, f"{self.peer} does not serve {api.name}")
+        lowest = max(api.versions[0], served[0])
+        highest = min(api.versions[1], served[1])
+        if at_most is not None:
+            highest = min(highest, at_most)
+        if lowest > highest:
+            raise ClientError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{self.peer} serves {api.name} {served[0]} to {served[1]}, this client speaks {api.versions[0]} to {api.versions[1]}",
+            )
+        return highest
+
+    async def request(self, api: Api, body: Mapping[str, Any], version: int | None = None, *, timeout_s: float | None = None) -> Any:
+        """Send a request and return the decoded answer. Raises ConnectionBroken, or DeadlineExceeded after `timeout_s`.
+
+        Cancel-safe: the connection goes on, and the request may still be carried out. A timeout closes the
+        connection: answers come in order, so nothing behind a stuck one would arrive either.
+        """
+        if version is None:
+            version = self.version_of(api)
+        encoded = api.encode_request(version, body)
+        if timeout_s is None:
+            frame, position = await self.exchange(api, version, encoded)
+            return self._decode(api, version, frame, position)
+        with trio.move_on_after(timeout_s):
+            frame, position = await self.exchange(api, version, encoded)
+            return self._decode(api, version, frame, position)
+        message = f"{self.peer} did not answer {api.name} within {timeout_s:g} s"
+        self.close(message)
+        raise DeadlineExceeded(message)
+
+    async def exchange(self, api: Api, version: int, body: bytes | bytearray | memoryview) -> tuple[memoryview, int]:
+        """Send an encoded body; returns (frame of the answer, position of its body). For callers with codecs of their own."""
+        await self._slots.acquire()
+        if self._failure is not None:
+            self._slots.release()  # passes the wake-up on to the next one in line
+            raise ConnectionBroken(self._failure, sent=False)
+        waiter = _Waiter(api, version, self._take_correlation_id())
+        self._waiters.append(waiter)
+        self._put(api, version, waiter.correlation_id, body, waiter)
+        await waiter.ended.wait()
+        if waiter.failure is not None:
+            raise ConnectionBroken(waiter.failure, sent=waiter.written)
+        assert waiter.frame is not None
+        try:
+            correlation_id, position = decode_response_header(api, version, waiter.frame)
+        except ProtocolError as error:
+            raise self._undecodable(api, version, error) from None
+        assert correlation_id == waiter.correlation_id
+        return waiter.frame, position
+
+    async def send(self, api: Api, body: Mapping[str, Any], version: int | None = None) -> None:
+        """Send a request that has no answer (Produce with acks=0); returns when the kernel has its bytes."""
+        if version is None:
+            version = self.version_of(api)
+        encoded = api.encode_request(version, body)
+        if self._failure is not None:
+            raise ConnectionBroken(self._failure, sent=False)
+        self._put(api, version, self._take_correlation_id(), encoded, None)
+        written = self._outbox_written
+        await written.wait()
+        if self._failure is not None:
+            raise ConnectionBroken(self._failure, sent=True)
+
+    # -- inside
+
+    def _take_correlation_id(self) -> int:
+        taken = self._next_correlation_id
+        self._next_correlation_id = 0 if taken == _CORRELATION_ID_MAX else taken + 1
+        return taken
+
+    def _put(self, api: Api, version: int, correlation_id: int, body: bytes | bytearray | memoryview, waiter: _Waiter | None) -> None:
+        header = encode_request_header(api, version, correlation_id, self.client_id)
+        self._outbox.append((_SIZE.pack(len(header) + len(body)) + header, waiter))
+        self._outbox.append((body, None))
+        self._outbox_filled.set()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._outbox_filled.wait()
+                taken, self._outbox = self._outbox, []
+                written, self._outbox_written = self._outbox_written, trio.Event()
+                self._outbox_filled = trio.Event()
+                try:
+                    await self._send_gathered(taken)
+                finally:
+                    written.set()
+        except OSError as error:
+            self._fail(f"writing to {self.peer} failed: {_reason(error)}")
+
+    async def _send_gathered(self, taken: list[tuple[bytes | bytearray | memoryview, _Waiter | None]]) -> None:
+        gathered = bytearray()
+        for data, waiter in taken:
+            if waiter is not None:
+                waiter.written = True
+            gathered += data
+            if len(gathered) >= _WRITE_BYTES:
+                await self._stream.send_all(gathered)
+                gathered = bytearray()
+        if gathered:
+            await self._stream.send_all(gathered)
+
+    async def _read(self) -> None:
+        buffer = memoryview(bytearray(limits.CLIENT_RECEIVE_BYTES))
+        try:
+            while True:
+                received = await self._stream.receive_into(buffer)
+                if received == 0:
+                    self._fail(f"{self.peer} closed the connection")
+                    return
+                self._frames.receive_data(buffer[:received])
+                while (frame := self._frames.next_frame()) is not None:
+                    self._on_frame(frame)
+        except OSError as error:
+            self._fail(f"reading from {self.peer} failed: {_reason(error)}")
+        except ProtocolError as error:
+            self._fail(f"{self.peer} does not speak the Kafka protocol here: {error}")
+
+    def _on_frame(self, frame: memoryview) -> None:
+        if len(frame) < _SIZE.size:
+            raise ProtocolError(f"an answer of {len(frame)} bytes")
+        correlation_id = _SIZE.unpack_from(frame)[0]
+        if not self._waiters or self._waiters[0].correlation_id != correlation_id:
+            raise ProtocolError(f"an answer to request {correlation_id}, which is not the one whose turn it is")
+        waiter = self._waiters.popleft()
+        waiter.frame = frame
+        waiter.ended.set()
+        self._slots.release()
+
+    def _fail(self, reason: str) -> None:
+        if self._failure is not None:
+            return
+        self._failure = reason
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            waiter.failure = reason
+            waiter.ended.set()
+            self._slots.release()
+        self._outbox.clear()
+        self._outbox_written.set()
+        self._scope.cancel()
+
+    def _decode(self, api: Api, version: int, frame: memoryview, position: int) -> Any:
+        try:
+            return api.decode_response(version, frame, position)
+        except ProtocolError as error:
+            raise self._undecodable(api, version, error) from None
+
+    def _undecodable(self, api: Api, version: int, error: ProtocolError) -> ConnectionBroken:
+        reason = f"{self.peer} answered {api.name} v{version} with bytes that cannot be decoded: {error}"
+        self.close(reason)
+        return ConnectionBroken(reason, sent=True)
+
+
+@asynccontextmanager
+async def open_peer(
+    network: Network, host: str, port: int, *, client_id: str = "mqd", timeout_s: float = 10.0, negotiate: bool = True
+) -> AsyncIterator[PeerConnection]:
+    """A connected, negotiated PeerConnection for the length of a block. Raises PeerUnreachable."""
+    async with owned_nursery() as nursery:
+        connection = await start_peer(nursery, network, host, port, client_id=client_id, timeout_s=timeout_s, negotiate=negotiate)
+        yield connection
+
+
+@asynccontextmanager
+async def owned_nursery() -> AsyncIterator[trio.Nursery]:
+    """A nursery for helpers of the block: cancelled when the block ends, and an exception of the block rises bare, in no group."""
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        try:
+            yield nursery
+        except Exception as error:
+            failure = error
+        finally:
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def start_peer(
+    nursery: trio.Nursery,
+    network: Network,
+    host: str,
+    port: int,
+    *,
+    client_id: str = "mqd",
+    timeout_s: float = 10.0,
+    negotiate: bool = True,
+) -> PeerConnection:
+    """Connect, run the connection in `nursery`, negotiate. The connection lives until it breaks, is closed, or the nursery ends."""
+    address = f"{host}:{port}"
+    try:
+        stream = await network.connect(host, port, timeout=timeout_s)
+    except OSError as error:
+        raise unreachable(address, error) from None
+    connection = PeerConnection(stream, peer=address, client_id=client_id)
+    try:
+        await nursery.start(connection.run)
+        if negotiate:
+            with trio.move_on_after(timeout_s) as scope:
+                await connection.negotiate()
+            if scope.cancelled_caught:
+                raise PeerUnreachable(
+                    ErrorCode.NETWORK_EXCEPTION,
+                    f"{address} accepts connections but did not answer within {timeout_s:g} s",
+                    remedy="is that the client port of a node? A stopped or overloaded node behaves like this too",
+                )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def unreachable(address: str, error: OSError) -> PeerUnreachable:
+    """The error for an address to which no connection could be made, in words."""
+    import errno
+    import socket
+
+    if error.errno == errno.ECONNREFUSED:
+        message = f"nothing listens at {address}"
+        remedy = "is the node running? Start one with `mqd dev`, or name another with --bootstrap host:port"
+    elif isinstance(error, socket.gaierror):
+        message = f"the name of {address} does not resolve: {_reason(error)}"
+        remedy = "check the spelling of the host, or the advertised_host in the peers file"
+    elif error.errno in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
+        message = f"{address} cannot be reached: {_reason(error)}"
+        remedy = "check the address, the network between and its firewalls"
+    else:
+        message = f"no connection to {address}: {_reason(error)}"
+        remedy = "check the address"
+    return PeerUnreachable(ErrorCode.NETWORK_EXCEPTION, message, remedy=remedy)
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__
+
+
+def _api(key: int) -> Api:
+    api = by_key(key)
+    assert api is not None, key
+    return api
