@@ -1,0 +1,171 @@
+"""The command line of the daemon: arguments in, an exit code out (0 ok, 1 failure, 2 usage).
+
+    mqd start --peers peers.toml --node 1 --data DIR [--config FILE] [-o key=value]...
+    mqd dev [--nodes N] [--port P] [--data DIR] [-o key=value]...
+    mqd config list [-o table|json|yaml]
+
+Nothing heavy is imported before the arguments are understood: what a command needs, it imports itself.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING without importing typing
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace, _SubParsersAction
+    from collections.abc import Sequence
+
+OK, FAILURE, USAGE = 0, 1, 2
+NODES_MAX = 9
+"""Of `mqd dev`, on one machine."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Never raises for what the user can mend: one line on standard error, and the exit code."""
+    if not __debug__:
+        print("mqd: refuses to run under python -O: its assertions guard your data; leave -O and PYTHONOPTIMIZE out", file=sys.stderr)
+        return USAGE
+    try:
+        options = _parser().parse_args(arguments)
+    except SystemExit as stop:  # argparse has told the reason
+        return int(stop.code or OK)
+    from mqd.options import StartError
+
+    try:
+        return int(options.run(options))
+    except StartError as error:
+        print(f"mqd: {error}", file=sys.stderr)
+        return FAILURE
+    except KeyboardInterrupt:
+        return FAILURE
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read the output has gone; nothing is left to tell
+        return FAILURE
+
+
+def _parser() -> ArgumentParser:
+    from argparse import ArgumentParser
+
+    from mqd import __version__
+
+    parser = ArgumentParser(prog="mqd", description="A distributed message queue that speaks the Apache Kafka protocol.")
+    parser.add_argument("--version", action="version", version=f"mqd {__version__}")
+    commands = parser.add_subparsers(metavar="command", required=True)
+    _add_start(commands)
+    _add_dev(commands)
+    _add_config(commands)
+    return parser
+
+
+def _add_start(commands: _SubParsersAction[ArgumentParser]) -> None:
+    command = commands.add_parser("start", help="run one node in the foreground", description="Run one node until SIGTERM or SIGINT.")
+    command.add_argument("--peers", required=True, metavar="FILE", help="peers.toml, the same on every node")
+    command.add_argument("--node", required=True, type=int, metavar="ID", help="id of this node in the peers file")
+    command.add_argument("--data", required=True, metavar="DIR", help="data directory; made if it is not there")
+    command.add_argument("--config", metavar="FILE", help="Kafka's keys, as server.properties or .toml")
+    _add_settings(command)
+    command.set_defaults(run=_start)
+
+
+def _add_dev(commands: _SubParsersAction[ArgumentParser]) -> None:
+    command = commands.add_parser("dev", help="run a local cluster on loopback", description="Run nodes on loopback until Ctrl-C.")
+    command.add_argument("--nodes", type=_node_count, metavar="N", help="number of nodes (default: as many as DIR has, or 1)")
+    command.add_argument("--port", type=_port, metavar="P", help="first port of the block (default: a free one, 9092 if possible)")
+    command.add_argument("--data", default="data", metavar="DIR", help="peers file and data of every node (default ./data)")
+    _add_settings(command)
+    command.set_defaults(run=_dev)
+
+
+def _add_config(commands: _SubParsersAction[ArgumentParser]) -> None:
+    command = commands.add_parser("config", help="what can be configured")
+    listing = command.add_subparsers(metavar="command", required=True).add_parser("list", help="every key with type, default and meaning")
+    listing.add_argument("-o", dest="output", choices=("table", "json", "yaml"), default="table", help="output format")
+    listing.set_defaults(run=_config_list)
+
+
+def _add_settings(command: ArgumentParser) -> None:
+    what = "one key of `mqd config list`; may be repeated"
+    command.add_argument("-o", dest="settings", type=_setting, action="append", default=[], metavar="key=value", help=what)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise _usage(f"{text!r} is not key=value; write for example -o log.retention.ms=3600000")
+    return key.strip(), value
+
+
+def _node_count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= NODES_MAX:
+        raise _usage(f"{text!r} is not a number of nodes from 1 to {NODES_MAX}")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise _usage(f"{text!r} is not a port from 1 to 65535")
+    return int(text)
+
+
+def _usage(message: str) -> Exception:
+    from argparse import ArgumentTypeError
+
+    return ArgumentTypeError(message)
+
+
+def _start(options: Namespace) -> int:
+    import os
+    from pathlib import Path
+
+    from mqd import logs
+    from mqd.config import NodeConfig, StartOptions, load_peers
+
+    peers = load_peers(options.peers)
+    peers.require(options.node)
+    config = NodeConfig.load(Path(options.config) if options.config else None, os.environ, dict(options.settings))
+    logs.set_up(config.text("logging.level"))
+    logs.warn_all(config.warnings)
+
+    import trio
+
+    from mqd import daemon
+
+    try:
+        trio.run(daemon.main, StartOptions(peers, options.node, Path(options.data), config))
+    except BaseExceptionGroup as group:
+        raise _told_to_the_user(group) from group
+    return OK
+
+
+def _told_to_the_user(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one StartError or KeyboardInterrupt that a nursery has wrapped; a fault of ours stays the group that it is."""
+    from mqd.options import StartError
+
+    for kind in (StartError, KeyboardInterrupt):
+        matched, rest = group.split(kind)
+        if matched is not None and rest is None:
+            leaf: BaseException = matched
+            while isinstance(leaf, BaseExceptionGroup):
+                leaf = leaf.exceptions[0]
+            return leaf
+    return group
+
+
+def _dev(options: Namespace) -> int:
+    from pathlib import Path
+
+    from mqd import dev
+
+    return dev.run(dev.DevOptions(options.nodes, options.port, Path(options.data), dict(options.settings)))
+
+
+def _config_list(options: Namespace) -> int:
+    from mqd import option_listing
+
+    print(option_listing.render(options.output))
+    return OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

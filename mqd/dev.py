@@ -1,0 +1,293 @@
+"""`mqd dev`: a cluster on loopback for whoever develops against it. Writes a peers file, starts a process a node, and minds them.
+
+Each child is an ordinary `mqd start`, in a process group of its own, so that Ctrl-C in the terminal reaches it once,
+through here. One thread a child passes its lines on; everything else happens in the main thread, which takes events
+(ready, ended, signal) from one queue. A child that dies takes the others with it: half a cluster is no place to develop.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+from mqd import __version__
+from mqd.options import ConfigError, StartError
+from mqd.peers import PeerNode, Peers, format_peers, load_peers
+
+LOOPBACK = "127.0.0.1"
+FIRST_PORT = 9092
+PORT_STEP = 10
+PORT_BLOCKS_TRIED = 100
+STOP_TIMEOUT_S = 30.0
+"""How long a child may take to end after it was told to; then it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevOptions:
+    """What was asked for. None: as many nodes as the peers file has, or one; the ports of the peers file, or free ones."""
+
+    nodes: int | None
+    port: int | None
+    data_directory: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def run(options: DevOptions) -> int:
+    """Run the cluster until it is interrupted (0) or one of its nodes ends by itself (1). Raises StartError before that."""
+    try:
+        options.data_directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartError(f"{options.data_directory}: cannot be made ({error.strerror}); give --data another directory") from None
+    with _locked(options.data_directory):
+        peers = prepare_peers(options)
+        return _Supervisor(options, peers).run()
+
+
+def prepare_peers(options: DevOptions) -> Peers:
+    """The peers file of the data directory: the one that is there if it fits, else a new one; same cluster id for ever."""
+    path = options.data_directory / "peers.toml"
+    if not path.exists():
+        return _write(path, new_cluster_id(), _block(options.nodes or 1, options.port))
+    peers = load_peers(path)
+    count = len(peers.nodes)
+    if options.nodes not in (None, count):
+        raise ConfigError(f"{path}: it has {count} node(s), not {options.nodes}; ask for --nodes {count}, or give another --data")
+    if any(node.host != LOOPBACK for node in peers.nodes.values()):
+        return peers  # edited by hand: whoever did that knows the addresses
+    taken = [port for port in _ports(peers.nodes) if not _is_free(port)]
+    wants_others = options.port not in (None, next(iter(peers.nodes.values())).port)
+    if not taken and not wants_others:
+        return peers
+    nodes = _block(count, options.port)
+    # voters and racks stay what they were; only the addresses move
+    moved = [
+        PeerNode(old.id, LOOPBACK, new.port, new.peer_port, old.rack, old.voter, LOOPBACK, new.port)
+        for old, new in zip(peers.nodes.values(), nodes)
+    ]
+    return _write(path, peers.cluster_id, moved)
+
+
+def new_cluster_id() -> str:
+    """128 random bits as Kafka writes them: 22 characters, none of them a dash in front."""
+    while (text := urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")).startswith("-"):
+        pass
+    return text
+
+
+def _write(path: Path, cluster_id: str, nodes: list[PeerNode]) -> Peers:
+    peers = Peers(cluster_id, {node.id: node for node in nodes}, path)
+    temporary = path.with_suffix(".part")
+    temporary.write_text(format_peers(cluster_id, peers.nodes), encoding="utf-8")
+    temporary.replace(path)
+    assert load_peers(path) == peers
+    return peers
+
+
+def _block(count: int, port: int | None) -> list[PeerNode]:
+    """`count` nodes on one block of free ports: first those for clients, then those for peers."""
+    if port is not None:
+        nodes = _nodes_from(count, port)
+        for number in _ports({node.id: node for node in nodes}):
+            if number > 65535 or not _is_free(number):
+                raise StartError(f"port {number} on {LOOPBACK} is in use; give --port another start, or leave it out")
+        return nodes
+    for first in range(FIRST_PORT, FIRST_PORT + PORT_STEP * PORT_BLOCKS_TRIED, PORT_STEP):
+        nodes = _nodes_from(count, first)
+        if all(_is_free(number) for number in _ports({node.id: node for node in nodes})):
+            return nodes
+    raise StartError(f"no {2 * count} free ports in a row from {FIRST_PORT} on; give --port the start of a free block")
+
+
+def _nodes_from(count: int, port: int) -> list[PeerNode]:
+    return [
+        PeerNode(
+            id=number + 1,
+            host=LOOPBACK,
+            port=port + number,
+            peer_port=port + count + number,
+            rack=None,
+            voter=number < 5,
+            advertised_host=LOOPBACK,
+            advertised_port=port + number,
+        )
+        for number in range(count)
+    ]
+
+
+def _ports(nodes: Mapping[int, PeerNode]) -> list[int]:
+    return [port for node in nodes.values() for port in (node.port, node.peer_port)]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # as the daemon will: an old connection in TIME_WAIT is no obstacle
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Two clusters must not share a directory: the second would move the ports of the first."""
+    with (directory / "dev.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartError(f"{directory}: another `mqd dev` runs there; stop it, or give --data another directory") from None
+        yield
+
+
+class _Supervisor:
+    """Starts the children, passes their lines on, and ends when they all have."""
+
+    def __init__(self, options: DevOptions, peers: Peers) -> None:
+        self._options = options
+        self._peers = peers
+        self._events: SimpleQueue[tuple[str, int]] = SimpleQueue()
+        """("ready", node id), ("ended", node id) or ("signal", its number)."""
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._stopping = False
+        self._exit_code = 0
+
+    def run(self) -> int:
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, self._on_signal) for number in numbers}
+        threads = []
+        try:
+            for node_id in self._peers.nodes:
+                child = self._children[node_id] = self._start(node_id)
+                threads.append(Thread(target=self._pass_lines_on, args=(node_id, child), name=f"node-{node_id}"))
+                threads[-1].start()
+            self._mind()
+        finally:
+            for child in self._children.values():
+                if child.poll() is None:
+                    child.kill()
+            for thread in threads:
+                thread.join()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return self._exit_code
+
+    def _start(self, node_id: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "mqd", "start", "--peers", str(self._peers.path), "--node", str(node_id)]
+        command += ["--data", str(self._options.data_directory / f"node-{node_id}")]
+        for key, value in self._options.settings.items():
+            command += ["-o", f"{key}={value}"]
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0
+        )
+
+    def _pass_lines_on(self, node_id: int, child: subprocess.Popen[bytes]) -> None:
+        assert child.stdout is not None
+        ready = f"mqd node {node_id} ready on "
+        with child.stdout as lines:
+            for raw in lines:
+                line = raw.decode(errors="replace").rstrip("\n")
+                _say(f"node {node_id} | {line}")
+                if line.startswith(ready):
+                    self._events.put(("ready", node_id))
+        child.wait()
+        self._events.put(("ended", node_id))
+
+    def _on_signal(self, number: int, _frame: Any) -> None:
+        self._events.put(("signal", number))
+
+    def _mind(self) -> None:
+        running = set(self._children)
+        ready: set[int] = set()
+        while running:
+            try:
+                event, number = self._events.get(timeout=STOP_TIMEOUT_S if self._stopping else None)
+            except Empty:
+                _say(f"mqd dev: node {', '.join(map(str, sorted(running)))} did not stop in {STOP_TIMEOUT_S:.0f} s: killing")
+                self._signal_all(signal.SIGKILL)
+                self._exit_code = 1
+                continue
+            if event == "ready":
+                ready.add(number)
+                if ready == set(self._children) and not self._stopping:
+                    print(guide(self._peers, self._options.data_directory), flush=True)
+            elif event == "ended":
+                running.discard(number)
+                self._on_ended(number)
+            elif self._stopping:
+                self._signal_all(signal.SIGKILL)  # asked a second time
+            else:
+                self._stop()
+
+    def _on_ended(self, node_id: int) -> None:
+        code = self._children[node_id].returncode
+        if self._stopping and code == 0:
+            return
+        self._exit_code = 1
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        _say(f"mqd dev: node {node_id} ended with {how}" + ("" if self._stopping else ": stopping the others"))
+        if not self._stopping:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._signal_all(signal.SIGTERM)
+
+    def _signal_all(self, number: int) -> None:
+        for child in self._children.values():
+            child.send_signal(number)  # quiet for those that have ended
+
+
+def guide(peers: Peers, data_directory: Path) -> str:
+    """Lines to copy and paste once every node is ready: produce and consume with three clients."""
+    servers = ",".join(f"{node.advertised_host}:{node.advertised_port}" for node in peers.nodes.values())
+    mqctl = f"{_command('mqctl')} --bootstrap {servers}"
+    python = shlex.quote(os.path.relpath(sys.executable)) if not _on_path(sys.executable) else Path(sys.executable).name
+    return f"""
+mqd {__version__}: {len(peers.nodes)} node(s) ready on {servers}, data in {data_directory} (Ctrl-C stops)
+
+  mqctl            {mqctl} topic create demo
+                   echo hello | {mqctl} produce demo
+                   {mqctl} consume demo --offset beginning --exit
+
+  kcat             echo hello | kcat -b {servers} -t demo -P
+                   kcat -b {servers} -t demo -C -o beginning -e
+
+  confluent-kafka  {python} -c 'from confluent_kafka import Producer; p = Producer({{"bootstrap.servers": "{servers}"}}); \\
+                     p.produce("demo", b"hello"); p.flush()'
+                   {python} -c 'from confluent_kafka import Consumer, TopicPartition as T; \\
+                     c = Consumer({{"bootstrap.servers": "{servers}", "group.id": "g"}}); c.assign([T("demo", 0, 0)]); \\
+                     print(c.poll(10).value()); c.close()'
+"""
+
+
+def _command(name: str) -> str:
+    """The program beside this Python, as short as a shell here understands it."""
+    beside = Path(sys.executable).with_name(name)
+    return name if _on_path(str(beside)) or not beside.exists() else shlex.quote(os.path.relpath(beside))
+
+
+def _on_path(program: str) -> bool:
+    found = shutil.which(Path(program).name)
+    return found is not None and os.path.samefile(found, program) if os.path.exists(program) else False
+
+
+def _say(line: str) -> None:
+    """One line on standard error, whole: several threads write."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
