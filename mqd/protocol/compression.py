@@ -34,6 +34,7 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+_GZIP_MAGIC = b"\x1f\x8b"
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"  # version 1, readable from version 1
 _XERIAL_BLOCK_BYTES = 32 * limits.KIB  # snappy-java's default; readers take any
@@ -48,6 +49,7 @@ _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SKIPPABLE = 0x184D2A50  # ... to 0x184D2A5F
 _ZSTD_BLOCK_BYTES_MAX = 128 * limits.KIB
 
+_DEFLATE_RATIO_MAX = 1032
 _GZIP_CHUNK_BYTES = limits.MIB
 _RESIDENT_BYTES_MAX = limits.MIB
 """Output buffers up to this are bytearrays; larger ones are anonymous mappings, whose untouched pages cost nothing."""
@@ -120,8 +122,12 @@ def _decompress_into(decoder: object, view: memoryview, size_max: int, limit: in
 
 
 def _decompress_gzip(view: memoryview, limit: int) -> memoryview:
-    if len(view) >= 18 and _UINT32_LE.unpack_from(view, len(view) - 4)[0] > limit:  # ISIZE of the last member
-        raise _too_large(limit)
+    if view[:2] != _GZIP_MAGIC:
+        raise _damaged("gzip: no member begins here")
+    if len(view) >= 18:
+        (stated,) = _UINT32_LE.unpack_from(view, len(view) - 4)  # ISIZE of the last member, if this is its end
+        if limit < stated <= len(view) * _DEFLATE_RATIO_MAX:
+            raise _too_large(limit)
     output = bytearray()
     rest: Buffer = view
     while rest:  # members follow one another (RFC 1952 §2.2)
@@ -135,8 +141,6 @@ def _decompress_gzip(view: memoryview, limit: int) -> memoryview:
             if not part and not rest and not decoder.eof:
                 raise _damaged("gzip: the stream is cut off")
         rest = decoder.unused_data
-    if not len(view):
-        raise _damaged("gzip: empty")
     return memoryview(output)
 
 
