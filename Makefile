@@ -1,0 +1,63 @@
+# Two wishes that a newcomer has (run, test) and one command per wish that a developer has. `make help` lists them.
+# Needs Python 3.11 or newer and a network to the package index; everything is installed into .venv, nothing else is touched.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+NODES ?=
+PORT ?=
+DATA ?= data
+ROUNDS ?= 50
+SEED ?= 1
+BROKER ?=
+PEER ?=
+KAFKA_PORT ?= 29092
+KAFKA_DIR := .cache/kafka
+
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint unit conformance conformance-kafka bench chaos constraints clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-20s %s\n", $$1, $$2 }'
+
+run: $(STAMP) ## a local cluster until Ctrl-C; data under ./data (NODES=3 PORT=9092 DATA=dir)
+	@$(BIN)/mqd dev --data $(DATA) $(if $(NODES),--nodes $(NODES)) $(if $(PORT),--port $(PORT))
+
+test: lint unit ## lint and the whole default suite, under three minutes
+
+lint: $(STAMP) ## ruff and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+unit: $(STAMP) ## the default suite without the linters
+	@$(PYTEST) -q -n auto --maxprocesses 4 --ignore tests/conformance
+
+conformance: $(STAMP) ## stock clients end to end against a new `mqd start`, or against BROKER=host:port
+	@$(PYTEST) -q tests/conformance $(if $(BROKER),--broker $(BROKER))
+
+conformance-kafka: $(STAMP) ## the same tests against Apache Kafka 4.3.1 (needs Java 17; Maven for the first run)
+	@scripts/kafka.sh start 1 $(KAFKA_PORT) $(KAFKA_DIR)
+	@$(PYTEST) -q tests/conformance --broker 127.0.0.1:$(KAFKA_PORT); code=$$?; scripts/kafka.sh stop $(KAFKA_DIR); exit $$code
+
+bench: $(STAMP) ## how fast it is, beside the floors of this machine and PEER=host:port
+	@$(BIN)/python -m bench.produce_fetch $(if $(PEER),--peer $(PEER))
+
+chaos: $(STAMP) ## kill -9 under a producing client, again and again (ROUNDS=50 SEED=1)
+	@$(BIN)/python -m chaos.kill9 --rounds $(ROUNDS) --seed $(SEED)
+
+constraints: $(STAMP) ## write constraints.txt anew from what is installed
+	@{ sed -n '/^#/p' constraints.txt; \
+	   { $(BIN)/python -m pip freeze --exclude mqd --exclude setuptools; grep -E '^(py4j|pyspark|setuptools)==' constraints.txt; } \
+	   | LC_ALL=C sort -fu; } > constraints.new
+	@mv constraints.new constraints.txt
+
+clean: ## remove the environment and every cache; ./data stays
+	rm -rf $(VENV) .cache build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt scripts/venv.sh
+	@scripts/venv.sh $(VENV)
+	@touch $@
