@@ -1,0 +1,282 @@
+"""What one voter says to another, as bytes: seven messages and a handshake. Pure; nothing is ever unpickled.
+
+A frame on the peer listener is an ordinary request: int32 length, then request header v1 (int16 api key, int16
+version 0, int32 correlation id, nullable string client id), then the body below. Two private keys are used, both
+without an answer: 32000 opens a connection (once, first), 32001 carries a message.
+
+Body of a message: uint32 CRC-32C of the rest, uint8 type, fixed fields, then entries or a snapshot's bytes.
+Whatever does not decode to exactly one message within its bounds is a ProtocolError, and the connection is closed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from crc32c import crc32c
+
+from mqd import limits
+from mqd.errors import ProtocolError
+
+API_KEY_HANDSHAKE = 32000
+API_KEY_MESSAGE = 32001
+PROTOCOL_VERSION = 1
+
+COMMAND = b"\x00"
+"""First byte of an entry that the machine applies; the rest are the machine's bytes."""
+NO_OP = b"\x01"
+"""The whole of an entry that only takes an index: a leader's first of its term, and a read barrier."""
+
+_NUMBER_MAX = 1 << 62
+"""Terms and indexes stay below: no peer can push a counter into overflow."""
+
+
+class Entry(NamedTuple):
+    """One entry of the replicated log; the field order is PySyncObj's."""
+
+    command: bytes
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants of an entry
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestVote:
+    term: int
+    last_index: int
+    last_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """Granted; a refusal is silence."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendEntries:
+    """Entries follow `previous_index` without gaps; none is a heartbeat."""
+
+    term: int
+    commit_index: int
+    previous_index: int
+    previous_term: int
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReply:
+    """success: the follower's log equals the leader's below `next_index`. reset: try again from `next_index`.
+    Neither: only `term` matters."""
+
+    term: int
+    next_index: int
+    success: bool
+    reset: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InstallSnapshot:
+    """Bytes `offset`.. of a snapshot of `size` bytes that ends with entry (`index`, `index_term`)."""
+
+    term: int
+    index: int
+    index_term: int
+    size: int
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReply:
+    """The follower holds the first `offset` bytes of the snapshot at `index`."""
+
+    term: int
+    index: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutNow:
+    """The leader asks the receiver to stand for election at once."""
+
+    term: int
+
+
+Message = RequestVote | Vote | AppendEntries | AppendReply | InstallSnapshot | SnapshotReply | TimeoutNow
+
+_CRC = struct.Struct(">I")
+_ENTRY = struct.Struct(">QI")
+_FIXED: dict[type[Any], tuple[int, struct.Struct]] = {
+    RequestVote: (1, struct.Struct(">BQQQ")),
+    Vote: (2, struct.Struct(">BQ")),
+    AppendEntries: (3, struct.Struct(">BQQQQI")),
+    AppendReply: (4, struct.Struct(">BQQ??")),
+    InstallSnapshot: (5, struct.Struct(">BQQQQQ")),
+    SnapshotReply: (6, struct.Struct(">BQQQ")),
+    TimeoutNow: (7, struct.Struct(">BQ")),
+}
+
+
+def encode_message(message: Message) -> bytes:
+    """The body of a frame with key 32001. Every message fits `RAFT_MESSAGE_BYTES_MAX`."""
+    kind, fixed = _FIXED[type(message)]
+    match message:
+        case AppendEntries(term, commit_index, previous_index, previous_term, entries):
+            parts = [fixed.pack(kind, term, commit_index, previous_index, previous_term, len(entries))]
+            for position, entry in enumerate(entries, previous_index + 1):
+                assert entry.index == position, (entry.index, position)
+                parts.append(_ENTRY.pack(entry.term, len(entry.command)))
+                parts.append(entry.command)
+        case InstallSnapshot(term, index, index_term, size, offset, data):
+            parts = [fixed.pack(kind, term, index, index_term, size, offset), data]
+        case RequestVote(term, last_index, last_term):
+            parts = [fixed.pack(kind, term, last_index, last_term)]
+        case AppendReply(term, next_index, success, reset):
+            parts = [fixed.pack(kind, term, next_index, success, reset)]
+        case SnapshotReply(term, index, offset):
+            parts = [fixed.pack(kind, term, index, offset)]
+        case Vote(term) | TimeoutNow(term):
+            parts = [fixed.pack(kind, term)]
+    body = b"".join(parts)
+    assert len(body) <= limits.RAFT_MESSAGE_BYTES_MAX, len(body)
+    return _CRC.pack(crc32c(body)) + body
+
+
+def decode_message(body: bytes | memoryview) -> Message:
+    """The one message in `body`. Raises ProtocolError."""
+    if not _CRC.size < len(body) <= limits.RAFT_MESSAGE_BYTES_MAX + _CRC.size:
+        raise ProtocolError(f"raft message of {len(body)} bytes")
+    data = bytes(body[_CRC.size :])
+    if _CRC.unpack_from(body)[0] != crc32c(data):
+        raise ProtocolError("raft message with a wrong checksum")
+    decode = _DECODERS.get(data[0])
+    if decode is None:
+        raise ProtocolError(f"raft message of unknown type {data[0]}")
+    try:
+        return decode(data)
+    except struct.error as error:
+        raise ProtocolError(f"raft message of type {data[0]} is cut short") from error
+
+
+def _numbers(data: bytes, of: type[Any], *, exact: bool = True) -> tuple[int, ...]:
+    fixed = _FIXED[of][1]
+    if exact and len(data) != fixed.size:
+        raise ProtocolError(f"{of.__name__} of {len(data)} bytes, {fixed.size} expected")
+    numbers = fixed.unpack_from(data)[1:]
+    if any(number >= _NUMBER_MAX for number in numbers):
+        raise ProtocolError(f"{of.__name__} with a number out of range")
+    return numbers
+
+
+def _decode_append(data: bytes) -> AppendEntries:
+    term, commit_index, previous_index, previous_term, count = _numbers(data, AppendEntries, exact=False)
+    position = _FIXED[AppendEntries][1].size
+    if count * (_ENTRY.size + 1) > len(data) - position:
+        raise ProtocolError(f"append_entries claims {count} entries in {len(data)} bytes")
+    entries = []
+    for index in range(previous_index + 1, previous_index + 1 + count):
+        entry_term, size = _ENTRY.unpack_from(data, position)
+        position += _ENTRY.size
+        command = data[position : position + size]
+        position += size
+        if len(command) != size or size > limits.RAFT_COMMAND_BYTES_MAX + 1:
+            raise ProtocolError(f"append_entries with an entry of {size} bytes")
+        if command[:1] != COMMAND and command != NO_OP:
+            raise ProtocolError("append_entries with an entry that is neither a command nor a no-op")
+        if entry_term > term:
+            raise ProtocolError("append_entries with an entry newer than its leader")
+        entries.append(Entry(command, index, entry_term))
+    if position != len(data):
+        raise ProtocolError("append_entries with bytes after its last entry")
+    return AppendEntries(term, commit_index, previous_index, previous_term, tuple(entries))
+
+
+def _decode_reply(data: bytes) -> AppendReply:
+    term, next_index, success, reset = _numbers(data, AppendReply)
+    return AppendReply(term, next_index, bool(success), bool(reset))
+
+
+def _decode_snapshot(data: bytes) -> InstallSnapshot:
+    term, index, index_term, size, offset = _numbers(data, InstallSnapshot, exact=False)
+    chunk = data[_FIXED[InstallSnapshot][1].size :]
+    if size > limits.RAFT_SNAPSHOT_BYTES_MAX or offset + len(chunk) > size or len(chunk) > limits.RAFT_SNAPSHOT_CHUNK_BYTES:
+        raise ProtocolError(f"snapshot chunk of {len(chunk)} bytes at {offset} of {size}")
+    return InstallSnapshot(term, index, index_term, size, offset, chunk)
+
+
+_DECODERS: dict[int, Callable[[bytes], Message]] = {
+    1: lambda data: RequestVote(*_numbers(data, RequestVote)),
+    2: lambda data: Vote(*_numbers(data, Vote)),
+    3: _decode_append,
+    4: _decode_reply,
+    5: _decode_snapshot,
+    6: lambda data: SnapshotReply(*_numbers(data, SnapshotReply)),
+    7: lambda data: TimeoutNow(*_numbers(data, TimeoutNow)),
+}
+
+
+# -- handshake and frames
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """The first frame of a connection: who calls whom, in which cluster, and in which life of its process."""
+
+    cluster_id: str
+    sender: int
+    receiver: int
+    incarnation: UUID
+
+
+_HANDSHAKE = struct.Struct(">4sHii16sH")
+_HANDSHAKE_MAGIC = b"mqdQ"
+
+
+def encode_handshake(handshake: Handshake) -> bytes:
+    cluster = handshake.cluster_id.encode()
+    fixed = (PROTOCOL_VERSION, handshake.sender, handshake.receiver, handshake.incarnation.bytes, len(cluster))
+    return _HANDSHAKE.pack(_HANDSHAKE_MAGIC, *fixed) + cluster
+
+
+def decode_handshake(body: bytes | memoryview) -> Handshake:
+    """Raises ProtocolError for a stranger or another version of this protocol."""
+    if len(body) < _HANDSHAKE.size:
+        raise ProtocolError(f"handshake of {len(body)} bytes")
+    magic, version, sender, receiver, incarnation, size = _HANDSHAKE.unpack_from(body)
+    if magic != _HANDSHAKE_MAGIC:
+        raise ProtocolError("handshake without mqd's mark: the caller is not an mqd node")
+    if version != PROTOCOL_VERSION:
+        raise ProtocolError(f"handshake of protocol version {version}; this node speaks {PROTOCOL_VERSION}")
+    cluster = bytes(body[_HANDSHAKE.size :])
+    if len(cluster) != size:
+        raise ProtocolError("handshake with a cut or overlong cluster id")
+    try:
+        return Handshake(cluster.decode(), sender, receiver, UUID(bytes=incarnation))
+    except UnicodeDecodeError as error:
+        raise ProtocolError("handshake with a cluster id that is not UTF-8") from error
+
+
+_REQUEST = struct.Struct(">hhih")
+_LENGTH = struct.Struct(">i")
+
+
+def encode_frame(api_key: int, correlation_id: int, body: bytes) -> bytes:
+    """A whole request with its four length bytes, request header v1 and a null client id."""
+    return _LENGTH.pack(_REQUEST.size + len(body)) + _REQUEST.pack(api_key, 0, correlation_id, -1) + body
+
+
+def frame_body(frame: bytes | memoryview, api_key: int) -> memoryview:
+    """The body of a frame (without its length bytes) that must carry `api_key`, version 0. Raises ProtocolError."""
+    if len(frame) < _REQUEST.size:
+        raise ProtocolError(f"peer frame of {len(frame)} bytes")
+    key, version, _correlation_id, client_size = _REQUEST.unpack_from(frame)
+    if key != api_key or version != 0:
+        raise ProtocolError(f"peer frame with api key {key} version {version}; {api_key} version 0 expected")
+    position = _REQUEST.size + max(client_size, 0)
+    if client_size < -1 or position > len(frame):
+        raise ProtocolError("peer frame with a bad client id")
+    return memoryview(frame)[position:]

@@ -1,0 +1,249 @@
+"""The three files of a voter as bytes. Pure: bytes in, values out; journal.py does the reading and writing.
+
+`quorum-state`  one JSON line (term, vote, who this node is), then a line with its CRC-32C. It exists from the moment
+                a node is formatted: a node that has it and lacks its journal has lost its memory.
+`snapshot`      the machine's state after one entry, with the cluster it belongs to, under one CRC-32C.
+`journal`       a header that names its owner and the entry before its first, then records, only ever appended.
+
+A record: 4 bytes magic, uint32 CRC-32C, uint32 payload size, uint8 kind, uint64 index, uint64 term, uint64 durable
+position, payload. The CRC covers the record's own position in the file as well as everything after the CRC, so that
+a whole record in the wrong place is no record. An index at or below the last one replaces everything from there on:
+truncation is an append. `durable position` is how much of the file was fsynced when the record was written. That tells
+a torn tail (nothing after the damage was written later than an fsync that covered it: cut it off) from corruption
+(something was: refuse). A MARK says only that; one is written when the journal falls quiet.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from crc32c import crc32c
+
+from mqd import limits
+from mqd.raft.codec import Entry
+
+FORMAT_VERSION = 1
+
+
+class Damaged(Exception):
+    """Bytes that this node cannot have written whole: what is wrong with them."""
+
+
+# -- quorum-state
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumState:
+    """What a voter must never forget, and who it is."""
+
+    cluster_id: str
+    node_id: int
+    node_uuid: UUID
+    term: int
+    vote: int | None
+
+
+def encode_state(state: QuorumState) -> bytes:
+    fields = {
+        "version": FORMAT_VERSION,
+        "cluster_id": state.cluster_id,
+        "node_id": state.node_id,
+        "node_uuid": str(state.node_uuid),
+        "term": state.term,
+        "vote": state.vote,
+    }
+    line = json.dumps(fields).encode()
+    return b"%s\n%08x\n" % (line, crc32c(line))
+
+
+def decode_state(data: bytes) -> QuorumState:
+    """Raises Damaged."""
+    line, _, rest = data.partition(b"\n")
+    if rest != b"%08x\n" % crc32c(line):
+        raise Damaged("its checksum does not match")
+    fields = json.loads(line)
+    if fields["version"] != FORMAT_VERSION:
+        raise Damaged(f"it has format version {fields['version']}, this mqd reads {FORMAT_VERSION}")
+    uuid = UUID(fields["node_uuid"])
+    return QuorumState(fields["cluster_id"], fields["node_id"], uuid, fields["term"], fields["vote"])
+
+
+# -- snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The machine's state after entry (`index`, `term`)."""
+
+    cluster_id: str
+    index: int
+    term: int
+    state: bytes
+
+
+_SNAPSHOT = struct.Struct(">8sIHQQQH")
+_SNAPSHOT_MAGIC = b"mqdSNAP\n"
+_CRC_END = 12
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    cluster = snapshot.cluster_id.encode()
+    size = len(snapshot.state)
+    rest = _SNAPSHOT.pack(_SNAPSHOT_MAGIC, 0, FORMAT_VERSION, snapshot.index, snapshot.term, size, len(cluster))[_CRC_END:]
+    body = b"".join((rest, cluster, snapshot.state))
+    return _SNAPSHOT_MAGIC + struct.pack(">I", crc32c(body)) + body
+
+
+def decode_snapshot(data: bytes) -> Snapshot:
+    """Raises Damaged."""
+    if len(data) < _SNAPSHOT.size or data[:8] != _SNAPSHOT_MAGIC:
+        raise Damaged("it does not begin as a snapshot")
+    _, crc, version, index, term, size, cluster_size = _SNAPSHOT.unpack_from(data)
+    if crc != crc32c(memoryview(data)[_CRC_END:]):
+        raise Damaged("its checksum does not match")
+    if version != FORMAT_VERSION:
+        raise Damaged(f"it has format version {version}, this mqd reads {FORMAT_VERSION}")
+    start = _SNAPSHOT.size + cluster_size
+    if len(data) != start + size:
+        raise Damaged(f"it has {len(data)} bytes, {start + size} expected")
+    return Snapshot(data[_SNAPSHOT.size : start].decode(), index, term, data[start:])
+
+
+# -- journal
+
+
+@dataclass(frozen=True, slots=True)
+class JournalHeader:
+    """Whose journal it is, and the entry before its first record (the base: in the snapshot, or the empty beginning)."""
+
+    cluster_id: str
+    node_id: int
+    node_uuid: UUID
+    base_index: int
+    base_term: int
+
+
+_HEADER = struct.Struct(">8sIHi16sQQH")
+_HEADER_MAGIC = b"mqdJOUR\n"
+
+
+def encode_header(header: JournalHeader) -> bytes:
+    cluster = header.cluster_id.encode()
+    fields = (FORMAT_VERSION, header.node_id, header.node_uuid.bytes, header.base_index, header.base_term, len(cluster))
+    rest = _HEADER.pack(_HEADER_MAGIC, 0, *fields)[_CRC_END:] + cluster
+    return _HEADER_MAGIC + struct.pack(">I", crc32c(rest)) + rest
+
+
+def decode_header(data: bytes) -> tuple[JournalHeader, int]:
+    """The header and its size. Raises Damaged."""
+    if len(data) < _HEADER.size or data[:8] != _HEADER_MAGIC:
+        raise Damaged("it does not begin as a journal")
+    _, crc, version, node_id, uuid, base_index, base_term, cluster_size = _HEADER.unpack_from(data)
+    end = _HEADER.size + cluster_size
+    if len(data) < end or crc != crc32c(data[_CRC_END:end]):
+        raise Damaged("the checksum of its header does not match")
+    if version != FORMAT_VERSION:
+        raise Damaged(f"it has format version {version}, this mqd reads {FORMAT_VERSION}")
+    return JournalHeader(data[_HEADER.size : end].decode(), node_id, UUID(bytes=uuid), base_index, base_term), end
+
+
+KIND_ENTRY = 1
+KIND_MARK = 2
+
+_RECORD = struct.Struct(">4sIIBQQQ")
+_RECORD_MAGIC = b"\xd3mqR"
+_RECORD_CRC_END = 8
+_PAYLOAD_MAX = limits.RAFT_COMMAND_BYTES_MAX + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    kind: int
+    index: int
+    term: int
+    durable_position: int
+    payload: bytes
+    end: int
+    """Position after the record."""
+
+
+def _record_crc(position: int, rest: bytes) -> int:
+    return crc32c(rest, crc32c(position.to_bytes(8, "big")))
+
+
+def encode_record(position: int, kind: int, index: int, term: int, durable_position: int, payload: bytes) -> bytes:
+    """A record that will stand at `position` of the file."""
+    assert durable_position <= position, (durable_position, position)
+    assert len(payload) <= _PAYLOAD_MAX, len(payload)
+    rest = _RECORD.pack(_RECORD_MAGIC, 0, len(payload), kind, index, term, durable_position)[_RECORD_CRC_END:] + payload
+    return _RECORD_MAGIC + struct.pack(">I", _record_crc(position, rest)) + rest
+
+
+def read_record(data: bytes, position: int) -> Record | None:
+    """The record at `position`, or None when there is no whole and right one."""
+    if position + _RECORD.size > len(data):
+        return None
+    magic, crc, size, kind, index, term, durable_position = _RECORD.unpack_from(data, position)
+    end = position + _RECORD.size + size
+    if magic != _RECORD_MAGIC or size > _PAYLOAD_MAX or end > len(data):
+        return None
+    if crc != _record_crc(position, data[position + _RECORD_CRC_END : end]):
+        return None
+    return Record(kind, index, term, durable_position, data[position + _RECORD.size : end], end)
+
+
+class Scan(NamedTuple):
+    """What a journal holds: entries after its base, in order, and where the good records end."""
+
+    entries: list[Entry]
+    end: int
+
+
+def scan_records(data: bytes, start: int, base: Entry) -> Scan:
+    """Replay the records from `start`. A torn tail ends the scan; Damaged is raised for corruption."""
+    entries: list[Entry] = []
+    position = start
+    while (record := read_record(data, position)) is not None:
+        if record.kind == KIND_ENTRY:
+            offset = record.index - base.index - 1
+            if not 0 <= offset <= len(entries):
+                raise Damaged(f"entry {record.index} at byte {position} follows entry {base.index + len(entries)}")
+            del entries[offset:]
+            if record.term < (entries[-1] if entries else base).term:
+                raise Damaged(f"entry {record.index} at byte {position} is of an earlier term than the entry before it")
+            entries.append(Entry(record.payload, record.index, record.term))
+        elif record.kind != KIND_MARK:
+            raise Damaged(f"the record at byte {position} is of unknown kind {record.kind}")
+        position = record.end
+    if (proof := _durable_beyond(data, position)) is not None:
+        raise Damaged(f"the record at byte {position} is damaged, and byte {proof} shows that it had been written whole")
+    return Scan(entries, position)
+
+
+def _durable_beyond(data: bytes, position: int) -> int | None:
+    """Where a later record proves that `position` was fsynced before it was written; None for a torn tail."""
+    found = data.find(_RECORD_MAGIC, position)
+    while found != -1:
+        record = read_record(data, found)
+        if record is not None and record.durable_position > position:
+            return found
+        found = data.find(_RECORD_MAGIC, found + 1)
+    return None
+
+
+def encode_journal(header: JournalHeader, entries: Sequence[Entry]) -> bytes:
+    """A whole journal, to be written atomically; its final MARK makes any later damage recognisable."""
+    parts = [encode_header(header)]
+    start = position = len(parts[0])
+    last = header.base_index
+    for entry in entries:
+        parts.append(encode_record(position, KIND_ENTRY, entry.index, entry.term, start, entry.command))
+        position += len(parts[-1])
+        last = entry.index
+    parts.append(encode_record(position, KIND_MARK, last, 0, position, b""))
+    return b"".join(parts)

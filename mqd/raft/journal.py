@@ -1,0 +1,356 @@
+"""A voter's memory: the log since its last snapshot, its term and its vote.
+
+Everything a turn does to it happens in memory; `flush` is the only writer, so that one call in a worker thread makes
+a whole turn durable, in the order quorum-state, snapshot, entries. A crash inside leaves files that `open_journal` accepts
+and whose difference nobody has been told of, because messages and acknowledgements leave after `flush` returned.
+
+Invariants:
+- entries[0] is the base (no command of its own); entries are contiguous from it on; base_index <= snapshot_index or
+  there is no snapshot and the base is the empty beginning (1, term 0).
+- durable_index <= last_index: entries up to it are on disk here. Nothing beyond it is applied, acknowledged or counted.
+- A write or fsync that failed is never tried again: every later `flush` raises StorageError.
+
+Disk calls go through the Disk that the service passes in; formats.py knows the bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from errno import EDQUOT, ENOSPC
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from mqd import limits
+from mqd.errors import StorageError
+from mqd.raft import formats
+from mqd.raft.codec import NO_OP, Entry
+from mqd.raft.formats import Damaged, JournalHeader, QuorumState, Snapshot
+
+if TYPE_CHECKING:
+    from mqd.io.disk import Disk, File
+
+logger = logging.getLogger(__name__)
+
+STATE_NAME = "quorum-state"
+SNAPSHOT_NAME = "snapshot"
+JOURNAL_NAME = "journal"
+
+_BEGINNING = Entry(NO_OP, 1, 0)
+_WIPE = "Repair the disk if you can. Only while all other voters run and are caught up may this node start from nothing: then remove"
+"""The remedy for a lost memory. A voter that has forgotten can help to elect a leader that lacks committed entries,
+so whoever takes it must know that the others do not need this node's memory. A quorum of one has no such others."""
+
+
+class Journal:
+    """See the head of the file. Made by `open_journal`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        state: QuorumState,
+        *,
+        file: File,
+        base: Entry,
+        entries: list[Entry],
+        snapshot: Snapshot | None,
+        end: int,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._file = file
+        self._state = state
+        self._state_dirty = False
+        self.entries: list[Entry] = [base, *entries]
+        """Base, then the log. Read by index through the methods below; changed by this class only."""
+        self._boot_snapshot = snapshot
+        self.snapshot_index = snapshot.index if snapshot is not None else base.index
+        self.snapshot_term = snapshot.term if snapshot is not None else base.term
+        self._snapshot_pending: bytes | None = None
+        self._rewrite = False
+        self._records: list[bytes] = []
+        self._end = end
+        self._durable_end = end
+        self.durable_index = self.last_index
+        self.bytes_since_snapshot = sum(len(entry.command) for entry in entries)
+        self._marked = False
+        self._quiet = True
+        self._failure: str | None = None
+        self.flushes = 0
+
+    # -- who and what
+
+    @property
+    def node_uuid(self) -> UUID:
+        return self._state.node_uuid
+
+    @property
+    def term(self) -> int:
+        """The highest term this node has heard of: never behind its own log."""
+        return max(self._state.term, self.entries[-1].term)
+
+    @property
+    def vote(self) -> int | None:
+        """For whom this node voted in `term`."""
+        return self._state.vote if self._state.term == self.term else None
+
+    @property
+    def base_index(self) -> int:
+        return self.entries[0].index
+
+    @property
+    def last_index(self) -> int:
+        return self.entries[-1].index
+
+    @property
+    def dirty(self) -> bool:
+        """Whether a flush has something to do."""
+        return bool(self._records) or self._state_dirty or self._rewrite or self._snapshot_pending is not None
+
+    def term_at(self, index: int) -> int:
+        """Term of an entry from the base to the last."""
+        assert self.base_index <= index <= self.last_index, (self.base_index, index, self.last_index)
+        return self.entries[index - self.base_index].term
+
+    def holds(self, index: int, term: int) -> bool:
+        """Whether entry `index` is here, and of `term`."""
+        return self.base_index <= index <= self.last_index and self.term_at(index) == term
+
+    def batch(self, first: int, bytes_max: int) -> tuple[Entry, ...]:
+        """Entries from `first` on, about `bytes_max` bytes of commands, at least one if there is one."""
+        assert first > self.base_index, (first, self.base_index)
+        size = 0
+        last = start = first - self.base_index
+        while last < len(self.entries) and (size := size + len(self.entries[last].command)) <= bytes_max:
+            last += 1
+        return tuple(self.entries[start : max(last, start + 1)])
+
+    # -- changes, in memory
+
+    def set_term(self, term: int, vote: int | None) -> None:
+        assert term >= self.term, (term, self.term)
+        state = self._state
+        self._state = QuorumState(state.cluster_id, state.node_id, state.node_uuid, term, vote)
+        self._state_dirty = True
+
+    def append(self, command: bytes, index: int, term: int) -> None:
+        assert index == self.last_index + 1, (index, self.last_index)
+        assert term >= self.entries[-1].term, (term, self.entries[-1].term)
+        self.entries.append(Entry(command, index, term))
+        self.bytes_since_snapshot += len(command)
+        self._quiet = False
+        if not self._rewrite:
+            self._record(formats.KIND_ENTRY, index, term, command)
+
+    def truncate_from(self, index: int) -> None:
+        """Forget entries from `index` on: they contradict the leader, so the leader's follow in the same turn.
+
+        On disk they stay until those replace them, which is as good: they were never committed."""
+        assert self.snapshot_index < index <= self.last_index, (self.snapshot_index, index, self.last_index)
+        del self.entries[index - self.base_index :]
+        self.durable_index = min(self.durable_index, index - 1)
+
+    def compact(self, index: int, state: bytes) -> None:
+        """The machine's state after applied entry `index` is `state`: keep it, and only the last entries before it."""
+        assert self.snapshot_index <= index <= self.durable_index, (self.snapshot_index, index, self.durable_index)
+        snapshot = Snapshot(self._state.cluster_id, index, self.term_at(index), state)
+        self._snapshot_pending = formats.encode_snapshot(snapshot)
+        self.snapshot_index, self.snapshot_term = snapshot.index, snapshot.term
+        self._rewrite = True
+        self._records.clear()
+        kept = size = 0
+        for entry in reversed(self.entries[1 : index - self.base_index + 1]):
+            size += len(entry.command)
+            if kept == limits.RAFT_JOURNAL_ENTRIES_KEPT or size > limits.RAFT_JOURNAL_BYTES_MAX // 4:
+                break
+            kept += 1
+        base_index = index - kept
+        base = Entry(NO_OP, base_index, self.term_at(base_index))
+        self.entries[: base_index - self.base_index + 1] = [base]
+        self.bytes_since_snapshot = sum(len(entry.command) for entry in self.entries[index - base_index + 1 :])
+
+    def install(self, snapshot: Snapshot) -> None:
+        """A leader's snapshot replaces everything here."""
+        assert snapshot.index > self.snapshot_index, (snapshot.index, self.snapshot_index)
+        self._snapshot_pending = formats.encode_snapshot(snapshot)
+        self.restart_at(snapshot)
+
+    def restart_at(self, snapshot: Snapshot) -> None:
+        """Forget every entry; the log goes on after a snapshot that is already on disk."""
+        self.entries = [Entry(NO_OP, snapshot.index, snapshot.term)]
+        self.snapshot_index, self.snapshot_term = snapshot.index, snapshot.term
+        self.durable_index = snapshot.index
+        self.bytes_since_snapshot = 0
+        self._rewrite = True
+        self._records.clear()
+
+    def _record(self, kind: int, index: int, term: int, payload: bytes) -> None:
+        record = formats.encode_record(self._end, kind, index, term, self._durable_end, payload)
+        self._records.append(record)
+        self._end += len(record)
+        self._marked = kind == formats.KIND_MARK
+
+    def on_timer(self) -> None:
+        """About once a second: when nothing was appended since the last time, note that all of it is durable."""
+        if self._quiet:
+            self.mark()
+        self._quiet = True
+
+    def mark(self) -> None:
+        """Let the next flush note that what is on disk now is durable: later damage to it will be told from a torn tail."""
+        if not self._marked and not self.dirty:
+            self._record(formats.KIND_MARK, self.last_index, 0, b"")
+
+    # -- the disk
+
+    def flush(self) -> None:
+        """Make everything durable. Blocks: call it in a worker thread, and change nothing meanwhile.
+
+        Raises StorageError, now and for ever after, when the disk refuses."""
+        if self._failure is not None:
+            raise StorageError(self._failure)
+        path = self._directory
+        try:
+            if self._state_dirty:
+                path = self._directory / STATE_NAME
+                self._disk.write_atomic(path, formats.encode_state(self._state))
+                self._state_dirty = False
+            if self._snapshot_pending is not None:
+                path = self._directory / SNAPSHOT_NAME
+                self._disk.write_atomic(path, self._snapshot_pending)
+                self._snapshot_pending = None
+            path = self._directory / JOURNAL_NAME
+            if self._rewrite:
+                self._replace_file(path)
+                self._rewrite = False
+            elif self._records:
+                self._file.append(self._records)
+                self._file.sync()
+                self._records = []
+        except OSError as error:
+            self._failure = f"{path}: {error}; the quorum's memory cannot be trusted any more, so this node stops"
+            raise StorageError(self._failure, out_of_space=error.errno in (ENOSPC, EDQUOT)) from error
+        self.flushes += 1
+        self._durable_end = self._end
+        self.durable_index = self.last_index
+
+    def _replace_file(self, path: Path) -> None:
+        state, base = self._state, self.entries[0]
+        header = JournalHeader(state.cluster_id, state.node_id, state.node_uuid, base.index, base.term)
+        data = formats.encode_journal(header, self.entries[1:])
+        self._disk.write_atomic(path, data)
+        self._file.close()
+        self._file = self._disk.open(path)
+        self._records = []
+        self._end = len(data)
+        self._marked = True
+
+    def take_boot_snapshot(self) -> Snapshot | None:
+        """The snapshot found at start, once; it is not kept in memory."""
+        snapshot, self._boot_snapshot = self._boot_snapshot, None
+        return snapshot
+
+    def snapshot_bytes(self) -> bytes:
+        """The newest snapshot as it is on disk or about to be, for a follower. Raises StorageError."""
+        if self._snapshot_pending is not None:
+            return self._snapshot_pending
+        path = self._directory / SNAPSHOT_NAME
+        try:
+            return self._disk.read_bytes(path)
+        except OSError as error:
+            raise StorageError(f"{path}: {error}") from error
+
+    def close(self) -> None:
+        """Close the file; whatever was not flushed is lost, as in a crash. Quiet when closed."""
+        self._failure = self._failure or f"{self._directory}: the journal is closed"
+        self._file.close()
+
+
+# -- start
+
+
+def open_journal(disk: Disk, directory: Path, *, cluster_id: str, node_id: int, new_uuid: Callable[[], UUID]) -> Journal:
+    """Read a voter's directory, or format an empty one. Blocks (fsync).
+
+    Raises StorageError when the files are another node's, damaged, or do not fit together: the message says which file
+    and what to do. Repairs what a crash leaves: a torn tail, a snapshot newer than the journal beside it."""
+    try:
+        disk.make_directory(directory)
+        if not disk.exists(directory / STATE_NAME):
+            _format(disk, directory, cluster_id=cluster_id, node_id=node_id, node_uuid=new_uuid())
+        return _open(disk, directory, cluster_id=cluster_id, node_id=node_id)
+    except OSError as error:
+        raise StorageError(f"{directory}: {error}") from error
+
+
+def _format(disk: Disk, directory: Path, *, cluster_id: str, node_id: int, node_uuid: UUID) -> None:
+    """quorum-state comes last: it says that the rest was written."""
+    path = directory / JOURNAL_NAME
+    if disk.exists(directory / SNAPSHOT_NAME) or (disk.exists(path) and not _is_blank(disk.read_bytes(path))):
+        raise StorageError(
+            f"{directory / STATE_NAME} is missing beside a log that this node has written: its term and vote are lost, and"
+            f" voting again could elect two leaders. {_WIPE} {directory}"
+        )
+    header = JournalHeader(cluster_id, node_id, node_uuid, _BEGINNING.index, _BEGINNING.term)
+    disk.write_atomic(path, formats.encode_journal(header, []))
+    disk.write_atomic(directory / STATE_NAME, formats.encode_state(QuorumState(cluster_id, node_id, node_uuid, 0, None)))
+
+
+def _is_blank(data: bytes) -> bool:
+    try:
+        header, start = formats.decode_header(data)
+        return header.base_index == _BEGINNING.index and not formats.scan_records(data, start, _BEGINNING).entries
+    except Damaged:
+        return False
+
+
+def _open(disk: Disk, directory: Path, *, cluster_id: str, node_id: int) -> Journal:
+    state_path, journal_path, snapshot_path = (directory / name for name in (STATE_NAME, JOURNAL_NAME, SNAPSHOT_NAME))
+    path = state_path
+    try:
+        state = formats.decode_state(disk.read_bytes(path))
+        _check_owner(path, state.cluster_id, state.node_id, cluster_id=cluster_id, node_id=node_id)
+        path = snapshot_path
+        snapshot = formats.decode_snapshot(disk.read_bytes(path)) if disk.exists(path) else None
+        if snapshot is not None and snapshot.cluster_id != cluster_id:
+            raise StorageError(f"{path} belongs to cluster {snapshot.cluster_id}, this is {cluster_id}: give each its own directory")
+        path = journal_path
+        if not disk.exists(path):
+            raise StorageError(
+                f"{path} is missing, though {state_path} says that this node was formatted: it has lost what it promised to"
+                f" remember. {_WIPE} {directory}"
+            )
+        data = disk.read_bytes(path)
+        header, start = formats.decode_header(data)
+        _check_owner(path, header.cluster_id, header.node_id, cluster_id=cluster_id, node_id=node_id)
+        if header.node_uuid != state.node_uuid:
+            raise StorageError(f"{path} was written by another life of node {node_id} than {state_path}. {_WIPE} {directory}")
+        base = Entry(NO_OP, header.base_index, header.base_term)
+        scan = formats.scan_records(data, start, base)
+    except Damaged as damage:
+        raise StorageError(f"{path} is corrupt: {damage}. {_WIPE} {directory}") from damage
+    if base.index > (snapshot.index if snapshot is not None else _BEGINNING.index):
+        found = f"{snapshot_path} ends at {snapshot.index}" if snapshot is not None else f"{snapshot_path} is missing"
+        raise StorageError(f"{journal_path} starts after entry {base.index}, but {found}: entries are lost. {_WIPE} {directory}")
+    file = disk.open(journal_path)
+    if scan.end < len(data):
+        cut, last = len(data) - scan.end, base.index + len(scan.entries)
+        logger.warning("%s: cut off %d bytes after entry %d that a crash left unfinished", journal_path, cut, last)
+        file.truncate(scan.end)
+        file.sync()
+    journal = Journal(disk, directory, state, file=file, base=base, entries=scan.entries, snapshot=snapshot, end=scan.end)
+    if snapshot is not None and not journal.holds(snapshot.index, snapshot.term):
+        # A crash came between a leader's snapshot and the journal that goes with it: the journal's tail was
+        # contradicted or overtaken. One that holds the snapshot's last entry keeps what follows it instead.
+        journal.restart_at(snapshot)
+    return journal
+
+
+def _check_owner(path: Path, found_cluster: str, found_node: int, *, cluster_id: str, node_id: int) -> None:
+    if (found_cluster, found_node) != (cluster_id, node_id):
+        raise StorageError(
+            f"{path} belongs to node {found_node} of cluster {found_cluster}, this is node {node_id} of cluster {cluster_id}:"
+            " give each node its own data directory, or correct the peers file"
+        )

@@ -1,0 +1,719 @@
+"""PySyncObj, held from outside: the only file that knows its private names.
+
+PySyncObj 0.3.17 keeps the roles, terms, votes, election timers, the commit rule and the order of applying. What it does
+unsafely is replaced here, each time in the same place: the append handler (A, B), replies (C, L), snapshots (D, E, I),
+callbacks (F), its journal (G, H), back-tracking (J), sending (K, N), forwarding (M), whom it hears (O), silent disk
+errors (P). The letters are those of docs/INVARIANTS.md and tests/raft/test_defects.py, where each is shown.
+
+Durability, by construction:
+- A turn changes memory only. Whatever it wants to say waits in `outbox` until the journal's flush has returned.
+- The commit index is a property (`_SyncObj__raftCommitIndex`): whatever PySyncObj computes, it never passes the journal's
+  durable index. So a leader's own copy counts once it is fsynced, in a quorum of one too, and nothing that is not on
+  this node's disk is applied here. Where that limit cuts a leader's computation short at an entry of an earlier
+  term, it does not move at all: an old entry is committed only through one of the leader's own (Raft, 5.4.2).
+
+No threads, no clock, no dice, no sockets: `now` comes in with each call (PySyncObj's own reading of the clock gets it
+through a context variable, so any number of nodes live in one process), chance comes from the `random` it is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pysyncobj.config
+import pysyncobj.fast_queue
+import pysyncobj.journal
+import pysyncobj.node
+import pysyncobj.pickle
+import pysyncobj.syncobj as core
+import pysyncobj.transport
+import pysyncobj.version
+from pysyncobj.config import FAIL_REASON, SyncObjConf
+from pysyncobj.node import Node
+from pysyncobj.syncobj import SyncObj
+from pysyncobj.transport import Transport
+
+from mqd import limits
+from mqd.raft import formats
+from mqd.raft.codec import (
+    COMMAND,
+    NO_OP,
+    AppendEntries,
+    AppendReply,
+    Entry,
+    InstallSnapshot,
+    Message,
+    RequestVote,
+    SnapshotReply,
+    TimeoutNow,
+    Vote,
+)
+from mqd.raft.journal import Journal
+from mqd.raft.machine import Machine, Role
+
+logger = logging.getLogger(__name__)
+
+_FIRST_INDEX = 2
+"""Of an entry: index 1 is the empty beginning, the same on every node."""
+
+_VERSION = "0.3.17"
+_SOURCES = {
+    pysyncobj.syncobj: "e8bdf06797085d734df86e24ab4802fe87893dff77268565ec036f7ad4a1cfe4",
+    pysyncobj.transport: "0c9d89f9c4781ec9772df8011d7975a1a4a1a5f541357e12eae85a813e92b50b",
+    pysyncobj.config: "fbbc7ff9f18e4d15a7fd563376e42f5bd192956879d4b810b056d5248b955698",
+    pysyncobj.node: "e4a3f027cd8291f558334bb9c977e952f6b6989e7e1fa1588d3005ef0b990e2c",
+    pysyncobj.fast_queue: "8477fe5fdf36d9766df933310d3d66ee953d1afc195b1e6482b3a1498fc517bd",
+}
+"""SHA-256 of every file of PySyncObj that takes part."""
+
+_NAMES = (
+    "_SyncObj__applyLogEntries",
+    "_SyncObj__doApplyCommand",
+    "_SyncObj__generateRaftTimeout",
+    "_SyncObj__loadDumpFile",
+    "_SyncObj__onLeaderChanged",
+    "_SyncObj__onMessageReceived",
+    "_SyncObj__parseChangeClusterRequest",
+    "_SyncObj__sendAppendEntries",
+    "_SyncObj__setCurrentTerm",
+    "_SyncObj__setState",
+    "_SyncObj__tryLogCompaction",
+    "_checkCommandsToApply",
+    "_onTick",
+    "doTick",
+    "transferLeadership",
+)
+
+
+def check_pysyncobj() -> None:
+    """Raises ImportError unless the installed PySyncObj is, byte for byte, the one that this file was written for."""
+    if pysyncobj.version.VERSION != _VERSION:
+        raise ImportError(f"mqd needs pysyncobj {_VERSION}, found {pysyncobj.version.VERSION}: run pip install pysyncobj=={_VERSION}")
+    for module, expected in _SOURCES.items():
+        path = Path(module.__file__ or "")
+        try:
+            found = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError as error:
+            raise ImportError(f"cannot read {path} to check it: {error}. Install pysyncobj {_VERSION} with its sources") from error
+        if found != expected:
+            raise ImportError(f"{path} is not that of pysyncobj {_VERSION}, on whose inner workings mqd depends: reinstall pysyncobj")
+    if missing := [name for name in _NAMES if not hasattr(SyncObj, name)]:
+        raise ImportError(f"pysyncobj lacks {', '.join(missing)}: reinstall pysyncobj {_VERSION}")
+
+
+# -- what PySyncObj's module finds under its own names
+
+_NOW: ContextVar[float] = ContextVar("now")
+_stock_monotonic = core.monotonicTime
+_stock_create_journal = core.createJournal
+
+
+def _monotonic() -> float:
+    """The `now` of the node whose call this is; PySyncObj's own clock for anyone else's SyncObj in this process."""
+    now = _NOW.get(None)
+    return now if now is not None else float(_stock_monotonic())
+
+
+def _create_journal(journal_file: object) -> object:
+    return journal_file if isinstance(journal_file, _LogFace) else _stock_create_journal(journal_file)
+
+
+def _no_pickle(*_arguments: object, **_options: object) -> NoReturn:
+    raise AssertionError("pysyncobj reached for pickle: nothing in mqd is ever pickled")
+
+
+def _install() -> None:
+    check_pysyncobj()
+    core.monotonicTime = _monotonic
+    core.createJournal = _create_journal
+    core.PIPE_NOTIFIER_ENABLED = False
+    for module in (pysyncobj.pickle, pysyncobj.journal):
+        for name in ("load", "loads", "dump", "dumps"):
+            setattr(module, name, _no_pickle)
+
+
+@contextmanager
+def _at(now: float) -> Iterator[None]:
+    token = _NOW.set(now)
+    try:
+        yield
+    finally:
+        _NOW.reset(token)
+
+
+class _NoPoller:
+    """PySyncObj polls its sockets at the end of a tick; there are none."""
+
+    def poll(self, timeout: float) -> None:
+        pass
+
+
+class _LogFace:
+    """The journal as PySyncObj sees it. What it must no longer do to a journal is not here."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def add(self, command: bytes, index: int, term: int) -> None:
+        self._journal.append(command, index, term)
+
+    def __getitem__(self, item: int | slice) -> Entry | list[Entry]:
+        return self._journal.entries[item]
+
+    def __len__(self) -> int:
+        return len(self._journal.entries)
+
+    def getCurrentTerm(self) -> int:  # noqa: N802
+        return self._journal.term
+
+    def getVotedForNodeId(self) -> int | None:  # noqa: N802
+        return self._journal.vote
+
+    def setCurrentTerm(self, term: int, vote: int | None) -> None:  # noqa: N802
+        self._journal.set_term(term, vote)
+
+    def getRaftCommitIndex(self) -> int:  # noqa: N802
+        return self._journal.snapshot_index
+
+    def setRaftCommitIndex(self, _index: int) -> None:  # noqa: N802
+        """Not kept: a node finds it anew from its leader, or by becoming one."""
+
+    def onOneSecondTimer(self) -> None:  # noqa: N802
+        self._journal.on_timer()
+
+
+class _Outbox(Transport):  # type: ignore[misc]
+    """Where PySyncObj's own messages go: votes and transfers, turned from its dicts into ours."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None, [])
+        self.messages: list[tuple[int, Message]] = []
+
+    def send(self, node: Any, message: dict[str, Any]) -> bool:
+        match message["type"]:
+            case "request_vote":
+                said: Message = RequestVote(message["term"], message["last_log_index"], message["last_log_term"])
+            case "response_vote":
+                said = Vote(message["term"])
+            case "timeout_now":
+                said = TimeoutNow(message["term"])
+            case other:
+                raise AssertionError(f"pysyncobj sends {other!r} by itself")
+        self.messages.append((node.id, said))
+        return True
+
+
+class Fate(Enum):
+    """What became of a proposal."""
+
+    APPLIED = "applied"
+    REFUSED = "refused"
+    """Not the leader: it is in no log, or another entry took its place."""
+    UNKNOWN = "unknown"
+
+
+Settle = Callable[[int, Fate], None]
+"""Called once with (index, fate); the index counts for APPLIED only."""
+
+
+class QuorumBroken(Exception):
+    """The quorum's rules were broken: committed entries contradict one another. The node stops rather than go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds. An election starts after a silence between the two timeouts, drawn anew each time."""
+
+    election_timeout_min: float = 0.4
+    election_timeout_max: float = 1.4
+    heartbeat: float = 0.1
+    snapshot_resend: float = 1.0
+
+
+@dataclass(slots=True)
+class _Sending:
+    """A snapshot on its way to one follower: one chunk in flight."""
+
+    index: int
+    term: int
+    data: bytes
+    acknowledged: int
+    sent_at: float
+
+
+class RaftNode(SyncObj):  # type: ignore[misc]
+    """One voter. The owner calls, in this order and never two at once: any of `receive`, `connected`, `disconnected`,
+    `propose`; `turn`; the journal's `flush` if it is dirty; `flushed`. See service.py for the real owner."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        voters: Iterable[int],
+        journal: Journal,
+        machine: Machine,
+        random: Callable[[], float],
+        now: float,
+        timing: Timing,
+        cluster_id: str,
+        compact_entries: int = limits.RAFT_JOURNAL_ENTRIES_MAX,
+        compact_bytes: int = limits.RAFT_JOURNAL_BYTES_MAX,
+    ) -> None:
+        self._journal = journal
+        self._machine = machine
+        self._random = random
+        self._timing = timing
+        self._cluster_id = cluster_id
+        self._compact_entries, self._compact_bytes = compact_entries, compact_bytes
+        self._commit = journal.snapshot_index
+        self._proven_commit = journal.snapshot_index
+        self._announced_commit = 0
+        self._proposals: deque[tuple[bytes, Settle]] = deque()
+        self._votes: set[int] = set()
+        self._sending: dict[int, _Sending] = {}
+        self._incoming: tuple[tuple[int, int, int], bytearray] | None = None
+        self._outbox = _Outbox()
+        self.elections = 0
+        others = sorted(set(voters) - {node_id})
+        self._peers = {peer: Node(peer) for peer in others}
+        configuration = SyncObjConf(
+            autoTick=False,
+            dynamicMembershipChange=False,
+            commandsWaitLeader=False,
+            useFork=False,
+            journalFile=_LogFace(journal),
+            raftMinTimeout=timing.election_timeout_min,
+            raftMaxTimeout=timing.election_timeout_max,
+            connectionTimeout=timing.election_timeout_max * 2.5,
+            appendEntriesPeriod=timing.heartbeat,
+            appendEntriesBatchSizeBytes=limits.RAFT_BATCH_BYTES,
+            leaderFallbackTimeout=timing.election_timeout_max * 2,
+            onStateChanged=self._on_role,
+        )
+        with _at(now):
+            super().__init__(Node(node_id), list(self._peers.values()), configuration, transport=self._outbox)
+        self._poller = _NoPoller()
+        self._SyncObj__serializer = None  # files and pickle: never again
+        if (snapshot := journal.take_boot_snapshot()) is not None:
+            machine.restore(snapshot.state)
+        self._SyncObj__raftLastApplied = journal.snapshot_index
+        if not others:
+            self._SyncObj__raftElectionDeadline = float("-inf")  # nobody to wait for
+
+    # -- what the owner sees
+
+    @property
+    def role(self) -> Role:
+        return _ROLES[self._SyncObj__raftState]
+
+    @property
+    def term(self) -> int:
+        return int(self._SyncObj__raftCurrentTerm)
+
+    @property
+    def leader_id(self) -> int | None:
+        leader = self._SyncObj__raftLeader
+        return None if leader is None else int(leader.id)
+
+    @property
+    def ready(self) -> bool:
+        """Leader, with its own first entry applied: the state holds everything that was ever committed."""
+        return self._is_leader and self.applied_index >= self._SyncObj__noopIDx
+
+    @property
+    def commit_index(self) -> int:
+        return self._commit
+
+    @property
+    def applied_index(self) -> int:
+        return int(self._SyncObj__raftLastApplied)
+
+    @property
+    def connected_peers(self) -> tuple[int, ...]:
+        return tuple(sorted(node.id for node in self._SyncObj__connectedNodes))
+
+    def next_deadline(self) -> float:
+        """When the next turn is due if nothing happens. In the past: now."""
+        if not self._is_leader:
+            return float(self._SyncObj__raftElectionDeadline)
+        return float(self._SyncObj__newAppendEntriesTime) if self._peers else float("inf")
+
+    # -- what the owner does
+
+    def connected(self, peer: int) -> None:
+        """What is sent to `peer` from now on arrives in order, or the connection ends."""
+        self._SyncObj__onNodeConnected(self._peers[peer])
+
+    def disconnected(self, peer: int) -> None:
+        self._sending.pop(peer, None)
+        self._SyncObj__onNodeDisconnected(self._peers[peer])
+
+    def propose(self, command: bytes, settle: Settle) -> None:
+        """Queue a command (with its first byte, see codec.py) for the next turn; `settle` is told, now or later."""
+        assert command[:1] == COMMAND or command == NO_OP
+        assert len(command) <= limits.RAFT_COMMAND_BYTES_MAX + 1, len(command)
+        self._proposals.append((command, settle))
+
+    def receive(self, now: float, sender: int, message: Message) -> None:
+        """A voter said something; anyone else is not heard. Raises QuorumBroken, StorageError."""
+        node = self._peers.get(sender)
+        if node is None:
+            logger.warning("raft: ignored a message from %d, which is no voter", sender)
+            return
+        with _at(now):
+            match message:
+                case AppendEntries():
+                    self._on_append(node, message)
+                case AppendReply():
+                    self._on_append_reply(node, message)
+                case Vote():
+                    self._on_vote(node, message)
+                case RequestVote(term, last_index, last_term):
+                    self._hand_over(node, "request_vote", term=term, last_log_index=last_index, last_log_term=last_term)
+                case InstallSnapshot():
+                    self._on_snapshot(node, message)
+                case SnapshotReply():
+                    self._on_snapshot_reply(node, message)
+                case TimeoutNow(term):
+                    self._hand_over(node, "timeout_now", term=term)
+
+    def turn(self, now: float) -> None:
+        """Time passed, or messages and proposals came: elect, commit, apply, send. Raises what the machine raises."""
+        with _at(now):
+            self._SyncObj__raftCommitIndex = self._proven_commit
+            self.doTick(0.0)
+            if self._is_leader and self._announced_commit < self._commit:
+                self._SyncObj__sendAppendEntries()
+
+    def flushed(self) -> list[tuple[int, Message]]:
+        """The journal is durable: what was said may leave, in this order. Another turn may commit more."""
+        assert not self._journal.dirty
+        messages, self._outbox.messages = self._outbox.messages, []
+        return messages
+
+    def can_commit(self) -> bool:
+        """Whether a turn at once could apply something, now that more is durable."""
+        if self._is_leader:
+            return self._commit < self._journal.durable_index and not self._peers
+        return self._commit < min(self._proven_commit, self._journal.durable_index)
+
+    def stand_down(self) -> bool:
+        """Ask the most advanced follower to take over. False when none has everything."""
+        fates: list[int] = []
+        self.transferLeadership(None, lambda _result, reason: fates.append(reason))
+        return fates == [FAIL_REASON.SUCCESS]
+
+    def abandon(self) -> None:
+        """The node stops: nobody will learn what became of what waits."""
+        self._fail_waiting()
+        while self._proposals:
+            self._proposals.popleft()[1](0, Fate.REFUSED)
+
+    # -- the commit index
+
+    @property
+    def _SyncObj__raftCommitIndex(self) -> int:  # noqa: N802
+        return self._commit
+
+    @_SyncObj__raftCommitIndex.setter
+    def _SyncObj__raftCommitIndex(self, index: int) -> None:  # noqa: N802
+        durable = self._durable_index()
+        if index > durable:
+            index = durable
+            if index > self._commit and self._is_leader and self._journal.term_at(index) != self.term:
+                return
+        self._commit = max(self._commit, index)
+        self._proven_commit = max(self._proven_commit, self._commit)
+
+    def _durable_index(self) -> int:
+        return self._journal.durable_index
+
+    # -- PySyncObj asks
+
+    @property
+    def _is_leader(self) -> bool:
+        return bool(self.__dict__.get("_SyncObj__raftState") == core._RAFT_STATE.LEADER)
+
+    def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
+        timing = self._timing
+        return timing.election_timeout_min + (timing.election_timeout_max - timing.election_timeout_min) * self._random()
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> int:  # noqa: N802
+        index = self.applied_index + 1
+        if command[:1] == COMMAND:
+            self._machine.apply(index, command[1:])
+        return index
+
+    def _checkCommandsToApply(self) -> None:  # noqa: N802
+        if not self._proposals:
+            return
+        while self._proposals:
+            command, settle = self._proposals.popleft()
+            if not self._is_leader:
+                _tell(settle, 0, Fate.REFUSED)
+                continue
+            index = self._journal.last_index + 1
+            self._journal.append(command, index, self.term)
+            self._SyncObj__commandsWaitingCommit[index].append((self.term, _pysyncobj_callback(settle)))
+        if self._is_leader:
+            self._SyncObj__sendAppendEntries()
+
+    def _SyncObj__tryLogCompaction(self) -> None:  # noqa: N802
+        journal = self._journal
+        if self.applied_index - journal.snapshot_index < self._compact_entries and journal.bytes_since_snapshot < self._compact_bytes:
+            return
+        if self.applied_index > journal.snapshot_index:
+            journal.compact(self.applied_index, self._machine.snapshot())
+
+    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> NoReturn:  # noqa: N802, N803
+        raise AssertionError("pysyncobj has no files")
+
+    def _on_role(self, old: int, new: int) -> None:
+        if new == core._RAFT_STATE.LEADER:
+            self.elections += 1
+            self._announced_commit = 0
+            self._sending.clear()
+        if old == core._RAFT_STATE.LEADER:
+            self._sending.clear()
+            self._fail_waiting()
+        self._votes.clear()
+
+    def _fail_waiting(self) -> None:
+        waiting = self._SyncObj__commandsWaitingCommit
+        for index in sorted(waiting):
+            for _term, callback in waiting.pop(index):
+                callback(None, FAIL_REASON.UNKNOWN_OUTCOME)
+
+    # -- elections
+
+    def _hand_over(self, node: Any, kind: str, **fields: int) -> None:
+        SyncObj._SyncObj__onMessageReceived(self, node, {"type": kind, **fields})
+
+    def _on_vote(self, node: Any, message: Vote) -> None:
+        if message.term > self.term:
+            self._step_down(message.term)
+        if message.term == self.term and node.id not in self._votes:  # a voter has one vote
+            self._votes.add(node.id)
+            self._hand_over(node, "response_vote", term=message.term)
+
+    def _SyncObj__setCurrentTerm(self, term: int, vote: int | None) -> None:  # noqa: N802
+        self._votes.clear()
+        SyncObj._SyncObj__setCurrentTerm(self, term, vote)
+
+    def _step_down(self, term: int) -> None:
+        self._SyncObj__setCurrentTerm(term, None)
+        self._SyncObj__setState(core._RAFT_STATE.FOLLOWER)
+        self._SyncObj__raftLeader = None
+        self._SyncObj__raftElectionDeadline = _monotonic() + self._SyncObj__generateRaftTimeout()
+
+    def _follow(self, node: Any, term: int) -> None:
+        """`node` leads `term`, which is not behind ours."""
+        if term == self.term and self._is_leader:
+            raise QuorumBroken(f"node {node.id} leads term {term}, and so does this one")
+        if term > self.term:
+            self._SyncObj__transferInProgress = False
+            self._SyncObj__setCurrentTerm(term, None)
+        if not self._SyncObj__transferInProgress:
+            self._SyncObj__raftElectionDeadline = _monotonic() + self._SyncObj__generateRaftTimeout()
+        self._SyncObj__raftLeader = node
+        self._SyncObj__setState(core._RAFT_STATE.FOLLOWER)
+
+    # -- entries
+
+    def _say(self, node: Any, message: Message) -> None:
+        self._outbox.messages.append((node.id, message))
+
+    def _reply(self, node: Any, next_index: int, *, success: bool = False, reset: bool = False) -> None:
+        self._say(node, AppendReply(self.term, next_index, success, reset))
+
+    def _on_append(self, node: Any, message: AppendEntries) -> None:
+        if message.term < self.term:
+            self._reply(node, 0)  # our term tells it that it leads no more
+            return
+        self._follow(node, message.term)
+        journal = self._journal
+        previous, previous_term, entries = message.previous_index, message.previous_term, message.entries
+        if previous > journal.last_index:
+            self._reply(node, journal.last_index + 1, reset=True)
+            return
+        if previous < journal.base_index:  # that prefix is in our snapshot, hence committed
+            previous, previous_term = journal.base_index, journal.term_at(journal.base_index)
+            entries = tuple(entry for entry in entries if entry.index > previous)
+        conflict = journal.term_at(previous)
+        if conflict != previous_term:
+            if previous <= self._commit:
+                raise QuorumBroken(f"entry {previous} is committed here in term {conflict}, the leader has it in {previous_term}")
+            while previous - 1 > self._commit and journal.term_at(previous - 1) == conflict:
+                previous -= 1  # skip the whole term that contradicts
+            self._reply(node, previous, reset=True)
+            return
+        for entry in entries:
+            if entry.index <= journal.last_index:
+                if journal.term_at(entry.index) == entry.term:
+                    continue  # already here: agreement never truncates
+                if entry.index <= self._proven_commit:
+                    raise QuorumBroken(f"the leader of term {message.term} would replace committed entry {entry.index}")
+                journal.truncate_from(entry.index)
+            journal.append(*entry)
+        known = previous + len(entries)  # the last index proven equal to the leader's
+        self._proven_commit = max(self._proven_commit, min(message.commit_index, known))
+        self._reply(node, known + 1, success=True)
+
+    def _on_append_reply(self, node: Any, message: AppendReply) -> None:
+        if not self._counts(node, message.term):
+            return
+        next_index, match_index = self._SyncObj__raftNextIndex, self._SyncObj__raftMatchIndex
+        before = next_index[node]
+        if message.next_index > self._journal.last_index + 1:
+            logger.error("raft: node %d claims entries up to %d, which do not exist", node.id, message.next_index - 1)
+            return
+        if message.success:
+            match_index[node] = max(match_index[node], message.next_index - 1)
+            next_index[node] = max(before, message.next_index)  # never back over what is in flight
+            if (sending := self._sending.get(node.id)) is not None and match_index[node] >= sending.index:
+                del self._sending[node.id]
+        elif message.reset:
+            next_index[node] = max(match_index[node] + 1, _FIRST_INDEX, min(before, message.next_index))
+        if next_index[node] != before or (message.success and before <= self._journal.last_index):
+            self._send_to(node, heartbeat=False)
+
+    def _counts(self, node: Any, term: int) -> bool:
+        """Whether a reply of `term` is an answer to this leader in this term."""
+        if term > self.term:
+            self._step_down(term)
+        if not self._is_leader or term != self.term:
+            return False
+        self._SyncObj__lastResponseTime[node] = _monotonic()
+        return True
+
+    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
+        self._SyncObj__newAppendEntriesTime = _monotonic() + self._timing.heartbeat
+        self._announced_commit = self._commit
+        for node in self._peers.values():
+            self._send_to(node, heartbeat=True)
+
+    def _send_to(self, node: Any, *, heartbeat: bool) -> None:
+        """Everything that this follower lacks, up to a bound; with `heartbeat`, at least one message."""
+        if node not in self._SyncObj__connectedNodes:
+            return
+        journal = self._journal
+        first = self._SyncObj__raftNextIndex[node]
+        if first <= journal.base_index:
+            self._send_snapshot(node)
+            return
+        for _ in range(limits.RAFT_APPENDS_PER_ROUND):
+            if first > journal.last_index and not heartbeat:
+                break
+            entries = journal.batch(first, limits.RAFT_BATCH_BYTES) if first <= journal.last_index else ()
+            self._say(node, AppendEntries(self.term, self._commit, first - 1, journal.term_at(first - 1), entries))
+            first += len(entries)
+            heartbeat = False
+        self._SyncObj__raftNextIndex[node] = first
+
+    # -- snapshots
+
+    def _send_snapshot(self, node: Any) -> None:
+        """Begin, or keep the follower awake with an empty chunk, or repeat what was not acknowledged for long."""
+        sending = self._sending.get(node.id)
+        if sending is None:
+            snapshot_index, snapshot_term = self._journal.snapshot_index, self._journal.snapshot_term
+            sending = _Sending(snapshot_index, snapshot_term, self._journal.snapshot_bytes(), 0, _monotonic())
+            self._sending[node.id] = sending
+            self._send_chunk(node, sending)
+        elif _monotonic() - sending.sent_at > self._timing.snapshot_resend:
+            self._send_chunk(node, sending)
+        else:
+            self._say(node, InstallSnapshot(self.term, sending.index, sending.term, len(sending.data), sending.acknowledged, b""))
+
+    def _send_chunk(self, node: Any, sending: _Sending) -> None:
+        sending.sent_at = _monotonic()
+        start = sending.acknowledged
+        data = sending.data[start : start + limits.RAFT_SNAPSHOT_CHUNK_BYTES]
+        self._say(node, InstallSnapshot(self.term, sending.index, sending.term, len(sending.data), start, data))
+
+    def _on_snapshot_reply(self, node: Any, message: SnapshotReply) -> None:
+        if not self._counts(node, message.term):
+            return
+        sending = self._sending.get(node.id)
+        if sending is None or sending.index != message.index or message.offset > len(sending.data):
+            return
+        if message.offset != sending.acknowledged:  # further, or the follower began anew
+            sending.acknowledged = message.offset
+            self._send_chunk(node, sending)
+
+    def _on_snapshot(self, node: Any, message: InstallSnapshot) -> None:
+        if message.term < self.term:
+            self._say(node, SnapshotReply(self.term, message.index, 0))
+            return
+        self._follow(node, message.term)
+        if message.index <= self._commit:
+            self._reply(node, self._commit + 1, success=True)  # what is committed here is the leader's too
+            return
+        if self._journal.holds(message.index, message.index_term):
+            self._proven_commit = max(self._proven_commit, message.index)  # that very entry: keep what follows it
+            self._reply(node, message.index + 1, success=True)
+            return
+        key = (message.index, message.index_term, message.size)
+        if self._incoming is None or self._incoming[0] != key:
+            self._incoming = (key, bytearray())
+        data = self._incoming[1]
+        if message.offset == len(data):
+            data += message.data
+        if len(data) == message.size and self._install(key, bytes(data)):
+            self._reply(node, message.index + 1, success=True)
+        else:
+            self._say(node, SnapshotReply(self.term, message.index, len(self._incoming[1]) if self._incoming else 0))
+
+    def _install(self, key: tuple[int, int, int], data: bytes) -> bool:
+        self._incoming = None
+        try:
+            snapshot = formats.decode_snapshot(data)
+        except formats.Damaged as damage:
+            logger.error("raft: the leader's snapshot arrived damaged, asking again: %s", damage)
+            return False
+        if (snapshot.cluster_id, snapshot.index, snapshot.term) != (self._cluster_id, *key[:2]):
+            logger.error("raft: the leader's snapshot is not the one that it announced, asking again")
+            return False
+        self._journal.install(snapshot)
+        self._machine.restore(snapshot.state)
+        self._SyncObj__raftLastApplied = snapshot.index
+        self._proven_commit = self._commit = snapshot.index
+        self._fail_waiting()
+        return True
+
+
+_ROLES = {
+    core._RAFT_STATE.FOLLOWER: Role.FOLLOWER,
+    core._RAFT_STATE.CANDIDATE: Role.CANDIDATE,
+    core._RAFT_STATE.LEADER: Role.LEADER,
+}
+
+
+def _pysyncobj_callback(settle: Settle) -> Callable[[Any, int], None]:
+    def callback(result: Any, reason: int) -> None:
+        if reason == FAIL_REASON.SUCCESS:
+            _tell(settle, result, Fate.APPLIED)
+        else:
+            _tell(settle, 0, Fate.REFUSED if reason == FAIL_REASON.DISCARDED else Fate.UNKNOWN)
+
+    return callback
+
+
+def _tell(settle: Settle, index: int, fate: Fate) -> None:
+    """One that raises must not stop the entry from being counted as applied: PySyncObj would apply it again."""
+    try:
+        settle(index, fate)
+    except Exception:
+        logger.exception("raft: whoever waited for entry %d failed to hear of it", index)
+
+
+_install()

@@ -1,0 +1,438 @@
+"""The quorum as a service: one task that turns PySyncObj, one that calls each peer, and a worker thread for fsync.
+
+The loop: take what came (messages, proposals, connections), turn the node, flush the journal in a worker thread if the turn
+changed it, and only then send what the turn said and answer whom it answered. While the flush runs, what comes waits
+for the next turn; the event loop itself never waits for the disk. Proposals that arrive together share one flush.
+
+Failures have three fates: a peer's bytes end its connection; a journal that cannot be written stops the node
+(StorageError rises out of `run`, never retried); a machine or quorum that breaks its rules does too.
+
+Only voters take part: a node that is not in `voters` has no RaftService.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from mqd import limits
+from mqd.errors import ErrorCode, MqError
+from mqd.io.clock import Clock
+from mqd.io.disk import Disk
+from mqd.io.entropy import Entropy
+from mqd.io.net import Network, Stream
+from mqd.raft import codec
+from mqd.raft.codec import COMMAND, NO_OP, Message
+from mqd.raft.journal import Journal, open_journal
+from mqd.raft.machine import Machine, NotLeader, OutcomeUnknown, RaftStatus, Role
+from mqd.raft.seams import Fate, RaftNode, Timing
+from mqd.raft.transport import (
+    BACKOFF_SECONDS_MAX,
+    BACKOFF_SECONDS_MIN,
+    CONNECT_TIMEOUT_SECONDS,
+    SEND_TIMEOUT_SECONDS,
+    STEADY_SECONDS,
+    Doorkeeper,
+    PeerQueue,
+)
+
+__all__ = ["Machine", "NotLeader", "OutcomeUnknown", "RaftService", "RaftStatistics", "RaftStatus", "Role", "Timing"]
+
+logger = logging.getLogger(__name__)
+
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a blocking call elsewhere. A simulation on virtual time runs it in place."""
+
+TICK_SECONDS_MAX = 0.1
+"""With peers, a turn at least this often; the next election or heartbeat is met exactly."""
+ALONE_TICK_SECONDS = 1.0
+"""A quorum of one has no heartbeat: this only lets the journal note that it is durable."""
+PROPOSAL_TIMEOUT_SECONDS = 10.0
+STAND_DOWN_SECONDS = 1.0
+"""How long a stopping leader waits for another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaftStatistics:
+    """Counters since start."""
+
+    turns: int
+    flushes: int
+    elections_won: int
+    messages_received: int
+    messages_sent: int
+    messages_dropped: int
+    proposals_waiting: int
+    entries: int
+    bytes_since_snapshot: int
+
+
+class _Waiting:
+    """One proposal on its way: `propose` waits on the event."""
+
+    __slots__ = ("done", "fate", "index")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.index = 0
+        self.fate = Fate.UNKNOWN
+
+    def settle(self, index: int, fate: Fate) -> None:
+        self.index, self.fate = index, fate
+        self.done.set()
+
+
+class RaftService:
+    """One voter of the metadata quorum. `run` is its life; everything else may be called while it runs, from Trio's
+    thread. Before `run` and after it, proposals are refused with NotLeader(None)."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        voters: Mapping[int, tuple[str, int]],
+        cluster_id: str,
+        directory: Path,
+        disk: Disk,
+        clock: Clock,
+        entropy: Entropy,
+        network: Network,
+        machine: Machine,
+        timing: Timing | None = None,
+        on_role_change: Callable[[RaftStatus], None] | None = None,
+        proposal_timeout: float = PROPOSAL_TIMEOUT_SECONDS,
+        in_thread: InThread | None = None,
+    ) -> None:
+        """`voters`: every voter's id and the address of its peer listener, this node's included.
+        `on_role_change(status)`: called after the turn in which role, readiness, term or leader changed."""
+        if node_id not in voters:
+            raise ValueError(f"node {node_id} is not among the voters {sorted(voters)}")
+        self._node_id = node_id
+        self._addresses = {peer: address for peer, address in sorted(voters.items()) if peer != node_id}
+        self._voters = frozenset(voters)
+        self._cluster_id = cluster_id
+        self._directory = directory
+        self._disk, self._clock, self._entropy, self._network = disk, clock, entropy, network
+        self._machine = machine
+        self._timing = timing if timing is not None else Timing()
+        self.on_role_change = on_role_change
+        self._proposal_timeout = proposal_timeout
+        self._blocking = in_thread if in_thread is not None else _worker_thread
+        self._doorkeeper = Doorkeeper(cluster_id=cluster_id, node_id=node_id, voters=self._voters, incarnation=entropy.uuid())
+        self._queue_wakes = {peer: trio.Event() for peer in self._addresses}
+        self._queues = {peer: PeerQueue(peer, wake=partial(self._wake_sender, peer)) for peer in self._addresses}
+        self._inbox: deque[tuple[int, Message]] = deque()
+        self._connections: deque[tuple[int, bool]] = deque()
+        self._proposals: deque[tuple[bytes, _Waiting]] = deque()
+        self._unsettled = 0
+        self._wake = trio.Event()
+        self._changed = trio.Event()
+        self._refusing = False
+        self._stopping = False
+        self._node: RaftNode | None = None
+        self._journal: Journal | None = None
+        self._status = RaftStatus(Role.FOLLOWER, False, 0, None, 0, 0, 0, 0, 0, tuple(sorted(voters)), ())
+        self._turns = self._received = self._dropped = 0
+
+    # -- for everyone
+
+    def status(self) -> RaftStatus:
+        """As of the last turn."""
+        return self._status
+
+    def statistics(self) -> RaftStatistics:
+        journal = self._journal
+        return RaftStatistics(
+            turns=self._turns,
+            flushes=journal.flushes if journal is not None else 0,
+            elections_won=self._node.elections if self._node is not None else 0,
+            messages_received=self._received,
+            messages_sent=sum(queue.sent for queue in self._queues.values()),
+            messages_dropped=self._dropped + sum(queue.dropped for queue in self._queues.values()),
+            proposals_waiting=self._unsettled,
+            entries=len(journal.entries) - 1 if journal is not None else 0,
+            bytes_since_snapshot=journal.bytes_since_snapshot if journal is not None else 0,
+        )
+
+    async def propose(self, command: bytes, *, timeout: float | None = None) -> int:
+        """Wait until `command` is durable, committed and applied here; returns its index.
+
+        Raises NotLeader (it was not accepted, and never will be), OutcomeUnknown (leadership went or `timeout` seconds passed
+        first: it may be applied, or be later), MqError when too many wait (it was not accepted). Cancelled: unknown."""
+        assert len(command) <= limits.RAFT_COMMAND_BYTES_MAX, len(command)
+        return await self._propose(COMMAND + command, timeout)
+
+    async def read_barrier(self, *, timeout: float | None = None) -> int:
+        """Wait until this node has applied all that was committed anywhere before this call; returns an index that is applied.
+
+        Costs an entry and an fsync, which callers that come together share. Raises as `propose` does."""
+        return await self._propose(NO_OP, timeout)
+
+    async def _propose(self, entry: bytes, timeout: float | None) -> int:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if not self._status.ready or self._refusing:
+            leader_id = self._status.leader_id
+            raise NotLeader(leader_id if leader_id != self._node_id else None)
+        if self._unsettled >= limits.RAFT_PROPOSALS_MAX:
+            raise MqError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{self._unsettled} metadata changes wait already; try again later")
+        waiting = _Waiting()
+        self._unsettled += 1
+        self._proposals.append((entry, waiting))
+        self._wake.set()
+        try:
+            with trio.move_on_after(self._proposal_timeout if timeout is None else timeout):
+                await waiting.done.wait()
+        finally:
+            self._unsettled -= 1
+        if waiting.done.is_set() and waiting.fate is Fate.APPLIED:
+            return waiting.index
+        if waiting.done.is_set() and waiting.fate is Fate.REFUSED:
+            raise NotLeader(self._status.leader_id)
+        raise OutcomeUnknown("leadership was lost, or time ran out, before the command was known to be applied")
+
+    # -- for the peer listener
+
+    def accept_handshake(self, frame: bytes | memoryview, peer_address: str) -> int:
+        """The first frame of an inbound connection (api key 32000, request header included, length bytes not): the voter's id.
+
+        Raises ProtocolError with the reason: close the connection and log it."""
+        return self._doorkeeper.admit(frame, peer_address)
+
+    def receive(self, node_id: int, frame: bytes | memoryview) -> None:
+        """A further frame (api key 32001) of a connection that shook hands as `node_id`. Copies what it keeps.
+
+        Raises ProtocolError: close the connection and log it. There is no answer to send."""
+        message = codec.decode_message(codec.frame_body(frame, codec.API_KEY_MESSAGE))
+        self._received += 1
+        if len(self._inbox) >= limits.RAFT_INBOX_MESSAGES_MAX:
+            self._dropped += 1
+            return
+        self._inbox.append((node_id, message))
+        self._wake.set()
+
+    # -- life
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Open the journal, take part until `stop` or cancellation. `started` when the files are read and sound.
+
+        Raises StorageError when they are not, or cannot be written any more; QuorumBroken; what the machine raises."""
+        journal = await self._blocking(
+            lambda: open_journal(
+                self._disk, self._directory, cluster_id=self._cluster_id, node_id=self._node_id, new_uuid=self._entropy.uuid
+            )
+        )
+        self._journal = journal
+        try:
+            self._node = RaftNode(
+                node_id=self._node_id,
+                voters=self._voters,
+                journal=journal,
+                machine=self._machine,
+                random=self._entropy.random,
+                now=self._clock.monotonic(),
+                timing=self._timing,
+                cluster_id=self._cluster_id,
+            )
+            self._publish(self._node)
+            async with trio.open_nursery() as nursery:
+                for peer, (host, port) in self._addresses.items():
+                    nursery.start_soon(self._call_peer, peer, host, port)
+                task_status.started()
+                await self._turn_until_stopped(self._node, journal)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._end(journal)
+
+    async def transfer_leadership(self) -> bool:
+        """Hand leadership to the most advanced follower; True when this node leads no more (or never did)."""
+        node = self._node
+        if node is None or self._status.role is not Role.LEADER:
+            return True
+        if not self._addresses:
+            return False
+        with trio.move_on_after(STAND_DOWN_SECONDS):
+            while self._status.role is Role.LEADER and not node.stand_down():
+                await self._changed.wait()  # a follower's answer may make it fit
+            self._wake.set()
+            while self._status.role is Role.LEADER:
+                await self._changed.wait()
+        return self._status.role is not Role.LEADER
+
+    async def stop(self) -> None:
+        """Stop cleanly: refuse new proposals, finish or give up those that wait, hand over leadership, and let `run` return."""
+        self._refusing = True
+        with trio.move_on_after(STAND_DOWN_SECONDS):
+            while self._unsettled:
+                await self._changed.wait()
+        await self.transfer_leadership()
+        self._stopping = True
+        self._wake.set()
+
+    # -- the loop
+
+    async def _turn_until_stopped(self, node: RaftNode, journal: Journal) -> None:
+        tick_max = TICK_SECONDS_MAX if self._addresses else ALONE_TICK_SECONDS
+        while not self._stopping:
+            due_in = max(node.next_deadline() - self._clock.monotonic(), 0.0) + 0.0005  # PySyncObj wants it past
+            with trio.move_on_after(min(due_in, tick_max)):
+                await self._wake.wait()
+            self._take(node)
+            node.turn(self._clock.monotonic())
+            await self._settle(node, journal)
+            while node.can_commit():  # what the flush made durable
+                node.turn(self._clock.monotonic())
+                await self._settle(node, journal)
+            self._publish(node)
+        journal.mark()
+        await self._settle(node, journal)
+
+    def _take(self, node: RaftNode) -> None:
+        """Hand over all that came since the last turn. No awaits."""
+        self._wake = trio.Event()
+        while self._connections:
+            peer, connected = self._connections.popleft()
+            if connected:
+                node.connected(peer)
+            else:
+                node.disconnected(peer)
+        now = self._clock.monotonic()
+        while self._inbox:
+            node.receive(now, *self._inbox.popleft())
+        while self._proposals:
+            entry, waiting = self._proposals.popleft()
+            node.propose(entry, waiting.settle)
+        self._turns += 1
+
+    async def _settle(self, node: RaftNode, journal: Journal) -> None:
+        """Durable first, then said."""
+        if journal.dirty:
+            await self._blocking(journal.flush)
+        for peer, message in node.flushed():
+            self._queues[peer].put(message)
+
+    def _publish(self, node: RaftNode) -> None:
+        journal = self._journal
+        assert journal is not None
+        before = self._status
+        self._status = RaftStatus(
+            role=node.role,
+            ready=node.ready,
+            term=node.term,
+            leader_id=node.leader_id,
+            commit_index=node.commit_index,
+            applied_index=node.applied_index,
+            last_index=journal.last_index,
+            durable_index=journal.durable_index,
+            snapshot_index=journal.snapshot_index,
+            voters=before.voters,
+            connected=node.connected_peers,
+        )
+        self._announce(before)
+
+    def _announce(self, before: RaftStatus) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+        now = self._status
+        if (now.role, now.ready, now.term, now.leader_id) == (before.role, before.ready, before.term, before.leader_id):
+            return
+        logger.info("raft: %s in term %d, leader %s%s", now.role.value, now.term, now.leader_id, ", ready" if now.ready else "")
+        if self.on_role_change is not None:
+            self.on_role_change(now)
+
+    def _end(self, journal: Journal) -> None:
+        self._refusing = True
+        if self._node is not None:
+            self._node.abandon()
+        while self._proposals:
+            self._proposals.popleft()[1].settle(0, Fate.REFUSED)
+        for queue in self._queues.values():
+            queue.close()
+        journal.close()
+        before = self._status
+        self._status = replace(before, role=Role.FOLLOWER, ready=False, leader_id=None, connected=())
+        self._announce(before)
+
+    # -- calling a peer
+
+    async def _call_peer(self, peer: int, host: str, port: int) -> None:
+        """Keep one connection to `peer`, for ever."""
+        backoff = BACKOFF_SECONDS_MIN
+        while True:
+            began = self._clock.monotonic()
+            try:
+                stream = await self._network.connect(host, port, timeout=CONNECT_TIMEOUT_SECONDS)
+            except OSError as error:
+                logger.debug("raft: node %d does not answer at %s:%d: %s", peer, host, port, error)
+            else:
+                try:
+                    reason = await self._talk(stream, self._queues[peer])
+                finally:
+                    stream.close()
+                    self._set_connected(peer, False)
+                logger.info("raft: connection to node %d at %s:%d ended: %s", peer, host, port, reason)
+            if self._clock.monotonic() - began > STEADY_SECONDS:
+                backoff = BACKOFF_SECONDS_MIN
+            await trio.sleep(backoff * (0.5 + self._entropy.random() / 2))
+            backoff = min(backoff * 2, BACKOFF_SECONDS_MAX)
+
+    def _wake_sender(self, peer: int) -> None:
+        self._queue_wakes[peer].set()
+
+    def _set_connected(self, peer: int, connected: bool) -> None:
+        queue = self._queues[peer]
+        if queue.opened != connected:
+            queue.open() if connected else queue.close()
+            self._connections.append((peer, connected))
+            self._wake.set()
+
+    async def _talk(self, stream: Stream, queue: PeerQueue) -> str:
+        """Send until the connection ends; returns why it did. Cancelled: the connection is to be closed."""
+        ended = "closed by the peer (its log may say why)"
+
+        async def watch(scope: trio.CancelScope) -> None:
+            nonlocal ended
+            view = memoryview(bytearray(64))
+            try:
+                while await stream.receive_into(view):
+                    pass  # nothing is ever answered; whatever it is, it is not ours
+            except OSError as error:
+                ended = str(error)
+            scope.cancel()
+
+        async def send() -> None:
+            nonlocal ended
+            data = self._doorkeeper.greeting(queue.peer)
+            while not queue.overflowed:
+                if data:
+                    with trio.move_on_after(SEND_TIMEOUT_SECONDS) as slow:
+                        try:
+                            await stream.send_all(data)
+                        except OSError as error:
+                            ended = str(error)
+                            return
+                    if slow.cancelled_caught:
+                        ended = f"it took nothing for {SEND_TIMEOUT_SECONDS} s"
+                        return
+                    self._set_connected(queue.peer, True)
+                else:
+                    await self._queue_wakes[queue.peer].wait()
+                    self._queue_wakes[queue.peer] = trio.Event()
+                data = queue.take()
+            ended = "too much waited for it"
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch, nursery.cancel_scope)
+            await send()
+            nursery.cancel_scope.cancel()
+        return ended
+
+
+async def _worker_thread(call: Callable[[], Any]) -> Any:
+    return await trio.to_thread.run_sync(call)
