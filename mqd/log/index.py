@@ -56,6 +56,9 @@ class OffsetIndex:
         found = bisect_right(self._positions, position)
         return self._positions[found - 1] if found else 0
 
+    def last_offset(self) -> int:
+        return self.base_offset + self._offsets[-1]
+
     def last_position(self) -> int:
         return self._positions[-1] if self._positions else 0
 
@@ -64,6 +67,11 @@ class OffsetIndex:
         keep = min(bisect_left(self._offsets, end_offset - self.base_offset), bisect_left(self._positions, size))
         del self._offsets[keep:], self._positions[keep:]
         self._written = min(self._written, keep)
+
+    def encode(self) -> bytes:
+        """All entries, now counted as written."""
+        self._written = 0
+        return self.take_unwritten()
 
     def take_unwritten(self) -> bytes:
         """The entries that the file lacks, now counted as written."""
@@ -121,7 +129,13 @@ class TimeIndex:
         del self._offsets[keep:], self._timestamps[keep:]
         self._written = min(self._written, keep)
 
+    def encode(self) -> bytes:
+        """All entries, now counted as written."""
+        self._written = 0
+        return self.take_unwritten()
+
     def take_unwritten(self) -> bytes:
+        """The entries that the file lacks, now counted as written."""
         data = encode_time_index(self._timestamps[self._written :], self._offsets[self._written :])
         self._written = len(self._timestamps)
         return data

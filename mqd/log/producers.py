@@ -67,16 +67,12 @@ class Producers:
             batches = producer.batches
             if not batches:
                 return None
-            last = last_sequence(base_sequence, last_offset_delta)
             if base_sequence == (batches[-1][1] + 1) & SEQUENCE_MAX:
-                expected = True
-            else:
-                expected = False
+                return None
+            last = last_sequence(base_sequence, last_offset_delta)
             for batch in batches:
                 if batch[0] == base_sequence and batch[1] == last:
                     return batch[2], batch[3], batch[4]
-            if expected:
-                return None
             raise MqError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {producer_id} sent sequence {base_sequence} after {batches[-1][1]}",

@@ -1,0 +1,84 @@
+"""The small files of a log directory, read and written through a `Disk` that is passed in.
+
+Reading never fails because of what a file holds: a checkpoint that makes no sense counts as missing, which costs time
+(recovery scans from the start) and loses nothing. `meta.properties` is the exception: a directory that belongs to
+another node or cluster is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqd.errors import StorageError
+from mqd.protocol.files import (
+    CLEAN_SHUTDOWN,
+    META_PROPERTIES,
+    FileFormatError,
+    MetaProperties,
+    decode_clean_shutdown,
+    decode_meta_properties,
+    decode_offset_checkpoint,
+    encode_clean_shutdown,
+    encode_meta_properties,
+    encode_offset_checkpoint,
+)
+from mqd.types import TopicPartition
+
+if TYPE_CHECKING:
+    from mqd.io.disk import Disk
+
+logger = logging.getLogger(__name__)
+
+
+def load_offsets(disk: Disk, path: Path) -> dict[TopicPartition, int]:
+    """A checkpoint of offsets; empty when it is missing or damaged (which is logged)."""
+    try:
+        return decode_offset_checkpoint(disk.read_bytes(path))
+    except FileNotFoundError:
+        return {}
+    except (FileFormatError, OSError) as error:
+        logger.warning("checkpoint ignored file=%s reason=%s", path, error)
+        return {}
+
+
+def store_offsets(disk: Disk, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    disk.write_atomic(path, encode_offset_checkpoint(offsets))
+
+
+def take_clean_shutdown(disk: Disk, directory: Path) -> int | None:
+    """The broker epoch of an orderly stop, None after any other. The marker is gone when this returns, durably."""
+    path = directory / CLEAN_SHUTDOWN
+    try:
+        broker_epoch = decode_clean_shutdown(disk.read_bytes(path))
+    except FileNotFoundError:
+        return None
+    disk.remove(path)
+    disk.sync_directory(directory)
+    return broker_epoch
+
+
+def store_clean_shutdown(disk: Disk, directory: Path, broker_epoch: int) -> None:
+    disk.write_atomic(directory / CLEAN_SHUTDOWN, encode_clean_shutdown(broker_epoch))
+
+
+def claim_directory(disk: Disk, directory: Path, wanted: MetaProperties) -> MetaProperties:
+    """What `meta.properties` says, written first when it is missing; `wanted.directory_id` is used only then.
+
+    StorageError when the directory belongs to another node or cluster, or the file cannot be understood.
+    """
+    path = directory / META_PROPERTIES
+    try:
+        found = decode_meta_properties(disk.read_bytes(path))
+    except FileNotFoundError:
+        disk.write_atomic(path, encode_meta_properties(wanted))
+        return wanted
+    except FileFormatError as error:
+        raise StorageError(f"{path}: {error}; restore the file or start with an empty directory") from None
+    if found.cluster_id != wanted.cluster_id:
+        raise StorageError(f"{path}: the directory belongs to cluster {found.cluster_id!r}, not {wanted.cluster_id!r}; use another directory")
+    if found.node_id != wanted.node_id:
+        raise StorageError(f"{path}: the directory belongs to node {found.node_id}, not {wanted.node_id}; use another directory")
+    return found

@@ -1,0 +1,464 @@
+"""One partition's log as state: what may be appended, where offsets are, what is written and what is durable. A core.
+
+The states of a record, from left to right:
+
+    planned      `plan_append` gave it an offset and queued its bytes: `log_end_offset` counts it, nobody can read it
+    written      the service wrote the queue to the file: `written_end_offset` counts it, it can be read
+    durable      an fdatasync began after that and returned: `durable_end_offset` counts it, and recovery begins there
+
+A turn of the event loop plans any number of appends and ends with one write; only the service writes, and it tells the
+log with `on_written`. When a write fails the service takes back everything that was planned: `forget_queue`.
+
+Invariants (docs/INVARIANTS.md):
+- log_start <= durable_end <= written_end <= log_end; with an empty queue written_end = log_end.
+- Segments are in ascending order, without overlap; the last one, and only it, is appended to.
+- Offsets are dense: each batch begins where the one before it ended.
+- Records are not unpacked: a batch is judged by its 61 bytes and its CRC (exception: keys, for a compacted topic).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from mqd.errors import ErrorCode, MqError
+from mqd.limits import BATCH_BYTES_MAX, POSITIONS_CACHED
+from mqd.log.epochs import LeaderEpochs
+from mqd.log.producers import Producers
+from mqd.log.segment import Segment
+from mqd.protocol.batch import (
+    ATTRIBUTES_POSITION,
+    CODEC_MASK,
+    CONTROL_MASK,
+    HEADER,
+    HEADER_BYTES,
+    MAX_TIMESTAMP_POSITION,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    Codec,
+    crc_of,
+    iterate_records,
+    seal,
+    validate,
+)
+from mqd.protocol.files import INDEX_ENTRY, RELATIVE_OFFSET_MAX, TIME_INDEX_ENTRY
+from mqd.types import NO_TIMESTAMP, Offset, TopicPartition
+
+_BASE_LENGTH_EPOCH = Struct(">qii")
+_ATTRIBUTES = Struct(">h")
+_TIMESTAMP = Struct(">q")
+_unpack_header = HEADER.unpack_from
+_NEVER: Final = 2**63 - 1
+"""Kafka's Long.MAX_VALUE: an interval that does not end."""
+_ODD_ATTRIBUTES = 0xFFFF & ~CODEC_MASK
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """A topic's options that the log obeys: Kafka's dotted names with underscores, units last. -1 means no limit for retention."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * _DAY_MS
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    retention_ms: int = 7 * _DAY_MS
+    retention_bytes: int = -1
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    max_message_bytes: int = BATCH_BYTES_MAX
+    message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_max_ms: int = _NEVER
+    message_timestamp_after_max_ms: int = 3_600_000
+    compression_type: str = "producer"
+    flush_messages: int = _NEVER
+    flush_ms: int = _NEVER
+    flush_before_ack: bool = False
+    """Not Kafka's: acknowledge only what an fdatasync has covered. `flush.messages=1` means the same."""
+    file_delete_delay_ms: int = 60_000
+    delete_retention_ms: int = _DAY_MS
+    preallocate: bool = False
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> LogConfig:
+        """From dotted names and typed values; names that the log does not know are somebody else's."""
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            name = field.name.replace("_", ".")
+            if name in options:
+                values[field.name] = options[name]
+        policy = values.get("cleanup_policy")
+        if policy is not None:
+            names = policy.split(",") if isinstance(policy, str) else policy
+            values["cleanup_policy"] = frozenset(name.strip() for name in names if name.strip())
+        if values.get("flush_messages") == 1:
+            values["flush_before_ack"] = True
+        return cls(**values)
+
+
+class Appended(NamedTuple):
+    """What became of one batch. Of a duplicate: where the first copy lies."""
+
+    base_offset: Offset
+    last_offset: Offset
+    log_append_time_ms: int
+    """-1 unless the topic stamps its records."""
+    duplicate: bool
+
+
+class Queued:
+    """Batches that one vectored write brings to one segment."""
+
+    __slots__ = ("base_offset", "batches", "new_segment", "views")
+
+    def __init__(self, base_offset: Offset, new_segment: bool) -> None:
+        self.base_offset = base_offset
+        self.new_segment = new_segment
+        """Begin a segment at `base_offset` first."""
+        self.views: list[memoryview] = []
+        self.batches: list[tuple[Offset, int, int]] = []
+        """(last offset, bytes, largest timestamp) of each view."""
+
+
+class PartitionLog:
+    """See the head of this file. Compared and hashed by identity."""
+
+    __slots__ = (
+        "__weakref__",
+        "_jitter_permille",
+        "_roll_at_bytes",
+        "_roll_at_offset",
+        "_roll_at_timestamp",
+        "_tail",
+        "_tail_bytes",
+        "config",
+        "directory",
+        "durable_end_offset",
+        "epochs",
+        "failed",
+        "high_watermark",
+        "log_end_offset",
+        "log_start_offset",
+        "opened",
+        "path",
+        "positions",
+        "producers",
+        "queue",
+        "segments",
+        "topic_id",
+        "topic_partition",
+        "written_end_offset",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        directory: Path,
+        config: LogConfig,
+        segments: list[Segment],
+        *,
+        log_start_offset: Offset = 0,
+        epochs: LeaderEpochs | None = None,
+        producers: Producers | None = None,
+    ) -> None:
+        assert segments
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.directory = directory
+        """The log directory that holds it; its own is `path`."""
+        self.path = directory / str(topic_partition)
+        self.config = config
+        self.segments = segments
+        self.epochs = epochs if epochs is not None else LeaderEpochs()
+        self.producers = producers if producers is not None else Producers()
+        end = segments[-1].next_offset
+        assert log_start_offset <= end, (log_start_offset, end)
+        self.log_start_offset: Offset = log_start_offset
+        self.log_end_offset: Offset = end
+        self.written_end_offset: Offset = end
+        self.durable_end_offset: Offset = end
+        self.high_watermark: Offset = log_start_offset
+        """The last one that was checkpointed: a lower bound of the true one. Retention does not go beyond it."""
+        self.opened = False
+        """Whether the metadata has claimed it: until then its configuration is a guess, and nothing is removed."""
+        self.failed: str | None = None
+        """Why nothing can be appended, where that is so."""
+        self.queue: list[Queued] = []
+        self.positions: dict[Offset, tuple[Segment, int]] = {}
+        """Offsets at which a batch begins -> where: places that readers come to next. Bounded."""
+        self._jitter_permille = sum(str(topic_partition).encode()) % 1000
+        self._tail: Queued | None = None
+        self._watch_tail()
+
+    def __repr__(self) -> str:
+        return f"<PartitionLog {self.topic_partition} {self.log_start_offset}..{self.log_end_offset}>"
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments, as written."""
+        return sum(segment.size for segment in self.segments)
+
+    def update_config(self, config: LogConfig) -> None:
+        self.config = config
+        if not self.queue:
+            self._watch_tail()
+
+    # -- appending -------------------------------------------------------------------------------------------------
+
+    def plan_append(self, view: memoryview, *, leader_epoch: int, now_ms: int, client: bool = True) -> Appended:
+        """Give the one batch in `view` its offsets, patch them and the epoch into it, and queue it; `view` must not change until written.
+
+        MqError with Kafka's codes refuses it and changes nothing: see `_refuse_shape` and `_refuse_content`. A batch that was
+        appended before (idempotence) is not appended again. `client` is false for what the broker writes itself.
+        """
+        size = len(view)
+        if size < HEADER_BYTES:
+            raise MqError(ErrorCode.INVALID_RECORD, f"{size} bytes are less than the header of a batch")
+        (given_offset, length, _, magic, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
+         producer_id, producer_epoch, base_sequence, records_count) = _unpack_header(view, 0)  # fmt: skip
+        config = self.config
+        if (
+            length + 12 != size
+            or magic != 2
+            or given_offset
+            or records_count != last_offset_delta + 1
+            or records_count < 1
+            or size > config.max_message_bytes
+        ):
+            self._refuse_shape(view, client)
+        if crc_of(view, 0, size) != crc:
+            raise MqError(ErrorCode.CORRUPT_MESSAGE, "the CRC-32C of the batch is wrong")
+        if (
+            attributes & _ODD_ATTRIBUTES
+            or attributes & CODEC_MASK > 4
+            or max_timestamp > now_ms + config.message_timestamp_after_max_ms
+            or base_timestamp < now_ms - config.message_timestamp_before_max_ms
+            or max_timestamp < now_ms - config.message_timestamp_before_max_ms
+            or size > config.segment_bytes
+            or "compact" in config.cleanup_policy
+        ):
+            self._refuse_content(view, now_ms, client)
+        if producer_id >= 0:
+            if base_sequence < 0 and client:
+                raise MqError(ErrorCode.INVALID_RECORD, f"producer {producer_id} sent no sequence number")
+            if client and (seen := self.producers.check(producer_id, producer_epoch, base_sequence, last_offset_delta)) is not None:
+                return Appended(seen[0], seen[1], seen[2] if config.message_timestamp_type == "LogAppendTime" else NO_TIMESTAMP, True)
+
+        # accepted: from here on nothing fails
+        base_offset = self.log_end_offset
+        last_offset = base_offset + last_offset_delta
+        log_append_time = NO_TIMESTAMP
+        if config.message_timestamp_type == "LogAppendTime":
+            log_append_time = max_timestamp = now_ms
+            _ATTRIBUTES.pack_into(view, ATTRIBUTES_POSITION, attributes | TIMESTAMP_TYPE_MASK)
+            _TIMESTAMP.pack_into(view, MAX_TIMESTAMP_POSITION, now_ms)
+            seal(view)
+        _BASE_LENGTH_EPOCH.pack_into(view, 0, base_offset, length, leader_epoch)
+        tail = self._tail
+        if self._tail_bytes and (
+            self._tail_bytes + size > self._roll_at_bytes or last_offset > self._roll_at_offset or max_timestamp > self._roll_at_timestamp
+        ):
+            tail = self._plan_roll(base_offset)
+        elif tail is None:
+            self._tail = tail = Queued(base_offset, False)
+            self.queue.append(tail)
+        if not self._tail_bytes:
+            self._roll_at_timestamp = self._rolls_at(max_timestamp)
+        self._tail_bytes += size
+        tail.views.append(view)
+        tail.batches.append((last_offset, size, max_timestamp))
+        self.log_end_offset = last_offset + 1
+        if leader_epoch != self.epochs.latest:
+            self.epochs.assign(leader_epoch, base_offset)
+        if producer_id >= 0:
+            self.producers.replay(producer_id, producer_epoch, base_sequence, base_offset, last_offset_delta, max_timestamp, attributes)
+        return Appended(base_offset, last_offset, log_append_time, False)
+
+    def _refuse_shape(self, view: memoryview, client: bool) -> None:
+        """Raises for a batch of the wrong shape: 87 INVALID_RECORD, 2 CORRUPT_MESSAGE, 10 MESSAGE_TOO_LARGE."""
+        size = len(view)
+        header = BatchHeader._make(_unpack_header(view, 0))
+        if header.magic == 2 and HEADER_BYTES <= header.size < size:
+            raise MqError(ErrorCode.INVALID_RECORD, "a produce request carries one batch a partition, not more")
+        validate(view)
+        limit = self.config.max_message_bytes
+        if size > limit and client:
+            raise MqError(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size} bytes; max.message.bytes of {self.topic_partition.topic} is {limit}")
+        if header.base_offset:
+            raise MqError(ErrorCode.INVALID_RECORD, f"the batch says base offset {header.base_offset}; producers send 0")
+        if header.records_count < 1 or header.records_count != header.last_offset_delta + 1:
+            raise MqError(
+                ErrorCode.INVALID_RECORD, f"{header.records_count} records, but a last offset delta of {header.last_offset_delta}"
+            )
+
+    def _refuse_content(self, view: memoryview, now_ms: int, client: bool) -> None:
+        """Raises for what a batch may not be here: control, transactional, stamped, untimely, too large, without keys."""
+        size = len(view)
+        header = BatchHeader._make(_unpack_header(view, 0))
+        config = self.config
+        if header.attributes & CODEC_MASK > Codec.ZSTD:
+            raise MqError(ErrorCode.CORRUPT_MESSAGE, f"unknown codec {header.attributes & CODEC_MASK}")
+        if size > config.segment_bytes:
+            raise MqError(ErrorCode.RECORD_LIST_TOO_LARGE, f"a batch of {size} bytes does not fit a segment of {config.segment_bytes}")
+        if not client:
+            return
+        if header.attributes & CONTROL_MASK:
+            raise MqError(ErrorCode.INVALID_RECORD, "clients do not write control batches")
+        if header.attributes & TRANSACTIONAL_MASK:
+            raise MqError(ErrorCode.INVALID_TXN_STATE, f"{self.topic_partition} is not part of a transaction of producer {header.producer_id}")
+        if config.message_timestamp_type == "CreateTime":
+            if header.is_log_append_time:
+                raise MqError(ErrorCode.INVALID_TIMESTAMP, "the batch claims that a broker stamped it")
+            for timestamp in (header.base_timestamp, header.max_timestamp):
+                before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
+                if timestamp != NO_TIMESTAMP and not now_ms - before <= timestamp <= now_ms + after:
+                    raise MqError(
+                        ErrorCode.INVALID_TIMESTAMP,
+                        f"timestamp {timestamp} is outside message.timestamp.before.max.ms={before}, after.max.ms={after} of {now_ms}",
+                    )
+        if "compact" in config.cleanup_policy and any(record.key is None for record in iterate_records(view)):
+            raise MqError(ErrorCode.INVALID_RECORD, "a record without a key in a compacted topic")
+
+    def _plan_roll(self, base_offset: Offset) -> Queued:
+        tail = self._tail = Queued(base_offset, True)
+        self.queue.append(tail)
+        self._tail_bytes = 0
+        self._roll_at_bytes = self.config.segment_bytes
+        self._roll_at_offset = base_offset + RELATIVE_OFFSET_MAX
+        self._roll_at_timestamp = _NEVER
+        return tail
+
+    def _rolls_at(self, first_timestamp: int) -> int:
+        """The timestamp from which on a batch belongs into the next segment, given the first batch's."""
+        if first_timestamp < 0:
+            return _NEVER
+        return first_timestamp + self.segment_age_max_ms
+
+    @property
+    def segment_age_max_ms(self) -> int:
+        """`segment.ms` less this partition's share of `segment.jitter.ms`."""
+        config = self.config
+        return max(0, config.segment_ms - min(config.segment_jitter_ms, config.segment_ms) * self._jitter_permille // 1000)
+
+    def _watch_tail(self) -> None:
+        """With an empty queue: when the active segment will be full."""
+        assert not self.queue
+        active, config = self.active, self.config
+        self._tail = None
+        self._tail_bytes = active.size
+        self._roll_at_bytes = config.segment_bytes
+        self._roll_at_offset = active.base_offset + RELATIVE_OFFSET_MAX
+        self._roll_at_timestamp = self._rolls_at(active.first_timestamp) if active.size else _NEVER
+        self._watch_indexes(active)
+
+    def _watch_indexes(self, active: Segment) -> None:
+        assert active.index is not None and active.time_index is not None
+        entries = self.config.segment_index_bytes
+        if len(active.index) >= entries // INDEX_ENTRY.size or len(active.time_index) >= entries // TIME_INDEX_ENTRY.size - 1:
+            self._roll_at_bytes = 0
+
+    # -- what the service did --------------------------------------------------------------------------------------
+
+    def on_written(self, queued: Queued) -> None:
+        """The batches of `queued` are in the active segment's file."""
+        active = self.active
+        interval = self.config.index_interval_bytes
+        entries = len(active.index) if active.index is not None else 0
+        for last_offset, size, max_timestamp in queued.batches:
+            active.add(last_offset, size, max_timestamp, interval)
+        assert active.index is not None
+        if len(active.index) != entries and queued is self.queue[-1]:
+            self._watch_indexes(active)
+        self.written_end_offset = active.next_offset
+
+    def on_queue_written(self) -> None:
+        """All that was queued is in its files."""
+        self.queue.clear()
+        self._tail = None
+        assert self.written_end_offset == self.log_end_offset, self
+        self.remember(self.written_end_offset, self.active, self.active.size)
+
+    def on_rolled(self, segment: Segment) -> None:
+        """A new segment is the active one."""
+        assert segment.base_offset >= self.active.next_offset and not segment.size, (segment, self.active)
+        self.active.seal()
+        self.segments.append(segment)
+        if not self.queue:
+            self._watch_tail()
+
+    def on_synced(self, end_offset: Offset) -> bool:
+        """An fdatasync that began when `end_offset` was the written end has returned; tells whether that is news.
+
+        The log may have been cut shorter since.
+        """
+        end_offset = min(end_offset, self.written_end_offset)
+        if end_offset <= self.durable_end_offset:
+            return False
+        self.durable_end_offset = end_offset
+        return True
+
+    def forget_queue(self) -> None:
+        """Take back what was planned and not written. The caller restores producers and epochs."""
+        self.queue.clear()
+        self.log_end_offset = self.written_end_offset
+        self._watch_tail()
+
+    def on_truncated(self) -> None:
+        """Segments were cut or removed at the end, and the queue is empty."""
+        assert not self.queue
+        end = self.active.next_offset
+        self.log_end_offset = self.written_end_offset = end
+        self.durable_end_offset = min(self.durable_end_offset, end)
+        self.log_start_offset = min(self.log_start_offset, end)
+        self.high_watermark = min(self.high_watermark, end)
+        self.epochs.truncate_from_end(end)
+        self.positions.clear()
+        self._watch_tail()
+
+    def advance_log_start(self, offset: Offset) -> None:
+        """Records below `offset` are gone, whether or not their segments are."""
+        assert self.log_start_offset <= offset <= self.written_end_offset, (offset, self)
+        self.log_start_offset = offset
+        self.durable_end_offset = max(self.durable_end_offset, offset)
+        self.high_watermark = max(self.high_watermark, offset)
+        self.epochs.truncate_from_start(offset)
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def remember(self, offset: Offset, segment: Segment, position: int) -> None:
+        """A batch begins, or will begin, at `position`: the next reader of `offset` need not search."""
+        positions = self.positions
+        if len(positions) >= POSITIONS_CACHED:
+            del positions[next(iter(positions))]
+        positions[offset] = (segment, position)
+
+    def segment_index(self, offset: Offset) -> int:
+        """Index in `segments` of the one that holds `offset`, or the first."""
+        return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
+
+    def segments_from(self, offset: Offset) -> Iterator[Segment]:
+        """The segment that holds `offset`, and those behind it."""
+        yield from self.segments[self.segment_index(offset) :]
+
+    def check_readable(self, offset: Offset) -> None:
+        """MqError OFFSET_OUT_OF_RANGE unless `offset` is in the log or at its end."""
+        if not self.log_start_offset <= offset <= self.written_end_offset:
+            raise MqError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} of {self.topic_partition} is outside {self.log_start_offset} to {self.written_end_offset}",
+            )
+
+
+def _base_offset(segment: Segment) -> Offset:
+    return segment.base_offset

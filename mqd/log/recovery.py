@@ -1,0 +1,523 @@
+"""From a partition's directory to a `PartitionLog`: trust after a clean stop, proof after any other.
+
+After an orderly stop only the tail behind the last index entry is looked at. Otherwise every batch from the segment of
+the recovery point on is read: shape, CRC, offsets. The first bad batch ends the log, in one of two ways:
+
+    torn tail     nothing valid follows it: a write that never finished. The file is cut to the last whole batch.
+    corruption    a valid batch with a higher offset follows: what is between was once there. The log is refused as it
+                  is, `LogDamaged`, nothing on disk is changed, and the others start (RELIABILITY: a torn tail is cut, corruption
+                  is fenced).
+
+Cutting below the checkpointed high watermark removes records that were acknowledged; it is done (there is nothing to
+keep) and said, in the report and as an error in the log. Indexes are rebuilt where they are missing, insane or behind
+the recovery point. Memory is bounded by one chunk or one batch. Runs in a worker thread, one directory at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from mqd.errors import StorageError
+from mqd.limits import RECOVERY_BATCH_BYTES_MAX, SCAN_BYTES
+from mqd.log.epochs import LeaderEpochs
+from mqd.log.index import OffsetIndex, TimeIndex
+from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.producers import Producers
+from mqd.log.segment import BadBatch, Segment, scan_headers
+from mqd.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, crc_of, parse_header
+from mqd.protocol.files import (
+    DELETED_SUFFIX,
+    INDEX_ENTRY,
+    INDEX_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    RELATIVE_OFFSET_MAX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_ENTRY,
+    TIME_INDEX_SUFFIX,
+    FileFormatError,
+    decode_leader_epochs,
+    decode_partition_metadata,
+    decode_producer_snapshot,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from mqd.types import NO_TIMESTAMP, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from mqd.io.disk import Disk, File
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[int], None]
+"""Told how many more bytes were read."""
+
+_LIKE_A_HEADER = re.compile(rb"\x02.{4}\x00[\x00-\x7f]", re.DOTALL)
+"""Magic, CRC and the attributes of a batch, from position 16 on."""
+_MAGIC_POSITION = 16
+
+
+class LogDamaged(StorageError):
+    """A log that cannot be opened as it is. Its files are left alone."""
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What was found and done in one partition's directory."""
+
+    topic_partition: TopicPartition
+    scanned_bytes: int = 0
+    truncated_bytes: int = 0
+    rebuilt_indexes: int = 0
+    truncated_below_high_watermark: Offset | None = None
+    """The high watermark that was promised, where the log now ends before it: acknowledged records are gone."""
+    findings: list[str] = field(default_factory=list)
+
+    def note(self, finding: str) -> None:
+        self.findings.append(finding)
+        logger.warning("recovery partition=%s %s", self.topic_partition, finding)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the checkpoints of the log directory say of one partition."""
+
+    clean: bool
+    recovery_point: Offset = 0
+    log_start_offset: Offset = 0
+    high_watermark: Offset = 0
+
+
+def load_log(
+    disk: Disk, directory: Path, topic_partition: TopicPartition, known: Known, *, config: LogConfig, now_ms: int, progress: Progress
+) -> tuple[PartitionLog, RecoveryReport]:
+    """Open `directory`/`topic_partition`. LogDamaged when it must not be used; OSError when the disk fails."""
+    return _Loader(disk, directory, topic_partition, known, config, now_ms, progress).load()
+
+
+class _Loader:
+    """The steps of loading one log; lives for one call."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, topic_partition: TopicPartition, known: Known, config: LogConfig, now_ms: int, progress: Progress
+    ) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.path = directory / str(topic_partition)
+        self.topic_partition = topic_partition
+        self.known = known
+        self.config = config
+        self.now_ms = now_ms
+        self.progress = progress
+        self.report = RecoveryReport(topic_partition)
+        self.segments: list[Segment] = []
+        self.producers = Producers()
+        self.epochs = LeaderEpochs()
+        self.replay_from: Offset = 0
+        """Where the producer snapshot ends."""
+
+    def load(self) -> tuple[PartitionLog, RecoveryReport]:
+        topic_id = self._topic_id()
+        bases = self._tidy()
+        scan_from = len(bases) if self.known.clean else self._first_to_scan(bases)
+        self._load_producers(bases[scan_from] if scan_from < len(bases) else None)
+        self._load_epochs()
+        self._load_segments(bases, scan_from)
+        return self._finish(topic_id), self.report
+
+    def _topic_id(self) -> UUID:
+        try:
+            return decode_partition_metadata(self.disk.read_bytes(self.path / PARTITION_METADATA))
+        except FileNotFoundError:
+            raise LogDamaged(f"{self.path} has no {PARTITION_METADATA}: nobody knows which topic it belongs to") from None
+        except FileFormatError as error:
+            raise LogDamaged(f"{self.path / PARTITION_METADATA}: {error}") from None
+
+    def _tidy(self) -> list[Offset]:
+        """Base offsets of the segments, ascending, after leftovers are removed."""
+        names = self.disk.list(self.path)
+        bases: list[Offset] = []
+        others: list[tuple[Offset, str, str]] = []
+        for name in names:
+            parsed = parse_segment_file_name(name)
+            if parsed is not None and parsed[1] == LOG_SUFFIX:
+                bases.append(parsed[0])
+            elif parsed is not None:
+                others.append((*parsed, name))
+            elif name.endswith((DELETED_SUFFIX, ".cleaned", ".tmp")):
+                self.disk.remove(self.path / name)
+            elif name.endswith(".swap"):
+                raise LogDamaged(f"{self.path / name}: a compaction was interrupted while it replaced segments")
+            elif name.endswith((LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)):
+                self.report.note(f"file {name} is no part of the log and is left alone")
+        known = set(bases)
+        for base, suffix, name in others:
+            if suffix != SNAPSHOT_SUFFIX and base not in known:
+                self.report.note(f"index {name} has no segment and is removed")
+                self.disk.remove(self.path / name)
+        return sorted(bases)
+
+    def _first_to_scan(self, bases: list[Offset]) -> int:
+        """Index of the segment that holds the recovery point: everything before it was synced."""
+        index = len(bases) - 1
+        while index > 0 and bases[index] > self.known.recovery_point:
+            index -= 1
+        return max(0, index)
+
+    def _load_producers(self, scan_base: Offset | None) -> None:
+        """The newest good snapshot that does not reach into what is scanned anyway."""
+        for offset in snapshot_offsets(self.disk, self.path):
+            if scan_base is None or offset <= scan_base:
+                snapshot = load_snapshot(self.disk, self.path, offset)
+                if snapshot is not None:
+                    self.producers, self.replay_from = snapshot, offset
+                    return
+                self.report.note(f"producer snapshot {offset} is damaged and not used")
+
+    def _load_epochs(self) -> None:
+        try:
+            self.epochs = LeaderEpochs(decode_leader_epochs(self.disk.read_bytes(self.path / LEADER_EPOCH_CHECKPOINT)))
+        except (FileNotFoundError, FileFormatError) as error:
+            if not isinstance(error, FileNotFoundError):
+                self.report.note(f"{LEADER_EPOCH_CHECKPOINT} is rebuilt from the log: {error}")
+            self.producers, self.replay_from = Producers(), 0  # every batch has its epoch: read them all
+
+    # -- segments --------------------------------------------------------------------------------------------------
+
+    def _load_segments(self, bases: list[Offset], scan_from: int) -> None:
+        for index, base in enumerate(bases):
+            segment = Segment(base, self.now_ms, self.disk.open(self.path / segment_file_name(base, LOG_SUFFIX)))
+            following = bases[index + 1] if index + 1 < len(bases) else None
+            self.segments.append(segment)
+            if index < scan_from:
+                self._trust(segment, following)
+                continue
+            if index == scan_from:
+                self._replay_trusted(bases[index])
+            bad = self._scan(segment)
+            if bad is not None:
+                self._end_at(bad, segment, bases[index + 1 :])
+                break
+            if following is not None:
+                self._join(segment, following)
+        if scan_from >= len(bases) and self.segments:
+            self._replay_trusted(self.segments[-1].next_offset)
+        for segment in self.segments[scan_from:]:
+            if segment is not self.segments[-1]:
+                segment.seal()
+            store_indexes(self.disk, self.path, segment)
+            assert segment.file is not None
+            segment.file.sync()
+
+    def _join(self, segment: Segment, following: Offset) -> None:
+        """The next segment begins at `following`: this one ends there."""
+        if segment.next_offset > following:
+            raise LogDamaged(
+                f"{self.path}: segment {segment.base_offset} reaches to offset {segment.next_offset}, the next one begins at {following}. {_REMEDY}"
+            )
+        if segment.next_offset < following:
+            self.report.note(f"offsets {segment.next_offset} to {following - 1} are missing between two segments")
+            segment.next_offset = following
+
+    def _trust(self, segment: Segment, following: Offset | None) -> None:
+        """A segment that was synced, or left by an orderly stop: believe its indexes unless they cannot be true."""
+        assert segment.file is not None
+        size = segment.file.size()
+        if following is not None and self._seem_indexed(segment, size):
+            segment.size, segment.next_offset = size, following
+            segment.max_timestamp, segment.max_timestamp_offset = self._last_time(segment)
+            segment.index = segment.time_index = segment.file = None  # opened again when somebody reads there
+            return
+        if following is not None or not self._restore(segment, size):
+            fresh = Segment(segment.base_offset, self.now_ms, segment.file)
+            try:
+                rebuild(fresh, size, self.config.index_interval_bytes)
+            except BadBatch as bad:
+                raise LogDamaged(f"{segment.file.path} {bad}, where all was said to be well. {_REMEDY}") from None
+            self.report.scanned_bytes += size
+            self.report.rebuilt_indexes += size > 0
+            self.segments[-1] = segment = fresh
+            if following is not None:
+                self._join(segment, following)
+                segment.seal()
+            store_indexes(self.disk, self.path, segment)
+
+    def _seem_indexed(self, segment: Segment, size: int) -> bool:
+        """Whether both index files of an older segment are there and not obviously wrong; contents are judged when read."""
+        try:
+            index = self.disk.open(self.path / segment_file_name(segment.base_offset, INDEX_SUFFIX)).size()
+            time_index = self.disk.open(self.path / segment_file_name(segment.base_offset, TIME_INDEX_SUFFIX)).size()
+        except FileNotFoundError:
+            return False
+        if index % INDEX_ENTRY.size or time_index % TIME_INDEX_ENTRY.size or (size and not time_index):
+            return False
+        return index > 0 or size <= self.config.index_interval_bytes
+
+    def _last_time(self, segment: Segment) -> tuple[int, Offset]:
+        file = self.disk.open(self.path / segment_file_name(segment.base_offset, TIME_INDEX_SUFFIX))
+        if not file.size():
+            return NO_TIMESTAMP, segment.base_offset
+        timestamp, relative = TIME_INDEX_ENTRY.unpack(file.read_at(file.size() - TIME_INDEX_ENTRY.size, TIME_INDEX_ENTRY.size))
+        return timestamp, segment.base_offset + relative
+
+    def _restore(self, segment: Segment, size: int) -> bool:
+        """The active segment after an orderly stop: its indexes, and the batches from the last index entry on."""
+        file = segment.file
+        assert file is not None
+        try:
+            index, time_index = load_indexes(self.disk, self.path, segment.base_offset, size)
+            start = index.last_position()
+            for position, header, view in scan_headers(file, start, size):
+                if position == start:
+                    if len(index) and header.last_offset != index.last_offset():
+                        return False
+                    first = parse_header(file.read_at(0, HEADER_BYTES)).max_timestamp
+                    segment.restore(start, header.base_offset, index, time_index, first)
+                if header.base_offset < segment.next_offset:
+                    return False
+                segment.add(header.last_offset, len(view), header.max_timestamp, self.config.index_interval_bytes)
+        except (FileFormatError, FileNotFoundError, BadBatch):
+            return False
+        return True
+
+    def _scan(self, segment: Segment) -> BadBatch | None:
+        """Read every batch; the segment's state and indexes are made anew. The first bad batch, or None."""
+        file = segment.file
+        assert file is not None
+        bad: BadBatch | None = None
+        reported = 0
+        try:
+            for position, header, view in scan_headers(file, 0, file.size()):
+                if crc_of(view, 0, len(view)) != header.crc:
+                    raise BadBatch(position, "the CRC-32C is wrong")
+                if header.base_offset < segment.next_offset:
+                    raise BadBatch(position, f"base offset {header.base_offset} where {segment.next_offset} was due")
+                if header.last_offset > segment.base_offset + RELATIVE_OFFSET_MAX:
+                    raise BadBatch(position, f"offset {header.last_offset} is too far from the segment's base")
+                segment.add(header.last_offset, len(view), header.max_timestamp, self.config.index_interval_bytes)
+                self._replay(header)
+                if position - reported >= SCAN_BYTES:
+                    self.progress(position - reported)
+                    reported = position
+        except BadBatch as error:
+            bad = error
+        self.progress(segment.size - reported)
+        self.report.scanned_bytes += segment.size
+        return bad
+
+    def _end_at(self, bad: BadBatch, segment: Segment, later: list[Offset]) -> None:
+        """The log ends before `bad`, or is refused because it goes on after it."""
+        file = segment.file
+        assert file is not None
+        where = f"{file.path} {bad}"
+        found = find_batch(file, bad.position + 1, segment.next_offset)
+        if found is not None:
+            raise LogDamaged(f"{where}; offset {found[1]} follows at byte {found[0]}: corruption, not a torn tail. {_REMEDY}")
+        for base in later:
+            path = self.path / segment_file_name(base, LOG_SUFFIX)
+            found = find_batch(self.disk.open(path), 0, segment.next_offset)
+            if found is not None:
+                raise LogDamaged(f"{where}; offset {found[1]} follows in {path.name}: corruption, not a torn tail. {_REMEDY}")
+        self.report.truncated_bytes = file.size() - segment.size
+        self.report.note(
+            f"torn tail: {self.report.truncated_bytes} bytes behind offset {segment.next_offset} are cut off {segment_file_name(segment.base_offset, LOG_SUFFIX)}"
+            f" ({bad.reason})"
+        )
+        file.truncate(segment.size)
+        for base in later:
+            self.report.note(f"segment {base} behind the torn tail holds no batch and is removed")
+            remove_segment(self.disk, self.path, base)
+
+    # -- producers and epochs --------------------------------------------------------------------------------------
+
+    def _replay(self, header: BatchHeader) -> None:
+        if header.partition_leader_epoch > self.epochs.latest:
+            self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+        if header.producer_id >= 0 and header.base_offset >= self.replay_from:
+            replay_batch(self.producers, header)
+
+    def _replay_trusted(self, end_offset: Offset) -> None:
+        """Batches of trusted segments that are younger than the snapshot."""
+        try:
+            for header in headers_from(self.disk, self.path, self.segments, self.replay_from, self.config):
+                if header.base_offset >= end_offset:
+                    break
+                self._replay(header)
+        except BadBatch as bad:
+            raise LogDamaged(f"{self.path} {bad}, where all was said to be well. {_REMEDY}") from None
+
+    def _finish(self, topic_id: UUID) -> PartitionLog:
+        known = self.known
+        end = self.segments[-1].next_offset if self.segments else 0
+        start = max(known.log_start_offset, self.segments[0].base_offset if self.segments else 0)
+        if known.high_watermark > end:
+            self.report.truncated_below_high_watermark = known.high_watermark
+            logger.error(
+                "recovery ended a log below its high watermark: acknowledged records are lost here partition=%s high_watermark=%d log_end=%d",
+                self.topic_partition, known.high_watermark, end,
+            )  # fmt: skip
+        if not self.segments or start > end:
+            if self.segments:
+                self.report.note(f"the log ends at {end}, before its start {start}: begun anew there")
+            for segment in self.segments:
+                remove_segment(self.disk, self.path, segment.base_offset)
+            self.segments = [new_segment(self.disk, self.path, start, self.now_ms)]
+        for segment in self.segments[:-1]:
+            segment.file = segment.index = segment.time_index = None
+        self.epochs.truncate_from_end(self.segments[-1].next_offset)
+        self.epochs.truncate_from_start(start)
+        for offset in snapshot_offsets(self.disk, self.path):
+            if offset > end:
+                self.report.note(f"producer snapshot {offset} is beyond the end of the log and is removed")
+                self.disk.remove(self.path / segment_file_name(offset, SNAPSHOT_SUFFIX))
+        log = PartitionLog(
+            self.topic_partition, topic_id, self.directory, self.config, self.segments,
+            log_start_offset=start, epochs=self.epochs, producers=self.producers,
+        )  # fmt: skip
+        log.high_watermark = min(max(known.high_watermark, start), log.log_end_offset)
+        return log
+
+
+_REMEDY = "Nothing was changed; restore the partition from a replica or a copy, or move its directory away to start it empty."
+
+
+# -- files of one partition, also for the service
+
+
+def new_segment(disk: Disk, path: Path, base_offset: Offset, now_ms: int) -> Segment:
+    """An empty segment in the partition directory `path`, its three files created (not yet durable)."""
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        disk.open(path / segment_file_name(base_offset, suffix), create=True).truncate(0)
+    file = disk.open(path / segment_file_name(base_offset, LOG_SUFFIX), create=True)
+    file.truncate(0)
+    return Segment(base_offset, now_ms, file)
+
+
+def remove_segment(disk: Disk, path: Path, base_offset: Offset) -> None:
+    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        disk.remove(path / segment_file_name(base_offset, suffix))
+
+
+def load_indexes(disk: Disk, path: Path, base_offset: Offset, log_size: int) -> tuple[OffsetIndex, TimeIndex]:
+    """Both indexes of a segment; FileNotFoundError or FileFormatError when they are of no use."""
+    index = OffsetIndex.load(base_offset, disk.read_bytes(path / segment_file_name(base_offset, INDEX_SUFFIX)), log_size)
+    return index, TimeIndex.load(base_offset, disk.read_bytes(path / segment_file_name(base_offset, TIME_INDEX_SUFFIX)))
+
+
+def store_indexes(disk: Disk, path: Path, segment: Segment) -> None:
+    """Write both index files anew."""
+    assert segment.index is not None and segment.time_index is not None
+    for suffix, data in ((INDEX_SUFFIX, segment.index.encode()), (TIME_INDEX_SUFFIX, segment.time_index.encode())):
+        file = disk.open(path / segment_file_name(segment.base_offset, suffix), create=True)
+        file.truncate(0)
+        file.append([data])
+
+
+def append_indexes(disk: Disk, path: Path, segment: Segment) -> None:
+    """Write the entries that the index files lack."""
+    assert segment.index is not None and segment.time_index is not None
+    for suffix, data in ((INDEX_SUFFIX, segment.index.take_unwritten()), (TIME_INDEX_SUFFIX, segment.time_index.take_unwritten())):
+        if data:
+            disk.open(path / segment_file_name(segment.base_offset, suffix), create=True).append([data])
+
+
+def open_segment(disk: Disk, path: Path, segment: Segment, config: LogConfig) -> None:
+    """Have the file and the indexes of an older segment at hand; indexes that are missing or insane are rebuilt."""
+    if segment.file is None:
+        segment.file = disk.open(path / segment_file_name(segment.base_offset, LOG_SUFFIX))
+    if segment.index is None:
+        try:
+            segment.index, segment.time_index = load_indexes(disk, path, segment.base_offset, segment.size)
+        except (FileFormatError, FileNotFoundError) as error:
+            logger.warning("index rebuilt segment=%s reason=%s", segment.file.path, error)
+            fresh = Segment(segment.base_offset, segment.created_ms, segment.file)
+            rebuild(fresh, segment.size, config.index_interval_bytes)
+            fresh.seal()
+            store_indexes(disk, path, fresh)
+            segment.index, segment.time_index = fresh.index, fresh.time_index
+
+
+def rebuild(segment: Segment, size: int, index_interval_bytes: int) -> None:
+    """Fill an empty segment's state and indexes from the headers in its file. BadBatch where they make no sense."""
+    assert segment.file is not None and not segment.size
+    for position, header, view in scan_headers(segment.file, 0, size):
+        if not segment.next_offset <= header.base_offset or header.last_offset > segment.base_offset + RELATIVE_OFFSET_MAX:
+            raise BadBatch(position, f"base offset {header.base_offset} where {segment.next_offset} was due")
+        segment.add(header.last_offset, len(view), header.max_timestamp, index_interval_bytes)
+
+
+def headers_from(disk: Disk, path: Path, segments: list[Segment], offset: Offset, config: LogConfig) -> Iterator[BatchHeader]:
+    """The header of each batch from `offset` on."""
+    for segment in segments:
+        if segment.next_offset > offset and segment.size:
+            open_segment(disk, path, segment, config)
+            assert segment.file is not None
+            start = segment.seek(offset)
+            if start is not None:
+                for _position, header, _view in scan_headers(segment.file, start, segment.size):
+                    yield header
+
+
+def replay_batch(producers: Producers, header: BatchHeader) -> None:
+    producers.replay(
+        header.producer_id, header.producer_epoch, header.base_sequence, header.base_offset, header.last_offset_delta,
+        header.max_timestamp, header.attributes,
+    )  # fmt: skip
+
+
+def snapshot_offsets(disk: Disk, path: Path) -> list[Offset]:
+    """Offsets of the producer snapshots in a partition's directory, newest first."""
+    parsed = map(parse_segment_file_name, disk.list(path))
+    return sorted((one[0] for one in parsed if one is not None and one[1] == SNAPSHOT_SUFFIX), reverse=True)
+
+
+def load_snapshot(disk: Disk, path: Path, offset: Offset) -> Producers | None:
+    """None when the file is damaged."""
+    try:
+        return Producers(decode_producer_snapshot(disk.read_bytes(path / segment_file_name(offset, SNAPSHOT_SUFFIX))))
+    except FileFormatError:
+        return None
+
+
+def reload_producers(disk: Disk, log: PartitionLog) -> None:
+    """Producers as of the written end: the newest good snapshot, and the batches behind it."""
+    producers, start = Producers(), 0
+    for offset in snapshot_offsets(disk, log.path):
+        if offset <= log.written_end_offset:
+            snapshot = load_snapshot(disk, log.path, offset)
+            if snapshot is not None:
+                producers, start = snapshot, offset
+                break
+    for header in headers_from(disk, log.path, log.segments, start, log.config):
+        if header.producer_id >= 0 and header.base_offset >= start:
+            replay_batch(producers, header)
+    log.producers = producers
+
+
+def find_batch(file: File, position: int, offset: Offset) -> tuple[int, Offset] | None:
+    """(position, base offset) of the first valid batch at or behind `position` whose offset is `offset` or higher."""
+    size = file.size()
+    while position + HEADER_BYTES <= size:
+        chunk = file.read_at(position, SCAN_BYTES + HEADER_BYTES)
+        for match in _LIKE_A_HEADER.finditer(chunk, _MAGIC_POSITION):
+            at = match.start() - _MAGIC_POSITION
+            if at >= SCAN_BYTES or at + HEADER_BYTES > len(chunk):
+                break
+            header = parse_header(chunk, at)
+            batch_bytes = header.batch_length + LOG_OVERHEAD_BYTES
+            if (
+                header.base_offset >= offset
+                and header.last_offset_delta >= 0
+                and HEADER_BYTES <= batch_bytes <= min(RECOVERY_BATCH_BYTES_MAX, size - position - at)
+                and crc_of(file.read_at(position + at, batch_bytes), 0, batch_bytes) == header.crc
+            ):
+                return position + at, header.base_offset
+        position += SCAN_BYTES
+    return None
