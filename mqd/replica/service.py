@@ -22,7 +22,7 @@ from mqd.log.partition_log import Appended, LogConfig, PartitionLog
 from mqd.log.service import LogService
 from mqd.replica.fetch_session import FetchSessions
 from mqd.replica.partition import Assignment, Partition
-from mqd.replica.waiters import Deadlines, FetchWaiter, ProduceTicket
+from mqd.replica.waiters import Deadlines, FetchWaiter, Place, ProduceTicket
 from mqd.types import NodeId, Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class ReplicaService:
         """Partitions assigned to this node whose log could not be opened, and why."""
         self._clock = clock
         self._touched: list[Partition] = []
-        self._tickets: list[tuple[ProduceTicket, list[tuple[Partition, Offset, object]]]] = []
+        self._tickets: list[tuple[ProduceTicket, list[tuple[Partition, Offset, Place]]]] = []
         self._produce_deadlines: Deadlines[ProduceTicket] = Deadlines()
         self._fetch_deadlines: Deadlines[FetchWaiter] = Deadlines()
         self._earlier = trio.Event()
@@ -182,7 +182,7 @@ class ReplicaService:
             self._touched.append(partition)
         return appended
 
-    def wait_committed(self, ticket: ProduceTicket, appends: list[tuple[Partition, Offset, object]]) -> None:
+    def wait_committed(self, ticket: ProduceTicket, appends: list[tuple[Partition, Offset, Place]]) -> None:
         """Free the ticket when each (partition, offset) is below the high watermark; settled when the turn ends."""
         self._tickets.append((ticket, appends))
 
@@ -203,9 +203,9 @@ class ReplicaService:
         tickets = self._tickets
         self._tickets = []
         for ticket, appends in tickets:
-            for partition, offset, row in appends:
+            for partition, offset, place in appends:
                 if partition.log in failed:
-                    ticket.refusals[row] = ErrorCode.KAFKA_STORAGE_ERROR
+                    ticket.refusals[place] = ErrorCode.KAFKA_STORAGE_ERROR
                 elif partition.high_watermark < offset:
                     partition.acks.append((offset, ticket))
                     ticket.waiting += 1
@@ -254,7 +254,7 @@ class ReplicaService:
         """Hold a fetch until one of its partitions has news or its deadline comes."""
         waiter.partitions = tuple(partitions)
         for partition in waiter.partitions:
-            partition.fetches.add(waiter)  # type: ignore[attr-defined]
+            partition.fetches.add(waiter)
         self._fetch_deadlines.add(waiter)
         self._wake_timer(waiter.deadline)
 

@@ -12,6 +12,9 @@ from typing import Generic, Protocol, TypeVar
 
 from mqd.errors import ErrorCode
 
+Place = tuple[int, int]
+"""Where in a produce request a partition stands: index of its topic, index of the partition in it."""
+
 
 class ProduceTicket:
     """One produce request on its way: freed when every partition in it is committed or refused."""
@@ -23,7 +26,7 @@ class ProduceTicket:
         """Called once, when the ticket is free: sends the answer."""
         self.waiting = 0
         """Partitions whose records are not committed yet."""
-        self.refusals: dict[object, ErrorCode] = {}
+        self.refusals: dict[Place | HoldsFetches, ErrorCode] = {}
         """What became of partitions that were appended and then could not be kept or committed."""
         self.freed = False
         self.deadline = 0.0

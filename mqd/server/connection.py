@@ -106,13 +106,17 @@ class Owner(Protocol):
     """The server, as a connection sees it (server/service.py)."""
 
     arena: Arena
-    poller: Poller
-    dispatcher: Dispatcher
     request_bytes_max: int
     now: float
     """Monotonic seconds at which this turn began."""
     frame_bytes: int
     """Memory that unfinished frames of all connections hold."""
+
+    @property
+    def poller(self) -> Poller: ...
+
+    @property
+    def dispatcher(self) -> Dispatcher: ...
 
     def dirty(self, connection: Connection) -> None:
         """This connection has answers to send when the turn ends."""
@@ -159,7 +163,7 @@ class Connection:
         self.listener = listener
         self.peer_node: int | None = None
         """On the peer listener: the node that introduced itself."""
-        self.client_id = b""
+        self.client_id: bytes | bytearray = b""
         """What the last request called its client, in UTF-8: checked once, not at each request."""
         self.open = True
         self.barrier = False

@@ -102,7 +102,7 @@ class Dispatcher:
         body = start + 10 + client_id_bytes if client_id_bytes > 0 else start + 10
         if body > end or client_id_bytes < -1:
             raise ProtocolError(f"client id of {client_id_bytes} bytes in a request of {end - start}")
-        client_id = buffer[start + 10 : body]
+        client_id: bytes | bytearray = buffer[start + 10 : body]
         if client_id != connection.client_id:
             try:
                 client_id.decode()
@@ -144,7 +144,7 @@ class Dispatcher:
         handler = self._handlers[connection.listener].get(api_key)
         if handler is None:
             if connection.listener == PEER and hello.is_private(api_key):
-                hello.handle(self._node, connection, api_key, bytes(frame))
+                hello.handle(self._node, connection, api_key, frame)
                 return
             raise ProtocolError(f"API key {api_key} is not served on the {connection.listener} listener")
         header = decode_request_header(frame)
@@ -204,7 +204,7 @@ class Dispatcher:
 
 def _unknown_version(api: Api) -> Answer:
     """ApiVersions in a version that we do not know: told in version 0, with the range to choose from (KIP-511)."""
-    low, high = api.advertised
+    low, high = api.advertised or api.versions
     return {
         "error_code": int(ErrorCode.UNSUPPORTED_VERSION),
         "api_keys": [{"api_key": api.key, "min_version": low, "max_version": high}],

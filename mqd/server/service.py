@@ -45,7 +45,7 @@ class Server:
         self._nursery: trio.Nursery | None = None
         self.poller = network.poller()
         self.arena = Arena(RECEIVE_ARENA_BYTES)
-        self.request_bytes_max: int = node.config["socket.request.max.bytes"]
+        self.request_bytes_max = node.config.integer("socket.request.max.bytes")
         self.now = node.clock.monotonic()
         self.frame_bytes = 0
         self.dispatcher = Dispatcher(node, self._spawn)
@@ -67,21 +67,23 @@ class Server:
     # -- turns -----------------------------------------------------------------------------------------------------
 
     async def run(self, listeners: list[tuple[Listener, str]], task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve `(listener, kind)` until cancelled; then every connection is closed."""
+        """Serve `(listener, kind)`, and those that `listen` adds, until cancelled; then every connection is closed."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 for listener, kind in listeners:
-                    nursery.start_soon(self._accept, listener, kind)
+                    self.listen(listener, kind)
                 nursery.start_soon(self._sweep)
                 task_status.started()
                 await self._serve()
         finally:
             for connection in list(self._connections):
                 connection.close()
-            for listener, _ in listeners:
-                listener.close()
             self.poller.close()
+
+    def listen(self, listener: Listener, kind: str) -> None:
+        """Accept connections from now on. The listener stays its owner's."""
+        self._spawn(self._accept, listener, kind)
 
     async def _serve(self) -> None:
         poller = self.poller
@@ -143,9 +145,9 @@ class Server:
 
     def _refusal(self, sock: Socket) -> str | None:
         config = self._node.config
-        if len(self._connections) >= config["max.connections"]:
+        if len(self._connections) >= config.integer("max.connections"):
             return f"{len(self._connections)} connections are open and max.connections allows no more"
-        if self._by_address[_address(sock)] >= config["max.connections.per.ip"]:
+        if self._by_address[_address(sock)] >= config.integer("max.connections.per.ip"):
             return "max.connections.per.ip allows no more from this address"
         return None
 
@@ -161,7 +163,7 @@ class Server:
 
     async def _sweep(self) -> None:
         """Close who has been idle for too long or never finishes a frame; wake who waits for memory."""
-        idle_seconds: float = self._node.config["connections.max.idle.ms"] / 1000
+        idle_seconds = self._node.config.integer("connections.max.idle.ms") / 1000
         since_sweep = 0.0
         while True:
             await trio.sleep(_MEMORY_RETRY_SECONDS if self._want_memory else _SWEEP_SECONDS)

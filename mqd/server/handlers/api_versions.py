@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from mqd.controller.brokers import FEATURES
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol import apis
 from mqd.server import dispatch
-from mqd.server.context import Context
+from mqd.server.context import CLIENT, PEER, Context
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -26,11 +27,11 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
     features = context.node.image.features
     return {
         "error_code": 0,
-        "api_keys": served(),
-        "supported_features": [{"name": name, "min_version": low, "max_version": high} for name, (low, high, _) in features.items()],
+        "api_keys": served(context.listener),
+        "supported_features": [{"name": name, "min_version": 1, "max_version": level} for name, level in FEATURES],
         "finalized_features_epoch": context.node.image.index,
         "finalized_features": [
-            {"name": name, "max_version_level": level, "min_version_level": level} for name, (_, _, level) in features.items() if level > 0
+            {"name": name, "max_version_level": level, "min_version_level": level} for name, level in features.items()
         ],
     }
 
@@ -39,12 +40,13 @@ def failed(request: Any, error: MqError) -> Mapping[str, Any]:
     return {"error_code": int(error.code), "api_keys": served()}
 
 
-def served() -> list[Mapping[str, int]]:
-    """What clients may ask for, by key, with the versions that are advertised."""
-    names = sorted((*dispatch.SERVED, "produce", "fetch"))
+def served(listener: str = CLIENT) -> list[Mapping[str, int]]:
+    """What may be asked for on a listener, by key, with the versions that are advertised."""
+    names = ("produce", "fetch", *dispatch.SERVED, *(dispatch.SERVED_TO_PEERS if listener == PEER else ()))
     found = [api for name in names if (api := apis.by_name(name)) is not None]
     assert len(found) == len(names)
     return [
-        {"api_key": api.key, "min_version": api.advertised[0], "max_version": api.advertised[1]}
+        {"api_key": api.key, "min_version": low, "max_version": high}
         for api in sorted(found, key=lambda api: api.key)
+        for low, high in [api.advertised or api.versions]
     ]

@@ -51,7 +51,7 @@ class Fetch:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._replica = node.replica
-        self._bytes_max: int = node.config["fetch.max.bytes"]
+        self._bytes_max = node.config.integer("fetch.max.bytes")
 
     def __call__(self, connection: Connection, view: memoryview, position: int, end: int, version: int, correlation_id: int) -> bool:
         """Take up the request in [position, end); False while an ordinary fetch is parked before it on its connection."""

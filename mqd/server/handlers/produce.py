@@ -17,7 +17,7 @@ from uuid import UUID
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.hot import decode_produce_request, encode_produce_response
 from mqd.replica.partition import Partition
-from mqd.replica.waiters import ProduceTicket
+from mqd.replica.waiters import Place, ProduceTicket
 from mqd.server.connection import Connection, Slot
 from mqd.server.context import Node
 from mqd.types import NodeId, TopicPartition
@@ -30,7 +30,7 @@ _CODEC_MASK = 0x07
 
 Row = tuple[Any, ...]
 Topic = tuple[bytes | None, bytes | None, list[Row]]
-Append = tuple[Partition, int, object]
+Append = tuple[Partition, int, Place]
 Endpoint = tuple[int, str, int, str | None]
 
 
@@ -101,7 +101,7 @@ class Produce:
 
     def _release(self, ticket: ProduceTicket) -> None:
         assert isinstance(ticket, _Pending)
-        for partition, wanted, (topic, row) in ticket.appends:  # type: ignore[misc]
+        for partition, wanted, (topic, row) in ticket.appends:
             code = ticket.refusals.get((topic, row)) or ticket.refusals.get(partition)
             if code is None and wanted > partition.high_watermark:
                 code = ErrorCode.REQUEST_TIMED_OUT

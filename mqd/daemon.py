@@ -1,0 +1,301 @@
+"""The composition root: builds every part of one node, plugs them into one another, and owns the root nursery.
+
+Start: the addresses are bound (a port in use is told at once), the logs recover, the metadata log is replayed, the node
+registers with the controller, its partitions are opened as the image says, and then it serves. Stop is the same
+backwards: leadership is handed over, connections close, everything is synced, and a marker says that the stop was clean.
+
+`main` is what `mqd start` runs. A simulation passes its own `Seams`; nothing else here differs.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from mqd.config import NodeConfig, PeerNode, StartError, StartOptions, topic_options
+from mqd.controller.configs import effective_node_config
+from mqd.controller.image import Delta, MetadataImage, MetadataMachine
+from mqd.controller.service import BrokerAddress, ControllerService
+from mqd.errors import StorageError
+from mqd.io.clock import Clock, SystemClock
+from mqd.io.disk import Disk, OsDisk
+from mqd.io.entropy import Entropy, RandomEntropy
+from mqd.io.net import Listener, Network, OsNetwork
+from mqd.log.partition_log import LogConfig
+from mqd.log.service import LogService
+from mqd.raft.service import RaftService
+from mqd.replica.partition import Assignment
+from mqd.replica.service import ReplicaService, TopicSettings
+from mqd.server.context import CLIENT, PEER, Node
+from mqd.server.forward import Forwarder
+from mqd.server.service import Server
+from mqd.types import NodeId, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_LEAVE_SECONDS = 2.0
+"""How long a clean stop waits for the controller to move leadership away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """What a node asks of the world: the real world by default."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    entropy: Entropy = field(default_factory=RandomEntropy)
+    disk: Disk = field(default_factory=OsDisk)
+    network: Network | None = None
+    """None: the system's, with the socket buffers of the configuration."""
+    announce: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
+    """Where the one line goes that says the node serves."""
+
+
+async def main(options: StartOptions, seams: Seams | None = None) -> None:
+    """Run one node until SIGTERM, SIGINT or cancellation. Raises StartError for what its operator can mend."""
+    seams = seams if seams is not None else Seams()
+    async with trio.open_nursery() as nursery:
+        stop = trio.Event()
+        nursery.start_soon(_wait_for_signal, stop)
+        await _Daemon(options, seams).run(stop)
+        nursery.cancel_scope.cancel()
+
+
+async def _wait_for_signal(stop: trio.Event) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            logger.info("stopping signal=%s", signal.Signals(number).name)
+            stop.set()
+
+
+class _Daemon:
+    """The parts of one node, from their construction to their end."""
+
+    def __init__(self, options: StartOptions, seams: Seams) -> None:
+        self.options = options
+        self.seams = seams
+        self.config: NodeConfig = options.config
+        self.peers = options.peers
+        self.me: PeerNode = self.peers.require(options.node_id)
+        if not self.me.voter:
+            raise StartError(f"{self.peers.path}: node {self.me.id} is not a voter; this release runs voters only: remove `voter = false`")
+        self.network: Network = seams.network or OsNetwork(
+            send_buffer_bytes=self.config.integer("socket.send.buffer.bytes"),
+            receive_buffer_bytes=self.config.integer("socket.receive.buffer.bytes"),
+        )
+        directories = [Path(one) for one in self.config["log.dirs"] or self.config["log.dir"] or ()]  # type: ignore[union-attr]
+        self.logs = LogService(
+            disk=seams.disk,
+            clock=seams.clock,
+            directories=directories or [options.data_directory / "logs"],
+            on_durable=lambda log: self.replica.on_durable(log),
+            on_directory_failed=self._on_directory_failed,
+        )
+        self.replica = ReplicaService(node_id=NodeId(self.me.id), logs=self.logs, clock=seams.clock, entropy=seams.entropy)
+        self.machine = MetadataMachine()
+        self.raft = RaftService(
+            node_id=self.me.id,
+            voters={peer.id: (peer.host, peer.peer_port) for peer in self.peers.voters.values()},
+            cluster_id=self.peers.cluster_id,
+            directory=options.data_directory / "metadata",
+            disk=seams.disk,
+            clock=seams.clock,
+            entropy=seams.entropy,
+            network=self.network,
+            machine=self.machine,
+        )
+        self.forwarder = Forwarder(self.peers, self.me.id, self.network)
+        self.controller = ControllerService(
+            node_id=NodeId(self.me.id),
+            cluster_id=self.peers.cluster_id,
+            address=BrokerAddress(self.me.advertised_host, self.me.advertised_port, self.me.rack),
+            quorum=self.raft,
+            machine=self.machine,
+            clock=seams.clock,
+            entropy=seams.entropy,
+            config=self.config,
+            forward=self.forwarder,
+        )
+        self.publisher = _Publisher(NodeId(self.me.id), self.config, self.replica)
+        self.controller.subscribe(self.publisher)
+        self.failure: str | None = None
+        self.stop = trio.Event()
+
+    async def run(self, stop: trio.Event) -> None:
+        self.stop = stop
+        disk = self.seams.disk
+        with _told("the data directory", self.options.data_directory):
+            disk.make_directory(self.options.data_directory)
+            lock = self._lock()
+        try:
+            async with self._listeners() as listeners:
+                with _told("the log directories", self.options.data_directory):
+                    await self.logs.start(cluster_id=self.peers.cluster_id, node_id=self.me.id)
+                try:
+                    await self._run_services(listeners)
+                finally:
+                    with trio.CancelScope(shield=True):
+                        self.replica.checkpoint_high_watermarks()
+                        await self.logs.close()
+        finally:
+            lock.close()
+        if self.failure is not None:
+            raise StartError(self.failure)
+
+    async def _run_services(self, listeners: dict[str, Listener]) -> None:
+        async with trio.open_nursery() as background:
+            background.start_soon(self.logs.run)
+            background.start_soon(self.replica.run)
+            background.start_soon(self.forwarder.run)
+            try:
+                await background.start(self.raft.run)
+            except StorageError as error:
+                raise StartError(str(error)) from error
+            node = Node(
+                node_id=NodeId(self.me.id),
+                peers=self.peers,
+                config=self.config,
+                clock=self.seams.clock,
+                entropy=self.seams.entropy,
+                logs=self.logs,
+                replica=self.replica,
+                raft=self.raft,
+                controller=self.controller,
+            )
+            async with trio.open_nursery() as serving:
+                with trio.CancelScope() as starting:
+                    serving.start_soon(self._cancel_on_stop, starting)
+                    server = Server(node, self.network)
+                    await serving.start(server.run, [(listeners[PEER], PEER)])
+                    await serving.start(self.controller.run)
+                    self.publisher.activate(self.machine.image)
+                    server.listen(listeners[CLIENT], CLIENT)
+                    gc.collect()
+                    gc.freeze()
+                    self.seams.announce(f"mqd node {self.me.id} ready on {self.me.host}:{listeners[CLIENT].port}")
+                await self.stop.wait()
+                await self.controller.leave(timeout=_LEAVE_SECONDS)
+                serving.cancel_scope.cancel()
+            await self.raft.stop()
+            background.cancel_scope.cancel()
+
+    async def _cancel_on_stop(self, scope: trio.CancelScope) -> None:
+        """A signal during the start ends the start."""
+        await self.stop.wait()
+        scope.cancel()
+
+    def _lock(self) -> Any:
+        path = self.options.data_directory / ".lock"
+        try:
+            return self.seams.disk.lock(path)
+        except BlockingIOError:
+            raise StartError(
+                f"{self.options.data_directory}: another mqd process uses this data directory; stop it, or give --data another directory"
+            ) from None
+
+    @asynccontextmanager
+    async def _listeners(self) -> AsyncIterator[dict[str, Listener]]:
+        found: dict[str, Listener] = {}
+        try:
+            for kind, port in ((CLIENT, self.me.port), (PEER, self.me.peer_port)):
+                try:
+                    found[kind] = await self.network.listen(self.me.host, port)
+                except OSError as error:
+                    raise StartError(
+                        f"cannot listen on {self.me.host}:{port} for {kind}s ({error.strerror or error}); "
+                        f"stop what uses it, or change node {self.me.id} in {self.peers.path}"
+                    ) from error
+            yield found
+        finally:
+            for listener in found.values():
+                listener.close()
+
+    def _on_directory_failed(self, directory: Path, error: StorageError) -> None:
+        """A log directory is gone. The others go on; without any, this node is of no use and stops."""
+        logger.error("log directory is offline directory=%s reason=%s", directory, error)
+        if all(one.failure is not None for one in self.logs.directories()):
+            self.failure = f"no log directory is left: {error}"
+            self.stop.set()
+
+
+@dataclass
+class _Publisher:
+    """Carries the metadata down to the replicas: from the moment that this node is registered, each change as it comes.
+
+    Before that the image replays history, and nothing of it is carried out: a topic that was deleted since must not be
+    opened, and one whose directory is here must not be taken for a stray.
+    """
+
+    node_id: NodeId
+    config: NodeConfig
+    replica: ReplicaService
+    active: bool = False
+
+    def activate(self, image: MetadataImage) -> None:
+        """The image is current: open what it assigns to this node, and remove what it does not."""
+        self.active = True
+        everything = {TopicPartition(topic.name, index) for topic in image.topics.values() for index in range(len(topic.partitions))}
+        mine = {
+            TopicPartition(topic.name, index): topic.topic_id
+            for topic in image.topics.values()
+            for index, partition in enumerate(topic.partitions)
+            if self.node_id in partition.replicas
+        }
+        self.replica.remove_strays(mine)
+        self._assign(image, everything)
+
+    def __call__(self, delta: Delta, image: MetadataImage) -> None:
+        if not self.active:
+            return
+        for topic in delta.topics_deleted:
+            self.replica.delete(topic.name)
+        self._assign(image, delta.partitions_changed)
+        changed = {name for kind, name in delta.configs_changed if kind == "topic" and name in image.topics}
+        if any(kind == "node" for kind, _ in delta.configs_changed):
+            changed = set(image.topics)
+        for name in changed:
+            self.replica.configure(name, self._settings(image, name))
+
+    def _assign(self, image: MetadataImage, changed: set[TopicPartition]) -> None:
+        assignments = []
+        settings: dict[str, TopicSettings] = {}
+        for topic_partition in sorted(changed):
+            partition = image.partition(*topic_partition)
+            if partition is None:
+                continue
+            topic = image.topics[topic_partition.topic]
+            if topic.name not in settings:
+                settings[topic.name] = self._settings(image, topic.name)
+            assignments.append(
+                Assignment(
+                    topic_partition=topic_partition,
+                    topic_id=topic.topic_id,
+                    leader=partition.leader,
+                    leader_epoch=partition.leader_epoch,
+                    replicas=partition.replicas,
+                    isr=partition.isr,
+                )
+            )
+        self.replica.apply(assignments, settings)
+
+    def _settings(self, image: MetadataImage, topic: str) -> TopicSettings:
+        config = effective_node_config(self.config, image, self.node_id)
+        options: Mapping[str, Any] = topic_options(config, image.topic_configs(topic))
+        return TopicSettings(LogConfig.from_options(options), options["min.insync.replicas"])
+
+
+@contextmanager
+def _told(what: str, path: Path) -> Iterator[None]:
+    """Turns failures of the operating system into the one line that tells an operator what to mend."""
+    try:
+        yield
+    except (OSError, StorageError) as error:
+        raise StartError(f"{what} cannot be used: {error}; check {path}, its owner, and the space on its disk") from error

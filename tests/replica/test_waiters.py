@@ -1,0 +1,61 @@
+"""Parked work: freed exactly once, by what it waits for or by its deadline."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqd.replica.waiters import Deadlines, FetchWaiter, ProduceTicket
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.fetches: set[FetchWaiter] = set()
+
+
+def test_a_ticket_is_freed_when_its_last_partition_is_settled() -> None:
+    freed: list[ProduceTicket] = []
+    ticket = ProduceTicket(freed.append)
+    ticket.waiting = 2
+    ticket.settle()
+    assert not freed
+    ticket.settle()
+    assert freed == [ticket]
+
+
+def test_a_waiter_leaves_every_partition_and_is_released_once() -> None:
+    released: list[int] = []
+    waiter = FetchWaiter(lambda: released.append(1), 1, 0.0)
+    holders = (Holder(), Holder())
+    waiter.partitions = holders
+    for holder in holders:
+        holder.fetches.add(waiter)
+    waiter.free()
+    waiter.free()
+    assert released == [1]
+    assert not any(holder.fetches for holder in holders)
+
+
+@given(st.lists(st.tuples(st.floats(min_value=0, max_value=100), st.booleans()), max_size=1000), st.floats(min_value=0, max_value=100))
+def test_who_expired_is_who_is_late_and_still_waits(entries: list[tuple[float, bool]], now: float) -> None:
+    deadlines: Deadlines[FetchWaiter] = Deadlines()
+    expected = []
+    for deadline, freed in entries:
+        waiter = FetchWaiter(lambda: None, 1, deadline)
+        deadlines.add(waiter)
+        if freed:
+            waiter.free()
+        elif deadline <= now:
+            expected.append(waiter)
+    assert sorted(deadlines.expired(now), key=id) == sorted(expected, key=id)
+    following = deadlines.next_deadline()
+    assert following is None or following > now
+
+
+def test_freed_waiters_do_not_pile_up() -> None:
+    deadlines: Deadlines[FetchWaiter] = Deadlines()
+    for number in range(100_000):
+        waiter = FetchWaiter(lambda: None, 1, float(number))
+        deadlines.add(waiter)
+        waiter.free()
+    assert len(deadlines) < 1000
