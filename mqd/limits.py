@@ -18,6 +18,8 @@ ARRAY_ELEMENTS_MAX = 1_000_000
 """Arrays above this are refused before allocation, as Apache Kafka does."""
 REQUEST_ELEMENTS_MAX = ARRAY_ELEMENTS_MAX
 """Elements of all arrays of a request together: what bounds the memory that a frame can cost beyond its own bytes."""
+STRUCTURE_ELEMENTS = 4
+"""A structure in an array counts as so many elements: two bytes of a frame can become 200 of memory."""
 RESPONSE_ELEMENTS_MAX = 10 * ARRAY_ELEMENTS_MAX
 """The same for what a client reads: the metadata of a large cluster has many lists of replicas."""
 RESPONSE_BYTES_MIN = 4

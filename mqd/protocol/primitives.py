@@ -237,6 +237,7 @@ class Array(Subconstruct):
         super().__init__(element)
         self.length = length
         self.nullable = nullable
+        self.element_weight = limits.STRUCTURE_ELEMENTS if isinstance(element, Structure) else 1
         self.element_bytes_min = bytes_min(element)
         assert self.element_bytes_min > 0, "elements without bytes: their number would have no bound"
 
@@ -250,7 +251,7 @@ class Array(Subconstruct):
             raise ProtocolError(f"array of {count} elements in {left} bytes at {stream.position}")
         if count > limits.ARRAY_ELEMENTS_MAX:
             raise ProtocolError(f"array of {count} elements at {stream.position}; at most {limits.ARRAY_ELEMENTS_MAX} are taken")
-        stream.elements_left -= count
+        stream.elements_left -= count * self.element_weight
         if stream.elements_left < 0:
             raise ProtocolError(f"too many elements in one message at {stream.position}")
         return self._parse_elements(count, stream, context, path)

@@ -231,8 +231,8 @@ def test_null_is_not_written_where_it_must_not_be(kind: Kind) -> None:
 
 TAGGED = message(
     field("a", INT8),
-    field("one", INT16, tag=1, default=-1),
     field("two", array(STRING), tag=2),
+    field("one", INT16, tag=1, default=-1),
     field("four", message(field("x", INT32, default=-1)), tag=4),
 )
 

@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 from mqd import limits
 from mqd.errors import ProtocolError
 from mqd.protocol.apis import all_apis, by_name
+from mqd.protocol.primitives import pack_unsigned_varint
 from mqd.protocol.schema import (
     INT8,
     INT16,
@@ -145,12 +146,19 @@ def test_response_headers_that_are_refused() -> None:
 
 def test_all_arrays_of_a_request_together_have_a_bound() -> None:
     describe = by_name("DescribeLogDirs")
-    part = limits.REQUEST_ELEMENTS_MAX // 2
-    topics = [{"topic": "t", "partitions": range(part)} for _ in range(2)]
+    part = limits.REQUEST_ELEMENTS_MAX // 2 - limits.STRUCTURE_ELEMENTS
+    topics = [{"topic": "t", "partitions": range(part + one)} for one in range(2)]
     with pytest.raises(ProtocolError, match="too many elements in one message"):
         describe.decode_request(2, describe.encode_request(2, {"topics": topics}))
-    topics[1] = {"topic": "t", "partitions": range(part - 2)}
+    topics[1] = {"topic": "t", "partitions": range(part)}
     assert len(describe.decode_request(2, describe.encode_request(2, {"topics": topics})).topics) == 2
+
+
+def test_small_structures_cannot_fill_the_memory() -> None:
+    count = limits.REQUEST_ELEMENTS_MAX // limits.STRUCTURE_ELEMENTS + 1
+    body = pack_unsigned_varint(count + 1) + b"\x01\x00" * count + bytes.fromhex("00000000 ff 00")
+    with pytest.raises(ProtocolError, match="too many elements in one message"):
+        by_name("DescribeTopicPartitions").decode_request(0, body)
 
 
 @pytest.mark.parametrize(
