@@ -267,16 +267,3 @@ _LENGTH = struct.Struct(">i")
 def encode_frame(api_key: int, correlation_id: int, body: bytes) -> bytes:
     """A whole request with its four length bytes, request header v1 and a null client id."""
     return _LENGTH.pack(_REQUEST.size + len(body)) + _REQUEST.pack(api_key, 0, correlation_id, -1) + body
-
-
-def frame_body(frame: bytes | memoryview, api_key: int) -> memoryview:
-    """The body of a frame (without its length bytes) that must carry `api_key`, version 0. Raises ProtocolError."""
-    if len(frame) < _REQUEST.size:
-        raise ProtocolError(f"peer frame of {len(frame)} bytes")
-    key, version, _correlation_id, client_size = _REQUEST.unpack_from(frame)
-    if key != api_key or version != 0:
-        raise ProtocolError(f"peer frame with api key {key} version {version}; {api_key} version 0 expected")
-    position = _REQUEST.size + max(client_size, 0)
-    if client_size < -1 or position > len(frame):
-        raise ProtocolError("peer frame with a bad client id")
-    return memoryview(frame)[position:]

@@ -1,4 +1,4 @@
-"""PySyncObj, held from outside: the only file that knows its private names.
+"""PySyncObj, held from outside: with pinned.py, the only file that knows its private names.
 
 PySyncObj 0.3.17 keeps the roles, terms, votes, election timers, the commit rule and the order of applying. What it does
 unsafely is replaced here, each time in the same place: the append handler (A, B), replies (C, L), snapshots (D, E, I),
@@ -12,31 +12,19 @@ Durability, by construction:
   this node's disk is applied here. Where that limit cuts a leader's computation short at an entry of an earlier
   term, it does not move at all: an old entry is committed only through one of the leader's own (Raft, 5.4.2).
 
-No threads, no clock, no dice, no sockets: `now` comes in with each call (PySyncObj's own reading of the clock gets it
-through a context variable, so any number of nodes live in one process), chance comes from the `random` it is given.
+No threads, no clock, no dice, no sockets: `now` comes in with each call, chance comes from the `random` it is given.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any, NoReturn
 
-import pysyncobj.config
-import pysyncobj.fast_queue
-import pysyncobj.journal
-import pysyncobj.node
-import pysyncobj.pickle
 import pysyncobj.syncobj as core
-import pysyncobj.transport
-import pysyncobj.version
 from pysyncobj.config import FAIL_REASON, SyncObjConf
 from pysyncobj.node import Node
 from pysyncobj.syncobj import SyncObj
@@ -49,7 +37,6 @@ from mqd.raft.codec import (
     NO_OP,
     AppendEntries,
     AppendReply,
-    Entry,
     InstallSnapshot,
     Message,
     RequestVote,
@@ -59,136 +46,12 @@ from mqd.raft.codec import (
 )
 from mqd.raft.journal import Journal
 from mqd.raft.machine import Machine, Role
+from mqd.raft.pinned import LogFace, NoPoller, at, monotonic
 
 logger = logging.getLogger(__name__)
 
 _FIRST_INDEX = 2
 """Of an entry: index 1 is the empty beginning, the same on every node."""
-
-_VERSION = "0.3.17"
-_SOURCES = {
-    pysyncobj.syncobj: "e8bdf06797085d734df86e24ab4802fe87893dff77268565ec036f7ad4a1cfe4",
-    pysyncobj.transport: "0c9d89f9c4781ec9772df8011d7975a1a4a1a5f541357e12eae85a813e92b50b",
-    pysyncobj.config: "fbbc7ff9f18e4d15a7fd563376e42f5bd192956879d4b810b056d5248b955698",
-    pysyncobj.node: "e4a3f027cd8291f558334bb9c977e952f6b6989e7e1fa1588d3005ef0b990e2c",
-    pysyncobj.fast_queue: "8477fe5fdf36d9766df933310d3d66ee953d1afc195b1e6482b3a1498fc517bd",
-}
-"""SHA-256 of every file of PySyncObj that takes part."""
-
-_NAMES = (
-    "_SyncObj__applyLogEntries",
-    "_SyncObj__doApplyCommand",
-    "_SyncObj__generateRaftTimeout",
-    "_SyncObj__loadDumpFile",
-    "_SyncObj__onLeaderChanged",
-    "_SyncObj__onMessageReceived",
-    "_SyncObj__parseChangeClusterRequest",
-    "_SyncObj__sendAppendEntries",
-    "_SyncObj__setCurrentTerm",
-    "_SyncObj__setState",
-    "_SyncObj__tryLogCompaction",
-    "_checkCommandsToApply",
-    "_onTick",
-    "doTick",
-    "transferLeadership",
-)
-
-
-def check_pysyncobj() -> None:
-    """Raises ImportError unless the installed PySyncObj is, byte for byte, the one that this file was written for."""
-    if pysyncobj.version.VERSION != _VERSION:
-        raise ImportError(f"mqd needs pysyncobj {_VERSION}, found {pysyncobj.version.VERSION}: run pip install pysyncobj=={_VERSION}")
-    for module, expected in _SOURCES.items():
-        path = Path(module.__file__ or "")
-        try:
-            found = hashlib.sha256(path.read_bytes()).hexdigest()
-        except OSError as error:
-            raise ImportError(f"cannot read {path} to check it: {error}. Install pysyncobj {_VERSION} with its sources") from error
-        if found != expected:
-            raise ImportError(f"{path} is not that of pysyncobj {_VERSION}, on whose inner workings mqd depends: reinstall pysyncobj")
-    if missing := [name for name in _NAMES if not hasattr(SyncObj, name)]:
-        raise ImportError(f"pysyncobj lacks {', '.join(missing)}: reinstall pysyncobj {_VERSION}")
-
-
-# -- what PySyncObj's module finds under its own names
-
-_NOW: ContextVar[float] = ContextVar("now")
-_stock_monotonic = core.monotonicTime
-_stock_create_journal = core.createJournal
-
-
-def _monotonic() -> float:
-    """The `now` of the node whose call this is; PySyncObj's own clock for anyone else's SyncObj in this process."""
-    now = _NOW.get(None)
-    return now if now is not None else float(_stock_monotonic())
-
-
-def _create_journal(journal_file: object) -> object:
-    return journal_file if isinstance(journal_file, _LogFace) else _stock_create_journal(journal_file)
-
-
-def _no_pickle(*_arguments: object, **_options: object) -> NoReturn:
-    raise AssertionError("pysyncobj reached for pickle: nothing in mqd is ever pickled")
-
-
-def _install() -> None:
-    check_pysyncobj()
-    core.monotonicTime = _monotonic
-    core.createJournal = _create_journal
-    core.PIPE_NOTIFIER_ENABLED = False
-    for module in (pysyncobj.pickle, pysyncobj.journal):
-        for name in ("load", "loads", "dump", "dumps"):
-            setattr(module, name, _no_pickle)
-
-
-@contextmanager
-def _at(now: float) -> Iterator[None]:
-    token = _NOW.set(now)
-    try:
-        yield
-    finally:
-        _NOW.reset(token)
-
-
-class _NoPoller:
-    """PySyncObj polls its sockets at the end of a tick; there are none."""
-
-    def poll(self, timeout: float) -> None:
-        pass
-
-
-class _LogFace:
-    """The journal as PySyncObj sees it. What it must no longer do to a journal is not here."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-
-    def add(self, command: bytes, index: int, term: int) -> None:
-        self._journal.append(command, index, term)
-
-    def __getitem__(self, item: int | slice) -> Entry | list[Entry]:
-        return self._journal.entries[item]
-
-    def __len__(self) -> int:
-        return len(self._journal.entries)
-
-    def getCurrentTerm(self) -> int:  # noqa: N802
-        return self._journal.term
-
-    def getVotedForNodeId(self) -> int | None:  # noqa: N802
-        return self._journal.vote
-
-    def setCurrentTerm(self, term: int, vote: int | None) -> None:  # noqa: N802
-        self._journal.set_term(term, vote)
-
-    def getRaftCommitIndex(self) -> int:  # noqa: N802
-        return self._journal.snapshot_index
-
-    def setRaftCommitIndex(self, _index: int) -> None:  # noqa: N802
-        """Not kept: a node finds it anew from its leader, or by becoming one."""
-
-    def onOneSecondTimer(self) -> None:  # noqa: N802
-        self._journal.on_timer()
 
 
 class _Outbox(Transport):  # type: ignore[misc]
@@ -290,7 +153,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             dynamicMembershipChange=False,
             commandsWaitLeader=False,
             useFork=False,
-            journalFile=_LogFace(journal),
+            journalFile=LogFace(journal),
             raftMinTimeout=timing.election_timeout_min,
             raftMaxTimeout=timing.election_timeout_max,
             connectionTimeout=timing.election_timeout_max * 2.5,
@@ -299,9 +162,9 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             leaderFallbackTimeout=timing.election_timeout_max * 2,
             onStateChanged=self._on_role,
         )
-        with _at(now):
+        with at(now):
             super().__init__(Node(node_id), list(self._peers.values()), configuration, transport=self._outbox)
-        self._poller = _NoPoller()
+        self._poller = NoPoller()
         self._SyncObj__serializer = None  # files and pickle: never again
         if (snapshot := journal.take_boot_snapshot()) is not None:
             machine.restore(snapshot.state)
@@ -369,7 +232,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         if node is None:
             logger.warning("raft: ignored a message from %d, which is no voter", sender)
             return
-        with _at(now):
+        with at(now):
             match message:
                 case AppendEntries():
                     self._on_append(node, message)
@@ -388,7 +251,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
 
     def turn(self, now: float) -> None:
         """Time passed, or messages and proposals came: elect, commit, apply, send. Raises what the machine raises."""
-        with _at(now):
+        with at(now):
             self._SyncObj__raftCommitIndex = self._proven_commit
             self.doTick(0.0)
             if self._is_leader and self._announced_commit < self._commit:
@@ -513,7 +376,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._SyncObj__setCurrentTerm(term, None)
         self._SyncObj__setState(core._RAFT_STATE.FOLLOWER)
         self._SyncObj__raftLeader = None
-        self._SyncObj__raftElectionDeadline = _monotonic() + self._SyncObj__generateRaftTimeout()
+        self._SyncObj__raftElectionDeadline = monotonic() + self._SyncObj__generateRaftTimeout()
 
     def _follow(self, node: Any, term: int) -> None:
         """`node` leads `term`, which is not behind ours."""
@@ -523,7 +386,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             self._SyncObj__transferInProgress = False
             self._SyncObj__setCurrentTerm(term, None)
         if not self._SyncObj__transferInProgress:
-            self._SyncObj__raftElectionDeadline = _monotonic() + self._SyncObj__generateRaftTimeout()
+            self._SyncObj__raftElectionDeadline = monotonic() + self._SyncObj__generateRaftTimeout()
         self._SyncObj__raftLeader = node
         self._SyncObj__setState(core._RAFT_STATE.FOLLOWER)
 
@@ -592,11 +455,11 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             self._step_down(term)
         if not self._is_leader or term != self.term:
             return False
-        self._SyncObj__lastResponseTime[node] = _monotonic()
+        self._SyncObj__lastResponseTime[node] = monotonic()
         return True
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
-        self._SyncObj__newAppendEntriesTime = _monotonic() + self._timing.heartbeat
+        self._SyncObj__newAppendEntriesTime = monotonic() + self._timing.heartbeat
         self._announced_commit = self._commit
         for node in self._peers.values():
             self._send_to(node, heartbeat=True)
@@ -626,16 +489,16 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         sending = self._sending.get(node.id)
         if sending is None:
             snapshot_index, snapshot_term = self._journal.snapshot_index, self._journal.snapshot_term
-            sending = _Sending(snapshot_index, snapshot_term, self._journal.snapshot_bytes(), 0, _monotonic())
+            sending = _Sending(snapshot_index, snapshot_term, self._journal.snapshot_bytes(), 0, monotonic())
             self._sending[node.id] = sending
             self._send_chunk(node, sending)
-        elif _monotonic() - sending.sent_at > self._timing.snapshot_resend:
+        elif monotonic() - sending.sent_at > self._timing.snapshot_resend:
             self._send_chunk(node, sending)
         else:
             self._say(node, InstallSnapshot(self.term, sending.index, sending.term, len(sending.data), sending.acknowledged, b""))
 
     def _send_chunk(self, node: Any, sending: _Sending) -> None:
-        sending.sent_at = _monotonic()
+        sending.sent_at = monotonic()
         start = sending.acknowledged
         data = sending.data[start : start + limits.RAFT_SNAPSHOT_CHUNK_BYTES]
         self._say(node, InstallSnapshot(self.term, sending.index, sending.term, len(sending.data), start, data))
@@ -714,6 +577,3 @@ def _tell(settle: Settle, index: int, fate: Fate) -> None:
         settle(index, fate)
     except Exception:
         logger.exception("raft: whoever waited for entry %d failed to hear of it", index)
-
-
-_install()

@@ -199,17 +199,17 @@ class RaftService:
 
     # -- for the peer listener
 
-    def accept_handshake(self, frame: bytes | memoryview, peer_address: str) -> int:
-        """The first frame of an inbound connection (api key 32000, request header included, length bytes not): the voter's id.
+    def accept_handshake(self, body: bytes | memoryview, peer_address: str) -> int:
+        """The body (after the request header) of an inbound connection's first frame, api key 32000: the voter's id.
 
         Raises ProtocolError with the reason: close the connection and log it."""
-        return self._doorkeeper.admit(frame, peer_address)
+        return self._doorkeeper.admit(body, peer_address)
 
-    def receive(self, node_id: int, frame: bytes | memoryview) -> None:
-        """A further frame (api key 32001) of a connection that shook hands as `node_id`. Copies what it keeps.
+    def receive(self, node_id: int, body: bytes | memoryview) -> None:
+        """The body of a further frame, api key 32001, of a connection that shook hands as `node_id`. Copies what it keeps.
 
         Raises ProtocolError: close the connection and log it. There is no answer to send."""
-        message = codec.decode_message(codec.frame_body(frame, codec.API_KEY_MESSAGE))
+        message = codec.decode_message(body)
         self._received += 1
         if len(self._inbox) >= limits.RAFT_INBOX_MESSAGES_MAX:
             self._dropped += 1

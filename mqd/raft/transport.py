@@ -93,9 +93,9 @@ class Doorkeeper:
         handshake = Handshake(self._cluster_id, self._node_id, receiver, self._incarnation)
         return codec.encode_frame(codec.API_KEY_HANDSHAKE, 0, codec.encode_handshake(handshake))
 
-    def admit(self, frame: bytes | memoryview, peer_address: str) -> int:
+    def admit(self, body: bytes | memoryview, peer_address: str) -> int:
         """The id of the voter that calls. Raises ProtocolError: the reason names both sides."""
-        handshake = codec.decode_handshake(codec.frame_body(frame, codec.API_KEY_HANDSHAKE))
+        handshake = codec.decode_handshake(body)
         caller = f"{peer_address} says that it is node {handshake.sender}"
         if handshake.cluster_id != self._cluster_id:
             raise ProtocolError(f"{caller} of cluster {handshake.cluster_id!r}; this is cluster {self._cluster_id!r}")

@@ -1,0 +1,161 @@
+"""The one PySyncObj that mqd runs on: checked byte for byte, and what its modules find under their own names.
+
+Importing this file refuses any other version or source (ImportError), and then replaces, inside PySyncObj:
+- its clock: each call into a node reads the `now` that came with the call, through a context variable, so that any number
+  of nodes live in one process, each in its own time; whoever else uses PySyncObj there keeps its clock;
+- its journal: the one that the caller passes instead of a file name;
+- pickle: raises. Nothing from a socket, a file or a peer can reach it.
+
+Only this file and seams.py know private names of PySyncObj.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import NoReturn
+
+import pysyncobj.config
+import pysyncobj.fast_queue
+import pysyncobj.journal
+import pysyncobj.node
+import pysyncobj.pickle
+import pysyncobj.syncobj as core
+import pysyncobj.transport
+import pysyncobj.version
+from pysyncobj.syncobj import SyncObj
+
+from mqd.raft.codec import Entry
+from mqd.raft.journal import Journal
+
+_VERSION = "0.3.17"
+_SOURCES = {
+    pysyncobj.syncobj: "e8bdf06797085d734df86e24ab4802fe87893dff77268565ec036f7ad4a1cfe4",
+    pysyncobj.transport: "0c9d89f9c4781ec9772df8011d7975a1a4a1a5f541357e12eae85a813e92b50b",
+    pysyncobj.config: "fbbc7ff9f18e4d15a7fd563376e42f5bd192956879d4b810b056d5248b955698",
+    pysyncobj.node: "e4a3f027cd8291f558334bb9c977e952f6b6989e7e1fa1588d3005ef0b990e2c",
+    pysyncobj.fast_queue: "8477fe5fdf36d9766df933310d3d66ee953d1afc195b1e6482b3a1498fc517bd",
+}
+"""SHA-256 of every file of PySyncObj that takes part."""
+
+_NAMES = (
+    "_SyncObj__applyLogEntries",
+    "_SyncObj__doApplyCommand",
+    "_SyncObj__generateRaftTimeout",
+    "_SyncObj__loadDumpFile",
+    "_SyncObj__onLeaderChanged",
+    "_SyncObj__onMessageReceived",
+    "_SyncObj__parseChangeClusterRequest",
+    "_SyncObj__sendAppendEntries",
+    "_SyncObj__setCurrentTerm",
+    "_SyncObj__setState",
+    "_SyncObj__tryLogCompaction",
+    "_checkCommandsToApply",
+    "_onTick",
+    "doTick",
+    "transferLeadership",
+)
+
+
+def check_pysyncobj() -> None:
+    """Raises ImportError unless the installed PySyncObj is, byte for byte, the one that this file was written for."""
+    if pysyncobj.version.VERSION != _VERSION:
+        raise ImportError(f"mqd needs pysyncobj {_VERSION}, found {pysyncobj.version.VERSION}: run pip install pysyncobj=={_VERSION}")
+    for module, expected in _SOURCES.items():
+        path = Path(module.__file__ or "")
+        try:
+            found = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError as error:
+            raise ImportError(f"cannot read {path} to check it: {error}. Install pysyncobj {_VERSION} with its sources") from error
+        if found != expected:
+            raise ImportError(f"{path} is not that of pysyncobj {_VERSION}, on whose inner workings mqd depends: reinstall pysyncobj")
+    if missing := [name for name in _NAMES if not hasattr(SyncObj, name)]:
+        raise ImportError(f"pysyncobj lacks {', '.join(missing)}: reinstall pysyncobj {_VERSION}")
+
+
+# -- what PySyncObj's module finds under its own names
+
+_NOW: ContextVar[float] = ContextVar("now")
+_stock_monotonic = core.monotonicTime
+_stock_create_journal = core.createJournal
+
+
+def monotonic() -> float:
+    """The `now` of the node whose call this is; PySyncObj's own clock for anyone else's SyncObj in this process."""
+    now = _NOW.get(None)
+    return now if now is not None else float(_stock_monotonic())
+
+
+def _create_journal(journal_file: object) -> object:
+    return journal_file if isinstance(journal_file, LogFace) else _stock_create_journal(journal_file)
+
+
+def _no_pickle(*_arguments: object, **_options: object) -> NoReturn:
+    raise AssertionError("pysyncobj reached for pickle: nothing in mqd is ever pickled")
+
+
+def _install() -> None:
+    check_pysyncobj()
+    core.monotonicTime = monotonic
+    core.createJournal = _create_journal
+    core.PIPE_NOTIFIER_ENABLED = False
+    for module in (pysyncobj.pickle, pysyncobj.journal):
+        for name in ("load", "loads", "dump", "dumps"):
+            if hasattr(module, name):
+                setattr(module, name, _no_pickle)
+
+
+@contextmanager
+def at(now: float) -> Iterator[None]:
+    token = _NOW.set(now)
+    try:
+        yield
+    finally:
+        _NOW.reset(token)
+
+
+class NoPoller:
+    """PySyncObj polls its sockets at the end of a tick; there are none."""
+
+    def poll(self, timeout: float) -> None:
+        pass
+
+
+class LogFace:
+    """The journal as PySyncObj sees it. What it must no longer do to a journal is not here."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def add(self, command: bytes, index: int, term: int) -> None:
+        self._journal.append(command, index, term)
+
+    def __getitem__(self, item: int | slice) -> Entry | list[Entry]:
+        return self._journal.entries[item]
+
+    def __len__(self) -> int:
+        return len(self._journal.entries)
+
+    def getCurrentTerm(self) -> int:  # noqa: N802
+        return self._journal.term
+
+    def getVotedForNodeId(self) -> int | None:  # noqa: N802
+        return self._journal.vote
+
+    def setCurrentTerm(self, term: int, vote: int | None) -> None:  # noqa: N802
+        self._journal.set_term(term, vote)
+
+    def getRaftCommitIndex(self) -> int:  # noqa: N802
+        return self._journal.snapshot_index
+
+    def setRaftCommitIndex(self, _index: int) -> None:  # noqa: N802
+        """Not kept: a node finds it anew from its leader, or by becoming one."""
+
+    def onOneSecondTimer(self) -> None:  # noqa: N802
+        self._journal.on_timer()
+
+
+_install()
