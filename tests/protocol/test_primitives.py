@@ -279,7 +279,7 @@ def test_tagged_fields_that_are_refused(data: str, message: str) -> None:
 
 
 def test_the_least_size_of_a_value_is_the_size_of_its_empty_encoding() -> None:
-    kinds = [BOOLEAN, INT64, UUID, VARINT, STRING, BYTES, array(INT32), TAGGED, message(field("a", array(STRING)))]
+    kinds: list[Kind] = [BOOLEAN, INT64, UUID, VARINT, STRING, BYTES, array(INT32), TAGGED, message(field("a", array(STRING)))]
     for kind in kinds:
         for flexible in (False, True):
             if flexible or kind is not TAGGED:

@@ -45,8 +45,9 @@ def by_key(key: int) -> Api | None:
 
 def by_name(name: str) -> Api:
     """The API with Kafka's name ("ListOffsets") or its file's ("list_offsets"). KeyError if there is none."""
+    wanted = name.replace("_", "").lower()
     for key, module in _MODULES.items():
-        if name in (module, module.replace("_", "")) or name.lower() == module.replace("_", ""):
+        if module.replace("_", "") == wanted:
             api = by_key(key)
             assert api is not None
             return api
