@@ -132,7 +132,7 @@ def _start(options: Namespace) -> int:
     from mqd import daemon
 
     try:
-        trio.run(daemon.main, StartOptions(peers, options.node, Path(options.data), config))
+        trio.run(daemon.main, StartOptions(peers, options.node, Path(options.data), config.of_node(peers, options.node)))
     except BaseExceptionGroup as group:
         raise _told_to_the_user(group) from group
     return OK

@@ -104,6 +104,19 @@ class NodeConfig(Mapping[str, Value]):
         """The same with some typed values from another place: the peers file, or a dynamic change."""
         return NodeConfig({**self._values, **changes}, {**self._sources, **dict.fromkeys(changes, source)}, self.warnings)
 
+    def of_node(self, peers: Peers, node_id: int) -> NodeConfig:
+        """The same with the keys that come from the peers file, so that whoever asks for them hears the truth."""
+        node = peers.nodes[node_id]
+        changes: dict[str, Value] = {
+            "node.id": node_id,
+            "broker.id": node_id,
+            "broker.rack": node.rack,
+            "listeners": (f"PLAINTEXT://{node.host}:{node.port}",),
+            "advertised.listeners": (f"PLAINTEXT://{node.advertised_host}:{node.advertised_port}",),
+            "controller.quorum.voters": tuple(f"{voter.id}@{voter.host}:{voter.peer_port}" for voter in peers.voters.values()),
+        }
+        return self.replaced(changes, Source.PEERS)
+
     def source(self, name: str) -> Source:
         """Where the value of a node key came from; KeyError when there is no such key."""
         if name in self._sources:

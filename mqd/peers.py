@@ -95,11 +95,13 @@ def parse_peers(text: str, path: Path) -> Peers:
 
 def format_peers(cluster_id: str, nodes: Mapping[int, PeerNode]) -> str:
     """A peers file that `parse_peers` reads back to the same values."""
+    from json import dumps  # whose strings are TOML's too
+
     lines = [f'cluster_id = "{cluster_id}"']
     for node in nodes.values():
         lines += ["", "[[node]]", f"id = {node.id}", f'host = "{node.host}"', f"port = {node.port}", f"peer_port = {node.peer_port}"]
         if node.rack is not None:
-            lines.append(f'rack = "{node.rack}"')
+            lines.append(f"rack = {dumps(node.rack, ensure_ascii=False)}")
         lines.append(f"voter = {'true' if node.voter else 'false'}")
         if node.advertised_host != node.host:
             lines.append(f'advertised_host = "{node.advertised_host}"')

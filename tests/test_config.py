@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from mqd.config import (
+    NODE_OPTIONS,
+    OPTIONS,
+    TOPIC_OPTIONS,
+    ConfigError,
+    NodeConfig,
+    OptionType,
+    Source,
+    Status,
+    Value,
+    resolve_topic_option,
+    topic_options,
+    validate_topic_config,
+    validate_topic_configs,
+)
+from mqd.errors import ErrorCode, MqError
+from mqd.peers import parse_peers
+
+
+def load(*settings: str) -> NodeConfig:
+    return NodeConfig.load(overrides=dict(setting.split("=", 1) for setting in settings))
+
+
+def refusal(*settings: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(*settings)
+    return str(caught.value)
+
+
+# -- the table
+
+
+def test_every_default_is_a_value_that_its_option_reads_back() -> None:
+    for option in OPTIONS.values():
+        text = option.format(option.default)
+        if text is None or (text == "" and option.type is not OptionType.LIST):
+            continue
+        assert option.parse(text) == option.default, option.name
+
+
+def test_every_option_says_what_it_means_and_why_it_does_nothing() -> None:
+    for option in OPTIONS.values():
+        assert option.meaning, option.name
+        assert not option.meaning.endswith("."), option.name
+        assert bool(option.note) == (option.status is not Status.IMPLEMENTED), option.name
+
+
+def test_a_topic_option_has_the_default_that_its_synonyms_give() -> None:
+    config = NodeConfig.load()
+    for name, option in TOPIC_OPTIONS.items():
+        assert resolve_topic_option(name, config, {})[0].value == option.default, name
+
+
+def test_keys_that_operators_of_kafka_know_are_in_the_table() -> None:
+    for name in ("node.id", "log.dirs", "num.partitions", "log.retention.hours", "sasl.enabled.mechanisms", "num.io.threads"):
+        assert name in NODE_OPTIONS
+    for name in ("retention.ms", "cleanup.policy", "min.insync.replicas", "compression.type", "remote.storage.enable"):
+        assert name in TOPIC_OPTIONS
+    assert len(NODE_OPTIONS) > 340
+    assert OPTIONS["min.insync.replicas"].scopes == {"node", "topic"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("auto.create.topics.enable", " FALSE ", False),
+        ("num.partitions", "12", 12),
+        ("num.partitions", "+12", 12),
+        ("log.retention.bytes", "-1", -1),
+        ("log.retention.ms", "9223372036854775807", 2**63 - 1),
+        ("log.cleaner.min.cleanable.ratio", "0.25", 0.25),
+        ("log.cleanup.policy", "compact , delete", ("compact", "delete")),
+        ("log.cleanup.policy", "", ()),
+        ("compression.gzip.level", "-1", -1),
+        ("compression.type", "zstd", "zstd"),
+        ("ssl.key.password", " kept as it is ", " kept as it is "),
+    ],
+)
+def test_text_becomes_a_typed_value(name: str, text: str, value: Value) -> None:
+    parsed = OPTIONS[name].parse(text)
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("auto.create.topics.enable", "yes"),
+        ("num.partitions", "1_000"),
+        ("num.partitions", "٣"),
+        ("num.partitions", "1.0"),
+        ("num.partitions", "--1"),
+        ("num.partitions", ""),
+        ("num.partitions", "0"),
+        ("num.partitions", "2147483648"),
+        ("offsets.topic.replication.factor", "32768"),
+        ("log.retention.ms", "9223372036854775808"),
+        ("log.retention.ms", "9" * 5000),
+        ("log.cleaner.min.cleanable.ratio", "1.5"),
+        ("log.cleaner.min.cleanable.ratio", "nan"),
+        ("log.cleanup.policy", "compact,,delete"),
+        ("log.cleanup.policy", "compact,compact"),
+        ("log.cleanup.policy", "shrink"),
+        ("compression.gzip.level", "0"),
+        ("compression.type", "brotli"),
+    ],
+)
+def test_text_that_is_no_such_value_is_refused(name: str, text: str) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        OPTIONS[name].parse(text)
+
+
+@given(st.lists(st.text("abcXYZ012.:/", min_size=1), unique=True))
+def test_lists_survive_being_written_and_read(elements: list[str]) -> None:
+    option = OPTIONS["log.dirs"]
+    assert option.parse(option.format(tuple(elements)) or "") == tuple(elements)
+
+
+# -- precedence and sources
+
+
+def test_later_places_win(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("num.partitions=2\nlog.retention.ms=2\nmin.insync.replicas=2\n")
+    environment = {"MQD_LOG_RETENTION_MS": "3", "MQD_MIN_INSYNC_REPLICAS": "3", "HOME": "/"}
+    config = NodeConfig.load(file, environment, {"min.insync.replicas": "4"})
+    names = ("num.partitions", "log.retention.ms", "min.insync.replicas", "fetch.max.bytes")
+    assert [config[name] for name in names] == [2, 3, 4, 57671680]
+    assert [config.source(name) for name in names] == [Source.FILE, Source.ENVIRONMENT, Source.COMMAND_LINE, Source.DEFAULT]
+    assert config.warnings == ()
+
+
+def test_every_node_key_has_a_value_and_no_other_key_does() -> None:
+    config = NodeConfig.load()
+    assert set(config) == set(NODE_OPTIONS)
+    assert len(config) == len(NODE_OPTIONS)
+    assert "retention.ms" not in config
+    with pytest.raises(KeyError):
+        config["retention.ms"]
+    with pytest.raises(KeyError):
+        config.source("retention.ms")
+
+
+def test_typed_readings() -> None:
+    config = load("log.dirs=/a,/b")
+    assert config.integer("num.partitions") == 1
+    assert config.boolean("delete.topic.enable") is True
+    assert config.text("logging.level") == "INFO"
+    assert config.number("log.cleaner.min.cleanable.ratio") == 0.5
+    assert config.strings("log.dirs") == ("/a", "/b")
+    with pytest.raises(AssertionError):
+        config.integer("delete.topic.enable")
+
+
+def test_what_the_peers_file_says_is_what_the_configuration_answers() -> None:
+    text = 'cluster_id="c"\n[[node]]\nid=7\nhost="a"\nport=1\npeer_port=2\nrack="r"\nadvertised_host="b"\n'
+    config = load("listeners=PLAINTEXT://:9999").of_node(parse_peers(text, Path("peers.toml")), 7)
+    assert config["node.id"] == 7
+    assert config["listeners"] == ("PLAINTEXT://a:1",)
+    assert config["advertised.listeners"] == ("PLAINTEXT://b:1",)
+    assert config["controller.quorum.voters"] == ("7@a:2",)
+    assert config["broker.rack"] == "r"
+    assert config.source("node.id") is Source.PEERS
+    assert config.source("node.id").config_source == 4
+    assert len(config.warnings) == 1
+
+
+def test_secrets_are_not_shown() -> None:
+    config = NodeConfig.load().replaced({"ssl.key.password": "hush"}, Source.FILE)
+    assert config["ssl.key.password"] == "hush"
+    assert "hush" not in repr(config)
+
+
+# -- warnings and refusals
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("log.retention.msec=1", ["-o log.retention.msec", "not a known key", "did you mean log.retention.ms?"]),
+        ("zzz=1", ["zzz is not a known key"]),
+        ("retention.ms=1", ["a key of topics", "log.retention.ms"]),
+        ("remote.storage.enable=false", ["a key of topics"]),
+        ("num.io.threads=8", ["ignored", "one event loop"]),
+        ("listeners=PLAINTEXT://:9093", ["ignored", "peers file"]),
+        ("listener.name.client.num.io.threads=8", ["ignored"]),
+    ],
+)
+def test_what_has_no_effect_is_told(setting: str, words: list[str]) -> None:
+    (warning,) = load(setting).warnings
+    for word in words:
+        assert word in warning
+
+
+def test_an_unknown_variable_is_told_with_its_own_name() -> None:
+    (warning,) = NodeConfig.load(environment={"MQD_NUM_PARTITION": "1"}).warnings
+    assert "MQD_NUM_PARTITION" in warning
+    assert "num.partitions" in warning
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("num.partitions=none", ["-o num.partitions", "'none' is not a whole number"]),
+        ("authorizer.class.name=org.example.Mine", ["refused", "access control", "take it out"]),
+        ("ssl.keystore.location=/k", ["refused", "TLS"]),
+        ("listener.name.client.ssl.keystore.location=/k", ["refused", "TLS"]),
+        ("listeners=SASL_SSL://:9093", ["SASL_SSL://:9093", "TLS or SASL"]),
+        ("remote.log.storage.system.enable=true", ["refused", "tiered"]),
+        ("create.topic.policy.class.name=org.example.Mine", ["refused", "Java"]),
+        ("broker.heartbeat.interval.ms=9000", ["broker.session.timeout.ms", "fenced"]),
+        ("message.max.bytes=104857601", ["socket.request.max.bytes"]),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_remedy(setting: str, words: list[str]) -> None:
+    message = refusal(setting)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_a_refused_key_at_its_default_changes_nothing_and_passes() -> None:
+    assert load("remote.log.storage.system.enable=false", "authorizer.class.name=").warnings == ()
+
+
+def test_a_wrong_secret_is_refused_without_showing_it() -> None:
+    assert "hush" not in refusal("sasl.jaas.config=hush")
+
+
+def test_a_bad_line_of_a_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("# ours\n\nnum.partitions=1\nlog.segment.bytes=\\\n  12\n")
+    with pytest.raises(ConfigError, match=r"server\.properties, line 4: log\.segment\.bytes: 12 is below the least value 1048576"):
+        NodeConfig.load(file)
+
+
+# -- topics
+
+
+def test_a_topic_takes_its_own_value_then_the_nodes_then_the_default() -> None:
+    hours = load("log.retention.hours=2", "flush.ms=7", "log.flush.scheduler.interval.ms=5")
+    assert topic_options(hours, {})["retention.ms"] == 7_200_000
+    assert topic_options(hours, {})["flush.ms"] == 5
+    assert topic_options(hours, {"retention.ms": "9"})["retention.ms"] == 9
+    minutes = load("log.retention.hours=2", "log.retention.minutes=3")
+    assert topic_options(minutes, {})["retention.ms"] == 180_000
+    assert topic_options(load("log.retention.hours=-1"), {})["retention.ms"] == -1
+    assert topic_options(load("min.insync.replicas=2"), {})["min.insync.replicas"] == 2
+    assert topic_options(load("log.flush.before.ack=true"), {})["flush.before.ack"] is True
+    assert set(topic_options(NodeConfig.load(), {})) == set(TOPIC_OPTIONS)
+
+
+def test_the_places_of_a_topic_value_are_listed_in_order() -> None:
+    config = load("log.retention.minutes=1", "log.retention.ms=5")
+    assert [tuple(each) for each in resolve_topic_option("retention.ms", config, {"retention.ms": "9"})] == [
+        ("retention.ms", 9, Source.TOPIC),
+        ("log.retention.ms", 5, Source.COMMAND_LINE),
+        ("log.retention.minutes", 60_000, Source.COMMAND_LINE),
+        ("log.retention.hours", 604_800_000, Source.DEFAULT),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"retention": "1"}, ["retention is not a known key", "did you mean"]),
+        ({"retention.ms": None}, ["retention.ms", "no value"]),
+        ({"retention.ms": "-2"}, ["retention.ms", "-1"]),
+        ({"cleanup.policy": "shrink"}, ["shrink", "compact, delete"]),
+        ({"remote.storage.enable": "true"}, ["refused", "tiered"]),
+        ({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, ["above"]),
+    ],
+)
+def test_a_bad_topic_config_is_the_clients_fault(overrides: Mapping[str, str | None], words: list[str]) -> None:
+    with pytest.raises(MqError) as caught:
+        validate_topic_configs(overrides)
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
+    for word in words:
+        assert word in caught.value.message
+
+
+def test_a_good_topic_config_comes_back_typed() -> None:
+    assert validate_topic_config("cleanup.policy", "compact,delete") == ("compact", "delete")
+    assert validate_topic_config("remote.storage.enable", "false") is False
+    assert validate_topic_configs({"flush.messages": "1"}) == {"flush.messages": 1}
