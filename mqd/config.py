@@ -51,6 +51,7 @@ class Source(Enum):
 
     TOPIC = "topic", 1
     DYNAMIC = "dynamic", 2
+    DYNAMIC_DEFAULT = "dynamic, of every node", 3
     FILE = "file", 4
     ENVIRONMENT = "environment", 4
     COMMAND_LINE = "command line", 4

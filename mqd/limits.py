@@ -72,10 +72,8 @@ METADATA_SNAPSHOT_BYTES_MAX = 512 * MIB
 PRODUCER_IDS_PER_BLOCK = 1_000
 """Producer ids that a node takes from the controller at a time; the rest of a block is lost when the node stops."""
 PRODUCER_ID_MAX = 2**63 - 1
-TOPICS_CREATED_AT_ONCE_MAX = 50
-"""Topics that Metadata answers may be creating in the background; a client that asks for more asks again."""
-DESCRIBE_PARTITIONS_MAX = 2_000
-"""Partitions in one DescribeTopicPartitions answer (Kafka's `max.request.partition.size.limit`)."""
+TOPICS_CREATED_SOON_MAX = 1_000
+"""Topics that wait to be created in the background because a client asked about them; beyond it, the client asks again."""
 
 # -- raft
 RAFT_COMMAND_BYTES_MAX = 60 * KIB

@@ -91,7 +91,7 @@ def registered_broker(image: MetadataImage, node_id: NodeId, broker_epoch: int) 
     if broker is None:
         raise MqError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {node_id} is not registered.")
     if broker.epoch != broker_epoch:
-        raise MqError(ErrorCode.STALE_BROKER_EPOCH, f"Expected broker epoch {broker.epoch}, but got broker epoch {broker_epoch}.")
+        raise MqError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {node_id} has epoch {broker.epoch} now, not {broker_epoch}.")
     return broker
 
 

@@ -83,7 +83,7 @@ def decide_alter_configs(image: MetadataImage, op: AlterConfigs, now: float) -> 
         number, name, _ = resource
         try:
             if counts[number, name] > 1:
-                raise MqError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                raise MqError(ErrorCode.INVALID_REQUEST, "A resource is named at most once in a request.")
             record = _alter(image, op, resource)
             check_fits(record)
         except MqError as error:
@@ -113,32 +113,32 @@ def _kind(image: MetadataImage, resource: ResourceChanges) -> str:
     number, name, _ = resource
     if number == ResourceType.TOPIC:
         if not name:
-            raise MqError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+            raise MqError(ErrorCode.INVALID_REQUEST, "There are no defaults of topics to alter: name a topic, or alter the nodes.")
         validate_topic_name(name)
         if name not in image.topics:
-            raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name}.")
         return TOPIC
     if number == ResourceType.BROKER:
         if name and node_id_of(name) not in image.brokers:
-            raise MqError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, received {name}, which is not registered")
+            raise MqError(ErrorCode.INVALID_REQUEST, f"Node {name} is not registered.")
         return NODE
-    raise MqError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {number}")
+    raise MqError(ErrorCode.INVALID_REQUEST, f"Resources of type {number} cannot be altered here.")
 
 
 def node_id_of(name: str) -> NodeId:
     """The node that a BROKER or BROKER_LOGGER resource names, or INVALID_REQUEST. One spelling a node: "1", never "01"."""
     if not (name.isascii() and name.isdigit() and str(int(name)) == name):
-        raise MqError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+        raise MqError(ErrorCode.INVALID_REQUEST, f"A node is named by its id, a whole number, not by {name!r}.")
     return NodeId(int(name))
 
 
 def _check_changes(changes: Iterable[Change]) -> None:
     names = [change.name for change in changes]
     if len(set(names)) < len(names):
-        raise MqError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+        raise MqError(ErrorCode.INVALID_REQUEST, "A key is named at most once for a resource.")
     nulls = [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
     if nulls:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
+        raise MqError(ErrorCode.INVALID_REQUEST, f"These keys need a value: {', '.join(nulls)}.")
 
 
 def _wanted(image: MetadataImage, op: AlterConfigs, key: tuple[str, str], change: Change) -> str | None:
@@ -150,10 +150,10 @@ def _wanted(image: MetadataImage, op: AlterConfigs, key: tuple[str, str], change
     if operation == Operation.SET:
         return value
     if operation not in (Operation.APPEND, Operation.SUBTRACT):
-        raise MqError(ErrorCode.INVALID_REQUEST, f"Unknown config operation {operation}")
+        raise MqError(ErrorCode.INVALID_REQUEST, f"There is no config operation {operation}.")
     option = (TOPIC_OPTIONS if key[0] == TOPIC else NODE_OPTIONS).get(name)
     if option is None or option.type is not OptionType.LIST:
-        raise MqError(ErrorCode.INVALID_CONFIG, f"Can't {Operation(operation).name} to key {name} because its type is not LIST.")
+        raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is not a list: {Operation(operation).name} is for lists only.")
     elements = _current_list(image, op.config, key, name)
     given = tuple(dict.fromkeys(element.strip() for element in value.split(",") if element.strip()))
     if operation == Operation.APPEND:
@@ -183,13 +183,13 @@ def _validate(kind: str, present: Mapping[str, str], wanted: Mapping[str, str | 
             continue
         option = NODE_OPTIONS.get(name)
         if option is None:
-            raise MqError(ErrorCode.INVALID_CONFIG, f"Unknown node config name: {name}")
+            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is not a key of nodes.")
         if not option.dynamic:
-            raise MqError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{name}]")
+            raise MqError(ErrorCode.INVALID_REQUEST, f"{name} cannot change while a node runs: change it in the file and restart.")
         try:
             parsed = option.parse(value)
         except ValueError as error:
-            raise MqError(ErrorCode.INVALID_REQUEST, f"Invalid value {value} for configuration {name}: {error}") from error
+            raise MqError(ErrorCode.INVALID_REQUEST, f"{name}: {error}") from error
         if option.status is Status.REFUSED and parsed != option.default:
             raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is refused: {option.note}")
 

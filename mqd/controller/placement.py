@@ -23,16 +23,16 @@ REPLICAS_MAX = 1
 def check_replication_factor(factor: int, brokers: int) -> None:
     """Raise INVALID_REPLICATION_FACTOR unless `factor` replicas can be placed on `brokers` brokers, and kept in sync."""
     if factor <= 0:
-        raise MqError(ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0, or -1 to use the default value.")
+        raise MqError(ErrorCode.INVALID_REPLICATION_FACTOR, "A partition has at least one replica; -1 asks for the default.")
     if factor > brokers:
         raise MqError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {factor} time(s): only {brokers} broker(s) are registered and alive.",
+            f"{factor} replicas need as many brokers: {brokers} are alive.",
         )
     if factor > REPLICAS_MAX:
         raise MqError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {factor} time(s): this version of mqd keeps {REPLICAS_MAX} replica(s) a partition, "
+            f"{factor} replicas were asked for: this version of mqd keeps {REPLICAS_MAX} a partition, "
             "because it does not copy partitions between nodes yet. Use 1, or -1 for the default.",
         )
 

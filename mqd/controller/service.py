@@ -29,7 +29,7 @@ from mqd.controller.brokers import (
     decide_heartbeat,
     decide_register,
 )
-from mqd.controller.configs import AlterConfigs, decide_alter_configs
+from mqd.controller.configs import AlterConfigs, decide_alter_configs, effective_node_config
 from mqd.controller.image import MetadataImage, MetadataMachine, Subscriber
 from mqd.controller.producer_ids import AllocateProducerIds, ProducerIdBlock, decide_allocate_producer_ids
 from mqd.controller.records import Command, Record, encode_command, split_records
@@ -40,10 +40,12 @@ from mqd.controller.topics import (
     decide_create_partitions,
     decide_create_topics,
     decide_delete_topics,
+    new_topic_request,
 )
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
 from mqd.io.entropy import Entropy
+from mqd.limits import TOPICS_CREATED_SOON_MAX
 from mqd.raft.machine import NotLeader, OutcomeUnknown, RaftStatus
 from mqd.types import Decision, NodeId
 
@@ -138,11 +140,15 @@ class ControllerService:
         self._machine = machine
         self._clock = clock
         self._forward = forward
+        self._entropy = entropy
+        self._config = config
         self._heartbeat_s = config.integer("broker.heartbeat.interval.ms") / 1000
         self._sessions = Sessions(config.integer("broker.session.timeout.ms") / 1000)
         self._one_at_a_time = trio.Lock()
         self._producer_ids = range(0)
         self._producer_ids_lock = trio.Lock()
+        self._wanted_topics: dict[str, None] = {}
+        self._topic_wanted = trio.Event()
         self._leaving = False
         self._operations = self._commands = self._decided_again = 0
 
@@ -216,7 +222,7 @@ class ControllerService:
     def _not_controller(self) -> MqError:
         controller_id = self.controller_id
         known = "unknown" if controller_id is None else f"node {controller_id}"
-        return MqError(ErrorCode.NOT_CONTROLLER, f"The active controller appears to be {known}.")
+        return MqError(ErrorCode.NOT_CONTROLLER, f"This node is not the controller; it is {known}.")
 
     async def at_controller(
         self,
@@ -272,6 +278,46 @@ class ControllerService:
         assert isinstance(reply, HeartbeatReply)
         return reply
 
+    # -- topics that come into being because someone asked about them
+
+    def create_topic_soon(self, name: str) -> None:
+        """Have a topic created in the background with the defaults of its kind; whoever wants it asks again.
+
+        Quiet when that fails, and when too many wait already: asking again is a new try.
+        """
+        if len(self._wanted_topics) < TOPICS_CREATED_SOON_MAX:
+            self._wanted_topics[name] = None
+            self._topic_wanted.set()
+
+    async def _create_wanted_topics(self) -> None:
+        while True:
+            await self._topic_wanted.wait()
+            self._topic_wanted = trio.Event()
+            wanted = tuple(self._wanted_topics)
+            names = [name for name in wanted if name not in self.image.topics]
+            try:
+                if names:
+                    await self._create_topics(names)
+            except MqError:
+                pass  # no controller now, or the change was too large
+            for name in wanted:
+                del self._wanted_topics[name]
+
+    async def _create_topics(self, names: list[str]) -> None:
+        config = effective_node_config(self._config, self.image, self.node_id)
+        alive = len(self.image.alive_brokers())
+        request = {
+            "topics": [new_topic_request(name, config, alive) for name in names],
+            "timeout_ms": int(_OWN_REQUEST_TIMEOUT_S * 1000),
+            "validate_only": False,
+        }
+
+        async def here() -> Mapping[str, Any]:
+            await self.submit(CreateTopics.of_request(request, config, self._entropy.uuid))
+            return {}
+
+        await self.at_controller(here, "create_topics", 7, request, timeout=_OWN_REQUEST_TIMEOUT_S)
+
     # -- producer ids
 
     async def next_producer_id(self) -> int:
@@ -307,6 +353,7 @@ class ControllerService:
         """Register and keep alive; `started` once this node is unfenced. Ends when it is cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_sessions)
+            nursery.start_soon(self._create_wanted_topics)
             epoch = await self._register_self()
             while not self.image.is_alive(self.node_id):
                 if not await self._beat(epoch):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from mqd.config import validate_topic_configs
+from mqd.config import NodeConfig, validate_topic_configs
 from mqd.controller.image import MetadataImage, TopicImage
 from mqd.controller.placement import check_replication_factor, default_replication_factor, place
 from mqd.controller.records import AddPartitions, CreateTopic, DeleteTopic, Placement, Record, check_fits
@@ -34,15 +34,15 @@ def validate_topic_name(name: str) -> None:
     """Raise INVALID_TOPIC_EXCEPTION unless `name` is 1 to 249 of [a-zA-Z0-9._-] and neither "." nor ".."."""
     problem = None
     if not name:
-        problem = "the empty string is not allowed"
+        problem = "it is empty"
     elif name in (".", ".."):
-        problem = f"'{name}' is not allowed"
+        problem = f"{name!r} is reserved"
     elif len(name) > TOPIC_NAME_CHARS_MAX:
-        problem = f"the length of '{name}' is longer than the max allowed length {TOPIC_NAME_CHARS_MAX}"
+        problem = f"it has {len(name)} characters, {TOPIC_NAME_CHARS_MAX} are allowed"
     elif not _LEGAL_NAME.match(name):
-        problem = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+        problem = f"{name!r} has characters other than a-z, A-Z, 0-9, '.', '_' and '-'"
     if problem is not None:
-        raise MqError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+        raise MqError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Invalid topic name: {problem}.")
 
 
 # -- create
@@ -68,6 +68,26 @@ class CreateTopics:
     replication_factor_default: int
     validate_only: bool = False
 
+    @classmethod
+    def of_request(cls, request: Mapping[str, Any], config: NodeConfig, new_id: Callable[[], UUID]) -> CreateTopics:
+        """From the fields of Kafka's CreateTopics request."""
+        return cls(
+            tuple(
+                NewTopic(
+                    topic["name"],
+                    new_id(),
+                    topic["num_partitions"],
+                    topic["replication_factor"],
+                    tuple((row["partition_index"], tuple(row["broker_ids"])) for row in topic["assignments"]),
+                    tuple((row["name"], row["value"]) for row in topic["configs"]),
+                )
+                for topic in request["topics"]
+            ),
+            partitions_default=config.integer("num.partitions"),
+            replication_factor_default=config.integer("default.replication.factor"),
+            validate_only=request["validate_only"],
+        )
+
 
 class TopicCreated(NamedTuple):
     """Answer to one wish. On success the counts and the overrides that the topic has; else a code and a text."""
@@ -91,9 +111,9 @@ def decide_create_topics(image: MetadataImage, op: CreateTopics, now: float) -> 
     for topic in op.topics:
         try:
             if counts[topic.name] > 1:
-                raise MqError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                raise MqError(ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request.")
             if total > PARTITIONS_PER_REQUEST_MAX:
-                raise MqError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+                raise MqError(ErrorCode.POLICY_VIOLATION, f"A request adds at most {PARTITIONS_PER_REQUEST_MAX} partitions.")
             record = _create_topic(image, op, topic)
             check_fits(record)
         except MqError as error:
@@ -118,13 +138,13 @@ def _partitions_wanted(topic: NewTopic, op: CreateTopics) -> int:
 
 def _create_topic(image: MetadataImage, op: CreateTopics, topic: NewTopic) -> CreateTopic:
     if topic.name == RESERVED_TOPIC:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {RESERVED_TOPIC} is prohibited.")
+        raise MqError(ErrorCode.INVALID_REQUEST, f"{RESERVED_TOPIC} is reserved.")
     validate_topic_name(topic.name)
     if topic.name in image.topics:
-        raise MqError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+        raise MqError(ErrorCode.TOPIC_ALREADY_EXISTS, f"There is a topic {topic.name} already.")
     collision = image.colliding_topic(topic.name)
     if collision is not None:
-        raise MqError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{topic.name}' collides with existing topic: {collision}")
+        raise MqError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} differs from the topic {collision} only in '.' and '_'.")
     configs = _checked_configs(topic.configs)
     if topic.assignments:
         replica_lists = _manual(image, topic)
@@ -136,7 +156,7 @@ def _create_topic(image: MetadataImage, op: CreateTopics, topic: NewTopic) -> Cr
         check_replication_factor(factor, alive)
         partitions = op.partitions_default if topic.partitions == USE_DEFAULT else topic.partitions
         if partitions <= 0:
-            raise MqError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
+            raise MqError(ErrorCode.INVALID_PARTITIONS, "A topic has at least one partition; -1 asks for the default.")
         replica_lists = place(_racks(image), partitions, factor, topic.topic_id.int)
     return CreateTopic(topic.name, topic.topic_id, _placements(image, replica_lists), configs)
 
@@ -145,7 +165,7 @@ def _checked_configs(configs: tuple[tuple[str, str | None], ...]) -> tuple[tuple
     """The last value of a name counts. Raises INVALID_CONFIG for a null, an unknown name or a bad value."""
     nulls = sorted(name for name, value in configs if value is None)
     if nulls:
-        raise MqError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}")
+        raise MqError(ErrorCode.INVALID_CONFIG, f"These configs need a value: {', '.join(nulls)}.")
     checked = {name: value for name, value in configs if value is not None}
     validate_topic_configs(checked)
     return tuple(sorted(checked.items()))
@@ -153,40 +173,37 @@ def _checked_configs(configs: tuple[tuple[str, str | None], ...]) -> tuple[tuple
 
 def _manual(image: MetadataImage, topic: NewTopic) -> list[tuple[NodeId, ...]]:
     """The assignments of a request in order of partition."""
-    for value, what in ((topic.replication_factor, "replication factor"), (topic.partitions, "numPartitions")):
+    for value, what in ((topic.replication_factor, "replication factor"), (topic.partitions, "number of partitions")):
         if value != USE_DEFAULT:
-            raise MqError(ErrorCode.INVALID_REQUEST, f"A manual partition assignment was specified, but {what} was not set to -1.")
+            raise MqError(ErrorCode.INVALID_REQUEST, f"With assignments, the {what} must be -1: the assignments say it.")
     by_partition: dict[int, tuple[NodeId, ...]] = {}
     for partition, replicas in topic.assignments:
         if partition in by_partition:
             raise MqError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Found multiple manual partition assignments for partition {partition}"
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partition {partition} is assigned more than once."
             )
         by_partition[partition] = replicas
     factor = len(topic.assignments[0][1])
     for _, replicas in topic.assignments:
         _check_assignment(image, replicas, factor)
     if sorted(by_partition) != list(range(len(by_partition))):
-        raise MqError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence")
+        raise MqError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Assigned partitions must be numbered 0, 1, 2 and so on without a gap.")
     return [by_partition[partition] for partition in range(len(by_partition))]
 
 
 def _check_assignment(image: MetadataImage, replicas: tuple[NodeId, ...], factor: int) -> None:
     problem = None
     if not replicas:
-        problem = "The manual partition assignment includes an empty replica list."
+        problem = "A partition is assigned to no broker at all."
     for node_id in sorted(set(replicas)):
         if node_id not in image.brokers:
-            problem = f"The manual partition assignment includes broker {node_id}, but no such broker is registered."
+            problem = f"Broker {node_id} is not registered."
         elif replicas.count(node_id) > 1:
-            problem = f"The manual partition assignment includes the broker {node_id} more than once."
+            problem = f"Broker {node_id} is named more than once for one partition."
     if problem is None and len(replicas) != factor:
-        problem = (
-            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), "
-            f"but this is not consistent with previous partitions, which have {factor} replica(s)."
-        )
+        problem = f"All partitions of a topic have as many replicas: here one has {len(replicas)} and another {factor}."
     if problem is None and not any(image.is_alive(node_id) for node_id in replicas):
-        problem = "All brokers specified in the manual partition assignment are fenced or in controlled shutdown."
+        problem = "None of the brokers that a partition is assigned to is alive."
     if problem is not None:
         raise MqError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
     check_replication_factor(len(replicas), len(image.brokers))
@@ -203,6 +220,34 @@ def _placements(image: MetadataImage, replica_lists: Iterable[tuple[NodeId, ...]
         alive = tuple(node_id for node_id in replicas if image.is_alive(node_id))
         placements.append(Placement(replicas, alive[0] if alive else NO_NODE, alive or replicas[:1]))
     return tuple(placements)
+
+
+_INTERNAL_OPTIONS = {
+    "__consumer_offsets": "offsets.topic",
+    "__transaction_state": "transaction.state.log",
+    "__share_group_state": "share.coordinator.state.topic",
+}
+
+
+def new_topic_request(name: str, config: NodeConfig, brokers: int) -> dict[str, Any]:
+    """The row of a CreateTopics request for a topic that is created because someone asked about it.
+
+    Internal topics have options of their own; their replication factor is what `brokers` living brokers allow.
+    """
+    row: dict[str, Any] = {
+        "name": name,
+        "num_partitions": USE_DEFAULT,
+        "replication_factor": USE_DEFAULT,
+        "assignments": [],
+        "configs": [],
+    }
+    prefix = _INTERNAL_OPTIONS.get(name)
+    if prefix is not None:
+        row["num_partitions"] = config.integer(f"{prefix}.num.partitions")
+        row["replication_factor"] = default_replication_factor(config.integer(f"{prefix}.replication.factor"), brokers)
+        configs = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": config.integer(f"{prefix}.segment.bytes")}
+        row["configs"] = [{"name": key, "value": str(value)} for key, value in configs.items()]
+    return row
 
 
 # -- delete
@@ -252,22 +297,22 @@ def _topic_to_delete(image: MetadataImage, wish: TopicName, times: int, by_id: s
     name, topic_id = wish
     if name is None:
         if topic_id == ZERO_UUID:
-            raise MqError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+            raise MqError(ErrorCode.INVALID_REQUEST, "Neither a topic's name nor its id was given.")
         if times > 1:
-            raise MqError(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+            raise MqError(ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request.")
         topic = image.topics_by_id.get(topic_id)
         if topic is None:
-            raise MqError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+            raise MqError(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
         return topic
     if topic_id != ZERO_UUID:
-        raise MqError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+        raise MqError(ErrorCode.INVALID_REQUEST, "Give a topic's name or its id, not both.")
     if times > 1:
-        raise MqError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        raise MqError(ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request.")
     topic = image.topics.get(name)
     if topic is None:
-        raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic.")
     if topic.topic_id in by_id:
-        raise MqError(ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
+        raise MqError(ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request, and here once by id.")
     return topic
 
 
@@ -307,7 +352,7 @@ def decide_create_partitions(image: MetadataImage, op: CreatePartitions, now: fl
     for wish in op.topics:
         try:
             if counts[wish.name] > 1:
-                raise MqError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                raise MqError(ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request.")
             record = _add_partitions(image, wish, room)
             check_fits(record)
         except MqError as error:
@@ -322,24 +367,24 @@ def decide_create_partitions(image: MetadataImage, op: CreatePartitions, now: fl
 def _add_partitions(image: MetadataImage, wish: MorePartitions, room: int) -> AddPartitions:
     topic = image.topics.get(wish.name)
     if topic is None:
-        raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic.")
     present = len(topic.partitions)
     if wish.total == present:
-        raise MqError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
+        raise MqError(ErrorCode.INVALID_PARTITIONS, f"The topic has {present} partition(s) already.")
     if wish.total < present:
         raise MqError(
             ErrorCode.INVALID_PARTITIONS,
-            f"The topic {wish.name} currently has {present} partition(s); {wish.total} would not be an increase.",
+            f"The topic has {present} partition(s); a topic never shrinks to {wish.total}.",
         )
     added = wish.total - present
     if added > room:
-        raise MqError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+        raise MqError(ErrorCode.POLICY_VIOLATION, f"A request adds at most {PARTITIONS_PER_REQUEST_MAX} partitions.")
     factor = len(topic.partitions[0].replicas)
     if wish.assignments is not None:
         if len(wish.assignments) != added:
             raise MqError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Attempted to add {added} additional partition(s), but only {len(wish.assignments)} assignment(s) were specified.",
+                f"{added} partition(s) are added, but {len(wish.assignments)} are assigned.",
             )
         for replicas in wish.assignments:
             _check_assignment(image, replicas, factor)

@@ -1,0 +1,54 @@
+"""What the handlers of the cluster's own affairs share: the way to the controller, and who may do what.
+
+There is no access control yet, so that everybody may do everything that can be done to a topic or to the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from mqd.errors import ErrorCode, MqError
+from mqd.protocol.apis import by_key
+from mqd.protocol.schema import AUTHORIZED_OPERATIONS_UNKNOWN
+from mqd.server.context import PEER, Context
+
+TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
+"""Kafka's bits (KIP-430): read, write, create, delete, alter, describe, describe configs, alter configs."""
+CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
+"""Create, alter, describe, cluster action, describe configs, alter configs, idempotent write."""
+
+DEFAULT_TIMEOUT_MS = 30_000
+"""How long the controller is waited for where a request does not say (Kafka's `request.timeout.ms`)."""
+
+
+def topic_operations(asked: bool) -> int:
+    """The bits for `topic_authorized_operations`."""
+    return TOPIC_OPERATIONS if asked else AUTHORIZED_OPERATIONS_UNKNOWN
+
+
+def cluster_operations(asked: bool) -> int:
+    """The bits for `cluster_authorized_operations`."""
+    return CLUSTER_OPERATIONS if asked else AUTHORIZED_OPERATIONS_UNKNOWN
+
+
+async def at_controller(
+    context: Context, request: Mapping[str, Any], here: Callable[[], Awaitable[Mapping[str, Any]]], timeout_ms: int
+) -> Mapping[str, Any]:
+    """Answer by `here` on the controller's node; from any other send the same request there.
+
+    What another node has forwarded is not forwarded again: NOT_CONTROLLER tells it to look anew.
+    """
+    if context.listener == PEER:
+        return await here()
+    api = by_key(context.header.api_key)
+    assert api is not None
+    return await context.node.controller.at_controller(
+        here, api.name, context.header.api_version, request, timeout=timeout_ms / 1000
+    )
+
+
+def require_peer(context: Context) -> None:
+    """Refuse what only the nodes of this cluster may ask."""
+    if context.listener != PEER:
+        raise MqError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Only the nodes of this cluster may ask this, on their own listener.")

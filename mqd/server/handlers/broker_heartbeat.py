@@ -1,0 +1,37 @@
+"""BrokerHeartbeat (key 63), versions 0 to 2: a node of this cluster lives, or goes. Peer listener only.
+
+v1 offline log directories. v2 cordoned ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mqd.controller.brokers import Heartbeat
+from mqd.errors import ErrorCode, MqError
+from mqd.server.context import Context
+from mqd.server.handlers.admin import require_peer
+from mqd.types import NodeId
+
+
+async def handle(context: Context, request: Any) -> dict[str, Any]:
+    require_peer(context)
+    reply = await context.node.controller.heartbeat(
+        Heartbeat(
+            NodeId(request.broker_id),
+            request.broker_epoch,
+            request.current_metadata_offset,
+            request.want_fence,
+            request.want_shut_down,
+        )
+    )
+    return {
+        "error_code": ErrorCode.NONE,
+        "is_caught_up": reply.caught_up,
+        "is_fenced": reply.fenced,
+        "should_shut_down": reply.should_shut_down,
+    }
+
+
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    return {"error_code": error.code, "is_caught_up": False, "is_fenced": True, "should_shut_down": False}

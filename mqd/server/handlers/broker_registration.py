@@ -1,0 +1,31 @@
+"""BrokerRegistration (key 62), versions 0 to 4: a node of this cluster came up. Peer listener only.
+
+v2 log directories. v3 the epoch before. Of the listeners the first counts: where clients reach the node.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mqd.controller.brokers import Register
+from mqd.errors import ErrorCode, MqError
+from mqd.server.context import Context
+from mqd.server.handlers.admin import require_peer
+from mqd.types import NodeId
+
+
+async def handle(context: Context, request: Any) -> dict[str, Any]:
+    require_peer(context)
+    if not request.listeners:
+        raise MqError(ErrorCode.INVALID_REGISTRATION, "A broker has at least one listener.")
+    if request.broker_id not in context.node.peers.nodes:
+        raise MqError(ErrorCode.INVALID_REGISTRATION, f"Node {request.broker_id} is not in the peers file of node {context.node.node_id}.")
+    listener = request.listeners[0]
+    op = Register(
+        NodeId(request.broker_id), request.cluster_id, request.incarnation_id, listener.host, listener.port, request.rack
+    )
+    return {"error_code": ErrorCode.NONE, "broker_epoch": await context.node.controller.register(op)}
+
+
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    return {"error_code": error.code, "broker_epoch": -1}

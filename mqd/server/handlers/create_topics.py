@@ -1,0 +1,68 @@
+"""CreateTopics (key 19), versions 2 to 7. Runs on the controller.
+
+v4 -1 means the defaults. v5 the answer tells the partitions, replicas and configs of the new topic. v7 its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mqd.config import TOPIC_OPTIONS, NodeConfig, resolve_topic_option
+from mqd.controller.configs import effective_node_config
+from mqd.controller.topics import CreateTopics, TopicCreated
+from mqd.errors import MqError
+from mqd.server.context import Context
+from mqd.server.handlers.admin import at_controller
+
+
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    node = context.node
+    config = effective_node_config(node.config, node.image, node.node_id)
+
+    async def here() -> Mapping[str, Any]:
+        op = CreateTopics.of_request(request, config, node.entropy.uuid)
+        results = await node.controller.submit(op)
+        return {"topics": [_row(result, config) for result in results]}
+
+    return await at_controller(context, request, here, request.timeout_ms)
+
+
+def _row(result: TopicCreated, config: NodeConfig) -> dict[str, Any]:
+    return {
+        "name": result.name,
+        "topic_id": result.topic_id,
+        "error_code": result.error_code,
+        "error_message": result.error_message,
+        "num_partitions": result.partitions,
+        "replication_factor": result.replication_factor,
+        "configs": [] if result.error_code else _configs(dict(result.configs), config),
+    }
+
+
+def _configs(overrides: Mapping[str, str], config: NodeConfig) -> list[dict[str, Any]]:
+    rows = []
+    for name in sorted(TOPIC_OPTIONS):
+        option = TOPIC_OPTIONS[name]
+        _, value, source = resolve_topic_option(name, config, overrides)[0]
+        rows.append(
+            {
+                "name": name,
+                "value": None if option.sensitive else option.format(value),
+                "read_only": False,
+                "config_source": source.config_source,
+                "is_sensitive": option.sensitive,
+            }
+        )
+    return rows
+
+
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    return {
+        "topics": [
+            {"name": name, "error_code": error.code, "error_message": error.message or None, "configs": []}
+            for name in dict.fromkeys(topic.name for topic in request.topics)
+        ]
+    }
+
+

@@ -1,0 +1,137 @@
+"""DescribeConfigs (key 32), versions 1 to 4: every key of a topic, of this node, of all nodes, of this node's loggers.
+
+v1 sources and synonyms. v3 types and documentation. v4 flexible. An empty list of keys asks for all, as null does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mqd.config import NODE_OPTIONS, TOPIC_OPTIONS, Option, Source, Value, resolve_topic_option
+from mqd.controller.configs import ResourceType, effective_node_config, node_id_of
+from mqd.controller.topics import validate_topic_name
+from mqd.errors import ErrorCode, MqError
+from mqd.server.context import Context, Node
+from mqd.server.loggers import logger_levels
+
+_LOGGER_SOURCE = 6
+
+Candidates = list[tuple[str, Value, Source]]
+"""Name, value and source of each place that has a value for a key, the one in force first."""
+
+
+def handle(context: Context, request: Any) -> dict[str, Any]:
+    return {"results": [_resource(context.node, request, resource) for resource in request.resources]}
+
+
+def _resource(node: Node, request: Any, resource: Any) -> dict[str, Any]:
+    row = {"resource_type": resource.resource_type, "resource_name": resource.resource_name, "error_message": ""}
+    keys = resource.configuration_keys
+    try:
+        configs = [config for config in _configs(node, request, resource) if not keys or config["name"] in keys]
+    except MqError as error:
+        return {**row, "error_code": error.code, "error_message": error.message, "configs": []}
+    return {**row, "error_code": ErrorCode.NONE, "configs": configs}
+
+
+def _configs(node: Node, request: Any, resource: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a resource that exists, every key. Refusals are raised here, before the first row."""
+    name = resource.resource_name
+    if resource.resource_type == ResourceType.TOPIC:
+        validate_topic_name(name)
+        if name not in node.image.topics:
+            raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _topic(node, name, request)
+    if resource.resource_type == ResourceType.BROKER:
+        if not name:
+            return _all_nodes(node, request)
+        _require_self(node, name)
+        return _node(node, request)
+    if resource.resource_type == ResourceType.BROKER_LOGGER:
+        _require_self(node, name)
+        return _loggers()
+    raise MqError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource.resource_type} have no configuration here.")
+
+
+def _require_self(node: Node, name: str) -> None:
+    if node_id_of(name) != node.node_id:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"This is node {node.node_id}; ask node {name} for its own configuration.")
+
+
+def _topic(node: Node, name: str, request: Any) -> Iterator[dict[str, Any]]:
+    config = effective_node_config(node.config, node.image, node.node_id)
+    overrides = node.image.topic_configs(name)
+    for key in sorted(TOPIC_OPTIONS):
+        candidates: Candidates = [(at, value, source) for at, value, source in resolve_topic_option(key, config, overrides)]
+        yield _row(key, TOPIC_OPTIONS[key], candidates, request, read_only=False)
+
+
+def _node(node: Node, request: Any) -> Iterator[dict[str, Any]]:
+    dynamic = ((node.image.node_configs(node.node_id), Source.DYNAMIC), (node.image.node_configs(None), Source.DYNAMIC_DEFAULT))
+    for key in sorted(NODE_OPTIONS):
+        option = NODE_OPTIONS[key]
+        candidates: Candidates = [(key, option.parse(texts[key]), source) for texts, source in dynamic if key in texts]
+        if node.config.source(key) is not Source.DEFAULT:
+            candidates.append((key, node.config[key], node.config.source(key)))
+        if option.default is not None or not candidates:
+            candidates.append((key, option.default, Source.DEFAULT))
+        yield _row(key, option, candidates, request, read_only=not option.dynamic)
+
+
+def _all_nodes(node: Node, request: Any) -> Iterator[dict[str, Any]]:
+    """What was set for every node, and nothing else: there is no node whose other values these could be."""
+    for key, text in sorted(node.image.node_configs(None).items()):
+        option = NODE_OPTIONS[key]
+        yield _row(key, option, [(key, option.parse(text), Source.DYNAMIC_DEFAULT)], request, read_only=False)
+
+
+def _row(key: str, option: Option, candidates: Candidates, request: Any, *, read_only: bool) -> dict[str, Any]:
+    def shown(value: Value) -> str | None:
+        return None if option.sensitive else option.format(value)
+
+    _, value, source = candidates[0]
+    synonyms = [
+        {"name": name, "value": shown(value), "source": source.config_source}
+        for name, value, source in candidates
+        if value is not None and (source is not Source.DEFAULT or name in NODE_OPTIONS)
+    ]
+    return {
+        "name": key,
+        "value": shown(value),
+        "read_only": read_only,
+        "config_source": source.config_source,
+        "is_sensitive": option.sensitive,
+        "synonyms": synonyms if request.include_synonyms else [],
+        "config_type": option.type,
+        "documentation": option.meaning if request.include_documentation else None,
+    }
+
+
+def _loggers() -> Iterator[dict[str, Any]]:
+    for name, level in logger_levels().items():
+        yield {
+            "name": name,
+            "value": level,
+            "read_only": False,
+            "config_source": _LOGGER_SOURCE,
+            "is_sensitive": False,
+            "synonyms": [],
+            "config_type": 0,
+            "documentation": None,
+        }
+
+
+def failed(request: Any, error: MqError) -> Mapping[str, Any]:
+    return {
+        "results": [
+            {
+                "error_code": error.code,
+                "error_message": error.message,
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+                "configs": [],
+            }
+            for resource in request.resources
+        ]
+    }

@@ -1,0 +1,92 @@
+"""DescribeTopicPartitions (key 75), version 0: topics in order of name, page by page (KIP-966).
+
+A page holds at most `response_partition_limit` partitions; `next_cursor` is where the next one begins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mqd.controller.image import INTERNAL_TOPICS, MetadataImage
+from mqd.controller.topics import validate_topic_name
+from mqd.errors import ErrorCode, MqError
+from mqd.server.context import Context
+from mqd.server.handlers.admin import topic_operations
+from mqd.types import NO_NODE
+
+
+def handle(context: Context, request: Any) -> dict[str, Any]:
+    image = context.node.image
+    names = sorted({topic.name for topic in request.topics} or image.topics)
+    first = 0
+    cursor = request.cursor
+    if cursor is not None:
+        _check_cursor(request)
+        names = [name for name in names if name >= cursor.topic_name]
+        if names and names[0] == cursor.topic_name:
+            first = cursor.partition_index
+    most = context.node.config.integer("max.request.partition.size.limit")
+    room = max(1, min(request.response_partition_limit, most))
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        if room == 0:
+            return {"topics": rows, "next_cursor": {"topic_name": name, "partition_index": 0}}
+        row = _topic(image, name, first, first + room)
+        rows.append(row)
+        end = first + len(row["partitions"])
+        room -= len(row["partitions"])
+        first = 0
+        if name in image.topics and end < len(image.topics[name].partitions):
+            return {"topics": rows, "next_cursor": {"topic_name": name, "partition_index": end}}
+    return {"topics": rows, "next_cursor": None}
+
+
+def _check_cursor(request: Any) -> None:
+    cursor = request.cursor
+    if cursor.partition_index < 0:
+        raise MqError(ErrorCode.INVALID_REQUEST, "A cursor's partition index is not negative.")
+    if request.topics and all(topic.name != cursor.topic_name for topic in request.topics):
+        raise MqError(ErrorCode.INVALID_REQUEST, "A cursor's topic is one of those that are asked for.")
+
+
+def _topic(image: MetadataImage, name: str, start: int, stop: int) -> dict[str, Any]:
+    topic = image.topics.get(name)
+    if topic is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            validate_topic_name(name)
+        except MqError as error:
+            code = error.code
+        return {
+            "error_code": code,
+            "name": name,
+            "is_internal": name in INTERNAL_TOPICS,
+            "partitions": [],
+            "topic_authorized_operations": topic_operations(True),
+        }
+    return {
+        "error_code": ErrorCode.NONE,
+        "name": name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.internal,
+        "partitions": [_partition(image, topic.partitions[index], index) for index in range(start, min(stop, len(topic.partitions)))],
+        "topic_authorized_operations": topic_operations(True),
+    }
+
+
+def _partition(image: MetadataImage, partition: Any, index: int) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.LEADER_NOT_AVAILABLE if partition.leader == NO_NODE else ErrorCode.NONE,
+        "partition_index": index,
+        "leader_id": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.isr,
+        "eligible_leader_replicas": partition.elr,
+        "last_known_elr": partition.last_known_elr,
+        "offline_replicas": [replica for replica in partition.replicas if not image.is_alive(replica)],
+    }
+
+
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    return {"topics": [{"error_code": error.code, "name": topic.name, "partitions": []} for topic in request.topics]}

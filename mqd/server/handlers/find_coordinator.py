@@ -1,0 +1,73 @@
+"""FindCoordinator (key 10), versions 0 to 6: the broker that looks after a group or a transactional id.
+
+v1 key type: group (0) or transaction (1). v3 flexible. v4 several keys at once. v6 share partitions (2).
+The coordinator of a key is the leader of one partition of an internal topic, by the key's hash. While that topic is being
+created, and while the partition has no leader, the answer is COORDINATOR_NOT_AVAILABLE, and clients ask again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mqd.controller.image import BrokerImage
+from mqd.errors import ErrorCode, MqError
+from mqd.server.context import Context
+
+GROUP = 0
+TRANSACTION = 1
+
+_TOPICS = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}
+_SEVERAL_FROM = 4
+
+
+def handle(context: Context, request: Any) -> dict[str, Any]:
+    several = context.header.api_version >= _SEVERAL_FROM
+    rows = [_row(context, key, request.key_type) for key in (request.coordinator_keys if several else [request.key])]
+    return {"coordinators": rows} if several else rows[0]
+
+
+def _row(context: Context, key: str, key_type: int) -> dict[str, Any]:
+    try:
+        broker = find(context, key, key_type)
+    except MqError as error:
+        return _refusal(key, error)
+    return {
+        "key": key,
+        "error_code": ErrorCode.NONE,
+        "error_message": "",
+        "node_id": broker.node_id,
+        "host": broker.host,
+        "port": broker.port,
+    }
+
+
+def find(context: Context, key: str, key_type: int) -> BrokerImage:
+    """The coordinator of a key. Raises INVALID_REQUEST for a type that has none here, COORDINATOR_NOT_AVAILABLE for now."""
+    name = _TOPICS.get(key_type)
+    if name is None:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"There is no coordinator for keys of type {key_type}; groups are 0, transactions 1.")
+    image = context.node.image
+    topic = image.topics.get(name)
+    if topic is None:
+        context.node.controller.create_topic_soon(name)
+        raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} is being created.")
+    partition = partition_for(key, len(topic.partitions))
+    broker = image.brokers.get(topic.partitions[partition].leader)
+    if broker is None or broker.fenced:
+        raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name}-{partition} has no leader now.")
+    return broker
+
+
+def partition_for(key: str, partitions: int) -> int:
+    """Java's: |hashCode| mod partitions, where the hash runs over UTF-16 code units and |-2^31| is 0."""
+    value = 0
+    units = key.encode("utf-16-be")
+    for position in range(0, len(units), 2):
+        value = (31 * value + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
+    if value == 0x80000000:
+        return 0
+    return (value if value < 0x80000000 else 0x100000000 - value) % partitions
+
+
+def _refusal(key: str, error: MqError) -> dict[str, Any]:
+    return {"key": key, "error_code": error.code, "error_message": error.message, "node_id": -1, "host": "", "port": -1}

@@ -1,0 +1,134 @@
+"""Metadata (key 3), versions 0 to 13: which brokers live, which topics there are, who leads each partition.
+
+v0 an empty list means all topics; v1 null does, and an empty list none; the controller's id, racks, internal topics.
+v2 cluster id. v4 allow_auto_topic_creation. v5 offline replicas. v7 leader epochs. v8 authorized operations. v9 flexible.
+v10 topic ids, which only v12 may ask by. v13 an error for the whole answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from uuid import UUID
+
+from mqd.controller.image import INTERNAL_TOPICS, MetadataImage, PartitionImage, TopicImage
+from mqd.controller.topics import validate_topic_name
+from mqd.errors import ErrorCode, MqError
+from mqd.server.context import Context
+from mqd.server.handlers.admin import cluster_operations, topic_operations
+from mqd.types import NO_NODE, ZERO_UUID
+
+_BY_ID_FROM = 12
+
+
+def handle(context: Context, request: Any) -> dict[str, Any]:
+    node = context.node
+    image = node.image
+    version = context.header.api_version
+    if version >= 10:
+        _check_ids(request, version)
+    topics = request.topics
+    found: Iterable[dict[str, Any]]
+    if topics is None or (version == 0 and not topics):
+        found = (_topic(image, topic, version) for topic in image.topics.values())
+    elif any(topic.topic_id != ZERO_UUID for topic in topics):
+        found = _by_id(image, dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_UUID), version)
+    else:
+        create = request.allow_auto_topic_creation and node.config.boolean("auto.create.topics.enable")
+        found = _by_name(context, dict.fromkeys(topic.name for topic in topics), create)
+    operations = topic_operations(request.include_topic_authorized_operations)
+    return {
+        "brokers": [
+            {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": broker.rack} for broker in image.alive_brokers()
+        ],
+        "cluster_id": image.cluster_id,
+        "controller_id": controller_id(context),
+        "topics": [{**row, "topic_authorized_operations": operations} for row in found],
+        "cluster_authorized_operations": cluster_operations(request.include_cluster_authorized_operations),
+    }
+
+
+def controller_id(context: Context) -> int:
+    """A broker that can be asked to change things: the controller; while there is none, any, which will wait for one."""
+    image = context.node.image
+    leader = context.node.controller.controller_id
+    if leader is not None and image.is_alive(leader):
+        return leader
+    alive = image.alive_brokers()
+    return alive[0].node_id if alive else NO_NODE
+
+
+def _check_ids(request: Any, version: int) -> None:
+    for topic in request.topics or ():
+        if topic.name is None and (version < _BY_ID_FROM or topic.topic_id == ZERO_UUID):
+            raise MqError(ErrorCode.INVALID_REQUEST, "A topic was asked for without a name, and without an id that would do instead.")
+        if topic.topic_id != ZERO_UUID and version < _BY_ID_FROM:
+            raise MqError(ErrorCode.INVALID_REQUEST, f"Version {version} cannot ask by topic id; version {_BY_ID_FROM} can.")
+
+
+def _by_id(image: MetadataImage, ids: Iterable[UUID], version: int) -> Iterator[dict[str, Any]]:
+    for topic_id in ids:
+        topic = image.topics_by_id.get(topic_id)
+        if topic is None:
+            yield {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": topic_id, "partitions": []}
+        else:
+            yield _topic(image, topic, version)
+
+
+def _by_name(context: Context, names: Iterable[str], create: bool) -> Iterator[dict[str, Any]]:
+    image = context.node.image
+    for name in names:
+        topic = image.topics.get(name)
+        if topic is not None:
+            yield _topic(image, topic, context.header.api_version)
+            continue
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            validate_topic_name(name)
+        except MqError as error:
+            code = error.code
+        else:
+            if create:
+                context.node.controller.create_topic_soon(name)
+        yield {"error_code": code, "name": name, "is_internal": name in INTERNAL_TOPICS, "partitions": []}
+
+
+def _topic(image: MetadataImage, topic: TopicImage, version: int) -> dict[str, Any]:
+    alive = {broker.node_id for broker in image.alive_brokers()}
+    return {
+        "error_code": ErrorCode.NONE,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.internal,
+        "partitions": [_partition(index, partition, alive, version) for index, partition in enumerate(topic.partitions)],
+    }
+
+
+def _partition(index: int, partition: PartitionImage, alive: set[Any], version: int) -> dict[str, Any]:
+    """Version 0 has no way to name replicas that are down but by leaving them out, with a code that says so."""
+    replicas = [replica for replica in partition.replicas if version > 0 or replica in alive]
+    code = ErrorCode.NONE
+    if partition.leader == NO_NODE:
+        code = ErrorCode.LEADER_NOT_AVAILABLE
+    elif len(replicas) < len(partition.replicas):
+        code = ErrorCode.REPLICA_NOT_AVAILABLE
+    return {
+        "error_code": code,
+        "partition_index": index,
+        "leader_id": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": replicas,
+        "isr_nodes": [replica for replica in partition.isr if version > 0 or replica in alive],
+        "offline_replicas": [replica for replica in partition.replicas if replica not in alive],
+    }
+
+
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    return {
+        "brokers": [],
+        "topics": [
+            {"error_code": error.code, "name": topic.name or "", "topic_id": topic.topic_id, "partitions": []}
+            for topic in request.topics or ()
+        ],
+        "error_code": error.code,
+    }
