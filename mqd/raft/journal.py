@@ -152,7 +152,7 @@ class Journal:
         del self.entries[index - self.base_index :]
         self.durable_index = min(self.durable_index, index - 1)
 
-    def compact(self, index: int, state: bytes) -> None:
+    def compact(self, index: int, state: bytes, *, entries_kept: int = limits.RAFT_JOURNAL_ENTRIES_KEPT) -> None:
         """The machine's state after applied entry `index` is `state`: keep it, and only the last entries before it."""
         assert self.snapshot_index <= index <= self.durable_index, (self.snapshot_index, index, self.durable_index)
         snapshot = Snapshot(self._state.cluster_id, index, self.term_at(index), state)
@@ -163,7 +163,7 @@ class Journal:
         kept = size = 0
         for entry in reversed(self.entries[1 : index - self.base_index + 1]):
             size += len(entry.command)
-            if kept == limits.RAFT_JOURNAL_ENTRIES_KEPT or size > limits.RAFT_JOURNAL_BYTES_MAX // 4:
+            if kept == entries_kept or size > limits.RAFT_JOURNAL_BYTES_MAX // 4:
                 break
             kept += 1
         base_index = index - kept

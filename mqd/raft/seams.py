@@ -130,13 +130,14 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         cluster_id: str,
         compact_entries: int = limits.RAFT_JOURNAL_ENTRIES_MAX,
         compact_bytes: int = limits.RAFT_JOURNAL_BYTES_MAX,
+        entries_kept: int = limits.RAFT_JOURNAL_ENTRIES_KEPT,
     ) -> None:
         self._journal = journal
         self._machine = machine
         self._random = random
         self._timing = timing
         self._cluster_id = cluster_id
-        self._compact_entries, self._compact_bytes = compact_entries, compact_bytes
+        self._compact_entries, self._compact_bytes, self._entries_kept = compact_entries, compact_bytes, entries_kept
         self._commit = journal.snapshot_index
         self._proven_commit = journal.snapshot_index
         self._announced_commit = 0
@@ -335,7 +336,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         if self.applied_index - journal.snapshot_index < self._compact_entries and journal.bytes_since_snapshot < self._compact_bytes:
             return
         if self.applied_index > journal.snapshot_index:
-            journal.compact(self.applied_index, self._machine.snapshot())
+            journal.compact(self.applied_index, self._machine.snapshot(), entries_kept=self._entries_kept)
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> NoReturn:  # noqa: N802, N803
         raise AssertionError("pysyncobj has no files")

@@ -1,0 +1,422 @@
+"""Voters on virtual time, a network that delays and breaks, power cuts that lose unsynced writes: one seed, one run.
+
+    python -m tests.raft.simulate --seeds 0-500 [--nodes 5] [--seconds 20]
+
+The nodes are the real RaftNode and Journal. After every event the safety properties of Raft (Ongaro, figure 3.2) are checked:
+election safety, log matching, leader completeness, state machine safety; that a committed entry is durable on a majority; and
+that nothing is applied that is not durable on the node that applies it. At the end all heals, and all must converge with no
+acknowledged command lost or doubled. A violation names the seed that shows it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+from mqd.raft.codec import COMMAND, NO_OP, Entry, Message, decode_message, encode_message
+from mqd.raft.journal import Journal, open_journal
+from mqd.raft.machine import Role
+from mqd.raft.seams import Fate, RaftNode, Timing
+from tests.raft.memory_disk import MemoryDisk, PowerCut
+
+
+class Violation(AssertionError):
+    pass
+
+
+class ListMachine:
+    """Remembers what was applied; the world compares."""
+
+    def __init__(self) -> None:
+        self.applied: list[bytes] = []
+        self.on_apply: Callable[[int, bytes], None] = lambda _index, _command: None
+
+    def apply(self, index: int, command: bytes) -> None:
+        self.on_apply(index, command)
+        self.applied.append(command)
+
+    def snapshot(self) -> bytes:
+        return b"".join(len(command).to_bytes(4, "big") + command for command in self.applied)
+
+    def restore(self, state: bytes) -> None:
+        self.applied, position = [], 0
+        while position < len(state):
+            size = int.from_bytes(state[position : position + 4], "big")
+            self.applied.append(state[position + 4 : position + 4 + size])
+            position += 4 + size
+
+
+class Life:
+    """One process of one voter, from start to crash."""
+
+    def __init__(self, world: World, node_id: int) -> None:
+        self.world, self.node_id = world, node_id
+        self.machine = ListMachine()
+        disk = world.disks[node_id]
+        self.journal: Journal = open_journal(disk, Path("raft"), cluster_id="sim", node_id=node_id, new_uuid=lambda: UUID(int=node_id))
+        self.node: RaftNode = world.node_class(
+            node_id=node_id,
+            voters=world.ids,
+            journal=self.journal,
+            machine=self.machine,
+            random=world.random.random,
+            now=world.now,
+            timing=Timing(),
+            cluster_id="sim",
+            compact_entries=world.compact_entries,
+            entries_kept=world.entries_kept,
+        )
+        self.machine.on_apply = self._on_apply
+        self.busy = False
+        self.term_led = 0
+        self.checked: Entry | None = None
+
+    def _on_apply(self, index: int, command: bytes) -> None:
+        if index > self.journal.durable_index:
+            raise Violation(f"node {self.node_id} applies {index}, durable only to {self.journal.durable_index}")
+        self.world.check_applied(self, index, command)
+
+
+class World:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 3,
+        seconds: float = 8.0,
+        compact_entries: int | None = None,
+        node_class: type[RaftNode] = RaftNode,
+        fault_every: float = 1.0,
+    ) -> None:
+        self.random = random.Random(seed)
+        self.node_class = node_class
+        self.seconds, self.fault_every = seconds, fault_every
+        self.compact_entries = compact_entries if compact_entries is not None else self.random.choice([5, 20, 10_000])
+        self.entries_kept = self.random.choice([0, 3, 1000])
+        self.now = 0.0
+        self.ids = list(range(1, nodes + 1))
+        self.disks = {i: MemoryDisk(self.random.getrandbits(32)) for i in self.ids}
+        self.lives: dict[int, Life | None] = dict.fromkeys(self.ids)
+        self.links: dict[tuple[int, int], deque[bytes]] = {(a, b): deque() for a in self.ids for b in self.ids if a != b}
+        self.up: dict[tuple[int, int], int] = dict.fromkeys(self.links, 0)  # 0: down; else the connection's number
+        self.blocked: dict[tuple[int, int], float] = dict.fromkeys(self.links, 0.0)
+        self.last_arrival: dict[tuple[int, int], float] = dict.fromkeys(self.links, 0.0)
+        self.connections = 0
+        self.heap: list[tuple[float, int, Callable[[], None]]] = []
+        self.events = self.messages = self.crashes = self.elections = 0
+        self.leaders: dict[int, int] = {}
+        self.entries: dict[tuple[int, int], tuple[bytes, int]] = {}
+        self.committed: dict[int, tuple[int, bytes]] = {}  # index -> (term, command)
+        self.read_back: dict[int, tuple[tuple[bytes, ...], Journal]] = {}
+        self.sent = 0
+        self.acknowledged: list[bytes] = []
+        self.refused: list[bytes] = []
+        self.healing = False
+
+    # -- events
+
+    def at(self, delay: float, action: Callable[[], None]) -> None:
+        self.events += 1
+        heapq.heappush(self.heap, (self.now + delay, self.events, action))
+
+    def run(self) -> World:
+        for i in self.ids:
+            self.at(self.random.uniform(0, 0.3), lambda i=i: self.start(i))
+        self.at(0.5, self.client)
+        self.at(1.0, self.fault)
+        self._until(self.seconds)
+        self.healing = True
+        self.blocked = dict.fromkeys(self.links, 0.0)
+        for i in self.ids:
+            self.disks[i].fuse = None
+            self.at(0.0, lambda i=i: self.start(i))
+        self._until(self.seconds + 8.0)
+        self.check_end()
+        return self
+
+    def _until(self, end: float) -> None:
+        while self.heap and self.heap[0][0] <= end:
+            self.now, _, action = heapq.heappop(self.heap)
+            action()
+        self.now = end
+
+    def start(self, i: int) -> None:
+        if self.lives[i] is not None:
+            return
+        try:
+            life = self.lives[i] = Life(self, i)
+        except PowerCut:
+            self.disks[i].crash()
+            self.at(0.2, lambda: self.start(i))
+            return
+        self.tick(life)
+        for j in self.ids:
+            if j != i:
+                self.at(self.random.uniform(0.001, 0.1), lambda j=j: self.connect(i, j))
+
+    def alive(self, life: Life) -> bool:
+        return self.lives[life.node_id] is life
+
+    def tick(self, life: Life) -> None:
+        if self.alive(life):
+            self.turn(life)
+            self.at(self.random.uniform(0.01, 0.06), lambda: self.tick(life))
+
+    def turn(self, life: Life) -> None:
+        """One turn, then its flush, which takes a while and may be the last thing the process does."""
+        if life.busy or not self.alive(life):
+            return
+        life.node.turn(self.now)
+        self.check_node(life)
+        if not life.journal.dirty:
+            self.release(life)
+            return
+        life.busy = True
+        self.at(self.random.choice([0.0005, 0.002, 0.02]), lambda: self.flush(life))
+
+    def flush(self, life: Life) -> None:
+        if not self.alive(life):
+            return
+        try:
+            life.journal.flush()
+        except PowerCut:
+            self.crash(life.node_id)
+            return
+        life.busy = False
+        self.release(life)
+        if life.node.can_commit():
+            self.turn(life)
+
+    def release(self, life: Life) -> None:
+        for peer, message in life.node.flushed():
+            self.send(life.node_id, peer, message)
+
+    def crash(self, i: int) -> None:
+        life = self.lives[i]
+        if life is None:
+            return
+        self.crashes += 1
+        life.node.abandon()
+        self.lives[i] = None
+        self.disks[i].crash()
+        for a, b in self.links:
+            if i in (a, b):
+                self.disconnect(a, b)
+        self.at(self.random.choice([0.05, 0.5, 2.0]), lambda: self.start(i))
+
+    # -- network
+
+    def connect(self, a: int, b: int) -> None:
+        source = self.lives[a]
+        if source is None or self.up[a, b]:
+            return
+        if self.lives[b] is None or self.blocked[a, b] > self.now:
+            self.at(self.random.uniform(0.05, 0.3), lambda: self.connect(a, b))
+            return
+        self.connections += 1
+        self.up[a, b] = self.connections
+        self.when_idle(source, lambda: source.node.connected(b))
+
+    def disconnect(self, a: int, b: int) -> None:
+        if not self.up[a, b]:
+            return
+        self.up[a, b] = 0
+        self.links[a, b].clear()
+        source = self.lives[a]
+        if source is not None:
+            self.when_idle(source, lambda: source.node.disconnected(b))
+            self.at(self.random.uniform(0.05, 0.3), lambda: self.connect(a, b))
+
+    def when_idle(self, life: Life, action: Callable[[], None]) -> None:
+        """What comes during a flush waits for its end."""
+        if not self.alive(life):
+            return
+        if life.busy:
+            self.at(0.001, lambda: self.when_idle(life, action))
+            return
+        action()
+        self.turn(life)
+
+    def send(self, a: int, b: int, message: Message) -> None:
+        if not self.up[a, b]:
+            return
+        self.messages += 1
+        connection = self.up[a, b]
+        self.links[a, b].append(encode_message(message))
+        arrival = max(self.last_arrival[a, b], self.blocked[a, b], self.now + self.random.choice([0.0005, 0.002, 0.01, 0.05]))
+        self.last_arrival[a, b] = arrival
+        self.at(arrival - self.now, lambda: self.deliver(a, b, connection))
+
+    def deliver(self, a: int, b: int, connection: int) -> None:
+        life = self.lives[b]
+        if self.up[a, b] != connection or life is None:
+            return
+        if life.busy:
+            self.at(0.001, lambda: self.deliver(a, b, connection))
+            return
+        message = decode_message(self.links[a, b].popleft())
+        life.node.receive(self.now, a, message)
+        self.turn(life)
+
+    # -- faults and clients
+
+    def fault(self) -> None:
+        if self.healing:
+            return
+        target = self.random.choice(self.ids)
+        leaders = [i for i in self.ids if (life := self.lives[i]) is not None and life.node.role is Role.LEADER]
+        if leaders and self.random.random() < 0.5:
+            target = self.random.choice(leaders)
+        duration = self.random.choice([0.05, 0.3, 1.0, 2.0])
+        match self.random.choice(["power", "fuse", "all", "cut", "isolate", "stall", "oneway"]):
+            case "power":
+                self.crash(target)
+            case "fuse":
+                self.disks[target].fuse = self.random.choice([0, 1, 2, 3, 5])
+            case "all":
+                if self.random.random() < 0.3:
+                    for i in self.ids:
+                        self.crash(i)
+            case "cut":
+                a, b = self.random.choice(list(self.links))
+                self.disconnect(a, b)
+            case "isolate":
+                for a, b in self.links:
+                    if target in (a, b):
+                        self.blocked[a, b] = self.now + duration
+                        self.disconnect(a, b)
+            case "stall":  # bytes wait, the connection stands
+                self.blocked[self.random.choice(list(self.links))] = self.now + duration
+            case "oneway":
+                for a, b in self.links:
+                    if a == target:
+                        self.blocked[a, b] = self.now + duration
+        self.at(self.random.expovariate(1 / self.fault_every), self.fault)
+
+    def client(self) -> None:
+        for life in list(self.lives.values()):
+            if life is not None and life.node.role is Role.LEADER:
+                for _ in range(self.random.choice([1, 1, 3])):
+                    self.sent += 1
+                    command = b"%d" % self.sent + bytes(self.random.choice([0, 10, 1000]))
+                    life.node.propose(COMMAND + command, self._settled(command))
+        self.at(self.random.expovariate(12.0), self.client)
+
+    def _settled(self, command: bytes) -> Callable[[int, Fate], None]:
+        def settle(index: int, fate: Fate) -> None:
+            if fate is Fate.APPLIED:
+                self.acknowledged.append(command)
+                if self.committed.get(index, (0, b""))[1] != COMMAND + command:
+                    raise Violation(f"{command!r} acknowledged at {index}, which holds another")
+            elif fate is Fate.REFUSED:
+                self.refused.append(command)
+
+        return settle
+
+    # -- invariants
+
+    def check_node(self, life: Life) -> None:
+        node, journal = life.node, life.journal
+        if node.role is Role.LEADER and node.term != life.term_led:
+            life.term_led = node.term
+            self.elections += 1
+            if self.leaders.setdefault(node.term, life.node_id) != life.node_id:
+                raise Violation(f"nodes {self.leaders[node.term]} and {life.node_id} both lead term {node.term}")
+            for index, (term, _command) in self.committed.items():
+                if index > journal.base_index and not journal.holds(index, term):
+                    raise Violation(f"leader {life.node_id} of term {node.term} lacks committed entry {index} of term {term}")
+        fresh = journal.entries[-1] is not life.checked
+        life.checked = journal.entries[-1]
+        previous_term = journal.entries[0].term
+        for entry in journal.entries[1:] if fresh else ():
+            known = self.entries.setdefault((entry.index, entry.term), (entry.command, previous_term))
+            if known != (entry.command, previous_term):
+                raise Violation(f"entry ({entry.index}, term {entry.term}) differs between logs")
+            previous_term = entry.term
+        for index in range(max(self.committed, default=1) + 1, node.commit_index + 1):
+            self._commit(life, index)
+
+    def _commit(self, life: Life, index: int) -> None:
+        """First node to commit `index`: it must be durable on a majority."""
+        if index <= life.journal.base_index:
+            raise Violation(f"node {life.node_id} committed {index} by a snapshot that nobody had committed")
+        entry = life.journal.entries[index - life.journal.base_index]
+        copies = sum(self._durable_on(i, index, entry.term) for i in self.ids)
+        if copies * 2 <= len(self.ids):
+            raise Violation(f"node {life.node_id} commits {index} of term {entry.term} with {copies} durable copies of {len(self.ids)}")
+        self.committed[index] = (entry.term, entry.command)
+
+    def _durable_on(self, i: int, index: int, term: int) -> bool:
+        """Whether node i would find the entry after a power cut now: read from a copy of its durable bytes."""
+        durable = tuple(content.durable for content in self.disks[i].files.values())
+        if not durable:
+            return False
+        if i not in self.read_back or self.read_back[i][0] != durable:
+            copy = MemoryDisk()
+            for path, content in self.disks[i].files.items():
+                file = copy.files[path] = type(content)()
+                file.data, file.durable = bytearray(content.durable), content.durable
+            journal = open_journal(copy, Path("raft"), cluster_id="sim", node_id=i, new_uuid=lambda: UUID(int=i))
+            self.read_back[i] = (durable, journal)
+        journal = self.read_back[i][1]
+        return index <= journal.base_index or journal.holds(index, term)
+
+    def check_applied(self, life: Life, index: int, command: bytes) -> None:
+        for missing in range(max(self.committed, default=1) + 1, life.node.commit_index + 1):
+            self._commit(life, missing)
+        if self.committed[index][1] != COMMAND + command:
+            raise Violation(f"node {life.node_id} applies another command at {index} than was committed there")
+
+    def check_end(self) -> None:
+        expected = [command[1:] for _, (_, command) in sorted(self.committed.items()) if command != NO_OP]
+        for i in self.ids:
+            life = self.lives[i]
+            if life is None:
+                raise Violation(f"node {i} did not come back")
+            applied = life.machine.applied
+            if applied != expected[: len(applied)]:
+                raise Violation(f"node {i} applied something else than was committed")
+            if len(expected) - len(applied) > 60:
+                raise Violation(f"node {i} is stuck at {len(applied)} of {len(expected)}")
+        longest = max((life.machine.applied for life in self.lives.values() if life is not None), key=len)
+        if len(set(longest)) != len(longest):
+            raise Violation("a command was applied twice")
+        if lost := set(self.acknowledged) - set(longest):
+            raise Violation(f"{len(lost)} acknowledged commands are lost")
+        if wrong := set(self.refused) & set(longest):
+            raise Violation(f"{len(wrong)} refused commands were applied")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Simulate the quorum under faults, one run a seed.")
+    parser.add_argument("--seeds", default="0-99", help="first-last")
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of virtual time under faults")
+    parser.add_argument("--fault-every", type=float, default=1.0, help="mean seconds between faults")
+    options = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    first, _, last = options.seeds.partition("-")
+    began, bad, totals = time.monotonic(), [], [0] * 5
+    for seed in range(int(first), int(last or first) + 1):
+        world = World(seed, nodes=options.nodes, seconds=options.seconds, fault_every=options.fault_every)
+        try:
+            world.run()
+        except Exception as error:
+            bad.append(seed)
+            print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)
+        numbers = (world.events, world.messages, world.elections, world.crashes, len(world.acknowledged))
+        totals = [total + number for total, number in zip(totals, numbers, strict=True)]
+    print("events {}, messages {}, elections {}, crashes {}, acknowledged {}".format(*totals))
+    print(f"{len(bad)} bad seeds {bad[:20]} in {time.monotonic() - began:.0f} s")
+    raise SystemExit(bool(bad))
+
+
+if __name__ == "__main__":
+    main()
