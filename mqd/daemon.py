@@ -32,6 +32,7 @@ from mqd.io.entropy import Entropy, RandomEntropy
 from mqd.io.net import Listener, Network, OsNetwork
 from mqd.log.partition_log import LogConfig
 from mqd.log.service import LogService
+from mqd.protocol.files import MetaProperties
 from mqd.raft.service import RaftService
 from mqd.replica.partition import Assignment
 from mqd.replica.service import ReplicaService, TopicSettings
@@ -98,6 +99,7 @@ class _Daemon:
             directories=directories or [options.data_directory / "logs"],
             on_durable=lambda log: self.replica.on_durable(log),
             on_directory_failed=self._on_directory_failed,
+            claim=lambda: MetaProperties(self.peers.cluster_id, self.me.id, seams.entropy.uuid()),
         )
         self.replica = ReplicaService(node_id=NodeId(self.me.id), logs=self.logs, clock=seams.clock, entropy=seams.entropy)
         self.machine = MetadataMachine()
@@ -138,7 +140,7 @@ class _Daemon:
         try:
             async with self._listeners() as listeners:
                 with _told("the log directories", self.options.data_directory):
-                    await self.logs.start(cluster_id=self.peers.cluster_id, node_id=self.me.id)
+                    await self.logs.start()
                 try:
                     await self._run_services(listeners)
                 finally:
@@ -164,6 +166,7 @@ class _Daemon:
                 peers=self.peers,
                 config=self.config,
                 clock=self.seams.clock,
+                disk=self.seams.disk,
                 entropy=self.seams.entropy,
                 logs=self.logs,
                 replica=self.replica,
@@ -221,7 +224,7 @@ class _Daemon:
     def _on_directory_failed(self, directory: Path, error: StorageError) -> None:
         """A log directory is gone. The others go on; without any, this node is of no use and stops."""
         logger.error("log directory is offline directory=%s reason=%s", directory, error)
-        if all(one.failure is not None for one in self.logs.directories()):
+        if all(one.failed is not None for one in self.logs.directories.values()):
             self.failure = f"no log directory is left: {error}"
             self.stop.set()
 

@@ -10,6 +10,7 @@ from mqd.config import NodeConfig
 from mqd.controller.image import MetadataImage
 from mqd.controller.service import ControllerService
 from mqd.io.clock import Clock
+from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
 from mqd.log.service import LogService
 from mqd.peers import Peers
@@ -34,6 +35,7 @@ class Node:
     peers: Peers
     config: NodeConfig
     clock: Clock
+    disk: Disk
     entropy: Entropy
     logs: LogService
     replica: ReplicaService

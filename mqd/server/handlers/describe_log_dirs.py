@@ -14,18 +14,17 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
     wanted: set[tuple[str, int]] | None = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    replica = context.node.replica
+    node = context.node
     results = []
-    for directory in context.node.logs.directories():
-        if directory.failure is not None:
+    for directory in node.logs.directories.values():
+        if directory.failed is not None:
             results.append({"error_code": int(ErrorCode.KAFKA_STORAGE_ERROR), "log_dir": str(directory.path), "topics": []})
             continue
         topics: dict[str, list[dict[str, Any]]] = {}
-        for log in directory.logs:
-            name, index = log.topic_partition
-            if wanted is not None and (name, index) not in wanted:
+        for (name, index), log in sorted(node.logs.logs.items()):
+            if log.directory != directory.path or (wanted is not None and (name, index) not in wanted):
                 continue
-            partition = replica.get(TopicPartition(name, index))
+            partition = node.replica.get(TopicPartition(name, index))
             high_watermark = partition.high_watermark if partition is not None else log.log_end_offset
             topics.setdefault(name, []).append(
                 {
@@ -40,8 +39,8 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
                 "error_code": 0,
                 "log_dir": str(directory.path),
                 "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
-                "total_bytes": directory.total_bytes,
-                "usable_bytes": directory.usable_bytes,
+                "total_bytes": node.disk.total_bytes(directory.path),
+                "usable_bytes": node.disk.free_bytes(directory.path),
             }
         )
     return {"error_code": 0, "results": results}

@@ -21,14 +21,14 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
                 continue
             producers = [
                 {
-                    "producer_id": producer_id,
-                    "producer_epoch": state.epoch,
-                    "last_sequence": state.last_sequence,
-                    "last_timestamp": state.last_timestamp_ms,
-                    "coordinator_epoch": -1,
-                    "current_txn_start_offset": -1,
+                    "producer_id": producer.producer_id,
+                    "producer_epoch": producer.producer_epoch,
+                    "last_sequence": producer.last_sequence,
+                    "last_timestamp": producer.timestamp,
+                    "coordinator_epoch": producer.coordinator_epoch,
+                    "current_txn_start_offset": producer.current_txn_first_offset,
                 }
-                for producer_id, state in partition.log.producers.items()
+                for producer in partition.log.producers.entries()
             ]
             rows.append({"partition_index": index, "error_code": 0, "active_producers": producers})
         topics.append({"name": topic.name, "partitions": rows})

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
-from mqd.replica.partition import Partition
 from mqd.server.context import Context
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
 
@@ -57,17 +56,12 @@ def _look_up(context: Context, request: Any, topic: str, one: Any) -> tuple[int,
     if asked == LATEST:
         return NO_TIMESTAMP, limit, partition.leader_epoch
     if asked in (EARLIEST, EARLIEST_LOCAL):
-        return NO_TIMESTAMP, log.log_start_offset, _epoch_at(partition, log.log_start_offset)
+        return NO_TIMESTAMP, log.log_start_offset, log.epochs.epoch_of(log.log_start_offset)
     if asked in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOWHERE
     logs = context.node.logs
-    found = logs.max_timestamp(log, limit) if asked == MAX_TIMESTAMP else logs.offset_for_timestamp(log, asked, limit)
+    found = logs.record_with_max_timestamp(log, limit) if asked == MAX_TIMESTAMP else logs.offset_for_timestamp(log, asked, limit)
     if found is None:
         return _NOWHERE
     offset, timestamp, leader_epoch = found
     return timestamp, offset, leader_epoch
-
-
-def _epoch_at(partition: Partition, offset: int) -> int:
-    epoch = partition.log.epochs.epoch_at(offset)
-    return NO_EPOCH if epoch is None else epoch
