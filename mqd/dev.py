@@ -81,6 +81,15 @@ def prepare_peers(options: DevOptions) -> Peers:
     return _write(path, peers.cluster_id, moved)
 
 
+def start_command(options: DevOptions, peers: Peers, node_id: int) -> list[str]:
+    """What starts one node of the cluster."""
+    command = [sys.executable, "-m", "mqd", "start", "--peers", str(peers.path), "--node", str(node_id)]
+    command += ["--data", str(options.data_directory / f"node-{node_id}")]
+    for key, value in options.settings.items():
+        command += ["-o", f"{key}={value}"]
+    return command
+
+
 def new_cluster_id() -> str:
     """128 random bits as Kafka writes them: 22 characters, none of them a dash in front."""
     while (text := urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")).startswith("-"):
@@ -188,13 +197,8 @@ class _Supervisor:
         return self._exit_code
 
     def _start(self, node_id: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "mqd", "start", "--peers", str(self._peers.path), "--node", str(node_id)]
-        command += ["--data", str(self._options.data_directory / f"node-{node_id}")]
-        for key, value in self._options.settings.items():
-            command += ["-o", f"{key}={value}"]
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0
-        )
+        command = start_command(self._options, self._peers, node_id)
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0)
 
     def _pass_lines_on(self, node_id: int, child: subprocess.Popen[bytes]) -> None:
         assert child.stdout is not None
@@ -236,8 +240,8 @@ class _Supervisor:
 
     def _on_ended(self, node_id: int) -> None:
         code = self._children[node_id].returncode
-        if self._stopping and code == 0:
-            return
+        if self._stopping and code in (0, -signal.SIGTERM):
+            return  # the latter when it was not yet up enough to stop by itself
         self._exit_code = 1
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         _say(f"mqd dev: node {node_id} ended with {how}" + ("" if self._stopping else ": stopping the others"))

@@ -1,0 +1,221 @@
+"""The supervisor is tried on children that are small scripts; the real daemon under it is `tests/test_start.py`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.node import free_port
+from mqd import dev
+from mqd.dev import DevOptions
+from mqd.options import ConfigError, StartError
+from mqd.peers import load_peers
+
+# Stands in for `mqd start`: says that it is ready, waits for SIGTERM, then ends with the code of its file `exit-ID`.
+CHILD = """
+import pathlib, signal, sys
+node, directory = sys.argv[1], pathlib.Path(sys.argv[2])
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(int((directory / f"exit-{node}").read_text())))
+print(f"mqd node {node} ready on 127.0.0.1:1", file=sys.stderr, flush=True)
+while True:
+    signal.pause()
+"""
+PARENT = """
+import pathlib, sys
+from mqd import dev
+directory = pathlib.Path(sys.argv[1])
+dev.start_command = lambda options, peers, node: [sys.executable, "-c", sys.argv[2], str(node), str(directory)]
+sys.exit(dev.run(dev.DevOptions(int(sys.argv[3]), None, directory)))
+"""
+
+
+@contextmanager
+def supervisor(directory: Path, *, nodes: int, child: str = CHILD, codes: tuple[int, ...] = (0, 0, 0)) -> Iterator[subprocess.Popen[str]]:
+    for number, code in enumerate(codes, start=1):
+        (directory / f"exit-{number}").write_text(str(code))
+    command = [sys.executable, "-c", PARENT, str(directory), child, str(nodes)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for_guide(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "c.close()" in line:
+            return "".join(lines)
+    raise AssertionError("no guide was printed: " + "".join(lines))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_every_node_and_that_is_fine(tmp_path: Path, number: signal.Signals) -> None:
+    with supervisor(tmp_path, nodes=2) as process:
+        guide = wait_for_guide(process)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    assert "2 node(s) ready on 127.0.0.1:" in guide
+    for words in ("mqctl", "kcat -b 127.0.0.1:", "from confluent_kafka import"):
+        assert words in guide
+    assert sorted(errors.splitlines()) == [f"node {i} | mqd node {i} ready on 127.0.0.1:1" for i in (1, 2)]
+
+
+def test_a_node_that_dies_takes_the_others_with_it(tmp_path: Path) -> None:
+    dying = CHILD.replace("while True:", "if node == '2': sys.exit(7)\nwhile True:")
+    with supervisor(tmp_path, nodes=3, child=dying) as process:
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "mqd dev: node 2 ended with exit code 7: stopping the others" in errors
+
+
+def test_a_node_that_is_killed_is_named_with_the_signal(tmp_path: Path) -> None:
+    dying = CHILD.replace("while True:", "import os; os.kill(os.getpid(), signal.SIGKILL)\nwhile True:")
+    with supervisor(tmp_path, nodes=1, child=dying) as process:
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "mqd dev: node 1 ended with signal SIGKILL" in errors
+
+
+def test_a_node_that_stops_badly_is_told(tmp_path: Path) -> None:
+    with supervisor(tmp_path, nodes=2, codes=(0, 3)) as process:
+        wait_for_guide(process)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "mqd dev: node 2 ended with exit code 3\n" in errors
+
+
+def test_a_node_that_was_not_up_yet_may_die_of_the_signal(tmp_path: Path) -> None:
+    early = "import sys, signal; print('early', flush=True); signal.pause()"
+    with supervisor(tmp_path, nodes=1, child=early) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "node 1 | early\n"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def test_a_second_signal_kills_what_does_not_stop(tmp_path: Path) -> None:
+    stubborn = CHILD.replace("""sys.exit(int((directory / f"exit-{node}").read_text()))""", """print("no", flush=True)""")
+    assert stubborn != CHILD
+    with supervisor(tmp_path, nodes=1, child=stubborn) as process:
+        wait_for_guide(process)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        while (line := process.stderr.readline()) != "node 1 | no\n":
+            assert line, "the child was not told to stop"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "node 1 ended with signal SIGKILL" in errors
+
+
+def test_two_clusters_do_not_share_a_directory(tmp_path: Path) -> None:
+    with supervisor(tmp_path, nodes=1) as process:
+        wait_for_guide(process)
+        with pytest.raises(StartError, match="another `mqd dev` runs there"):
+            dev.run(DevOptions(1, None, tmp_path))
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+
+
+# -- the peers file
+
+
+def test_a_new_cluster_gets_a_block_of_free_ports(tmp_path: Path) -> None:
+    peers = dev.prepare_peers(DevOptions(3, None, tmp_path))
+    first = peers.nodes[1].port
+    assert [(node.port, node.peer_port) for node in peers.nodes.values()] == [(first + i, first + 3 + i) for i in range(3)]
+    assert (first - dev.FIRST_PORT) % dev.PORT_STEP == 0
+    assert len(peers.cluster_id) == 22
+    assert load_peers(tmp_path / "peers.toml") == peers
+
+
+def test_a_second_start_keeps_the_cluster(tmp_path: Path) -> None:
+    port = free_block(3)
+    peers = dev.prepare_peers(DevOptions(3, port, tmp_path))
+    assert peers.nodes[1].port == port
+    assert dev.prepare_peers(DevOptions(None, None, tmp_path)) == peers
+    assert dev.prepare_peers(DevOptions(3, port, tmp_path)) == peers
+
+
+def test_a_cluster_moves_when_its_ports_are_taken(tmp_path: Path) -> None:
+    peers = dev.prepare_peers(DevOptions(1, free_block(1), tmp_path))
+    with listening(peers.nodes[1].peer_port):
+        moved = dev.prepare_peers(DevOptions(None, None, tmp_path))
+    assert moved.cluster_id == peers.cluster_id
+    assert moved.nodes[1].peer_port != peers.nodes[1].peer_port
+    assert load_peers(tmp_path / "peers.toml") == moved
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path) -> None:
+    port = free_block(1)
+    with listening(port), pytest.raises(StartError, match=f"port {port} on 127.0.0.1 is in use; give --port"):
+        dev.prepare_peers(DevOptions(1, port, tmp_path))
+    assert not (tmp_path / "peers.toml").exists()
+    with pytest.raises(StartError, match="port 65536"):
+        dev.prepare_peers(DevOptions(1, 65535, tmp_path))
+
+
+def test_another_number_of_nodes_is_refused(tmp_path: Path) -> None:
+    dev.prepare_peers(DevOptions(2, None, tmp_path))
+    with pytest.raises(ConfigError, match=r"it has 2 node\(s\), not 3; ask for --nodes 2, or give another --data"):
+        dev.prepare_peers(DevOptions(3, None, tmp_path))
+
+
+def test_a_file_edited_by_hand_is_left_alone(tmp_path: Path) -> None:
+    text = 'cluster_id = "mine"\n[[node]]\nid = 5\nhost = "localhost"\nport = 1\npeer_port = 2\n'
+    (tmp_path / "peers.toml").write_text(text)
+    assert list(dev.prepare_peers(DevOptions(None, 7777, tmp_path)).nodes) == [5]
+    assert (tmp_path / "peers.toml").read_text() == text
+
+
+def test_a_node_is_started_like_any_other(tmp_path: Path) -> None:
+    options = DevOptions(1, None, tmp_path, {"num.partitions": "3"})
+    command = dev.start_command(options, dev.prepare_peers(options), 1)
+    assert command[:4] == [sys.executable, "-m", "mqd", "start"]
+    assert command[4:] == ["--peers", f"{tmp_path}/peers.toml", "--node", "1", "--data", f"{tmp_path}/node-1", "-o", "num.partitions=3"]
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StartError, match="file/data: cannot be made"):
+        dev.run(DevOptions(1, None, tmp_path / "file" / "data"))
+
+
+def test_a_cluster_id_never_looks_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [b"\xf8" + bytes(15), bytes(16)]
+    monkeypatch.setattr(os, "urandom", lambda count: answers.pop(0))
+    assert dev.new_cluster_id() == "A" * 22
+
+
+def free_block(nodes: int) -> int:
+    """A port with as many free ones after it as `nodes` need."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        port = free_port()
+        if all(dev._is_free(number) for number in range(port, port + 2 * nodes)):
+            return port
+    raise AssertionError("no free block of ports")
+
+
+@contextmanager
+def listening(port: int) -> Iterator[Any]:
+    with socket.create_server(("127.0.0.1", port)) as server:
+        yield server

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from mqd import logs
+from mqd.logs import REPEATS_MAX, REPEATS_WINDOW_S, LineFormatter, RepeatFilter
+
+
+def record(message: str, *arguments: object, line: int = 1, exc_info: object = None) -> logging.LogRecord:
+    return logging.LogRecord("mqd.log", logging.WARNING, "/x.py", line, message, arguments, exc_info)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield root
+    root.handlers[:], level = before
+    root.setLevel(level)
+
+
+def test_a_line_is_time_level_logger_event_and_pairs() -> None:
+    line = LineFormatter().format(record("segment.rolled partition=%s records=%d", "t-0", 12))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING mqd\.log segment\.rolled partition=t-0 records=12", line)
+
+
+def test_what_a_peer_sent_cannot_forge_a_line() -> None:
+    assert "\n" not in LineFormatter().format(record("bad.frame client=%s", "x\r\n2026 INFO fine"))
+
+
+def test_a_traceback_follows_its_line() -> None:
+    try:
+        raise RuntimeError("why")
+    except RuntimeError:
+        text = LineFormatter().format(record("task.failed", exc_info=sys.exc_info()))
+    assert text.splitlines()[0].endswith("task.failed")
+    assert text.endswith("RuntimeError: why")
+
+
+def test_repeats_are_held_back_and_counted() -> None:
+    now = 0.0
+    repeats = RepeatFilter(lambda: now)
+    passed = [repeats.filter(record("bad.frame client=%s", i)) for i in range(REPEATS_MAX + 5)]
+    assert passed == [True] * REPEATS_MAX + [False] * 5
+    assert repeats.filter(record("other", line=2))
+    now = REPEATS_WINDOW_S
+    first = record("bad.frame client=%s", "x")
+    assert repeats.filter(first)
+    assert LineFormatter().format(first).endswith("bad.frame client=x held_back=5")
+    second = record("bad.frame client=%s", "x")
+    assert repeats.filter(second)
+    assert "held_back" not in LineFormatter().format(second)
+
+
+def test_tracebacks_and_configuration_warnings_always_pass() -> None:
+    repeats = RepeatFilter(lambda: 0.0)
+    assert all(repeats.filter(record("failed", exc_info=(RuntimeError, RuntimeError(), None))) for _ in range(3 * REPEATS_MAX))
+    always = record("config.warning")
+    always.always = True
+    assert all(repeats.filter(always) for _ in range(3 * REPEATS_MAX))
+
+
+def test_the_places_it_remembers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "PLACES_MAX", 3)
+    repeats = RepeatFilter(lambda: 0.0)
+    for line in range(100):
+        assert repeats.filter(record("x", line=line))
+        assert len(repeats._places) <= 3
+
+
+def test_set_up_writes_to_standard_error_once(root: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up("WARNING")
+    logs.set_up("WARNING")
+    logging.getLogger("mqd.x").info("quiet")
+    logging.getLogger("mqd.x").error("loud a=1")
+    logs.warn_all(f"key{i} is ignored" for i in range(REPEATS_MAX + 5))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert len(lines) == 1 + REPEATS_MAX + 5
+    assert lines[0].endswith("ERROR mqd.x loud a=1")
+    assert lines[-1].endswith("WARNING mqd.config config.warning key14 is ignored")

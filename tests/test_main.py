@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import mqd
+from mqd import __main__ as command_line
+from mqd.__main__ import FAILURE, OK, USAGE, main
+from mqd.config import OPTIONS, StartOptions
+from mqd.options import StartError
+
+PEERS = 'cluster_id = "c"\n[[node]]\nid = 1\nhost = "127.0.0.1"\nport = 1\npeer_port = 2\n'
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=30)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["stop"],
+        ["config"],
+        ["config", "list", "-o", "xml"],
+        ["start", "--node", "1", "--data", "d"],
+        ["start", "--peers", "p", "--node", "one", "--data", "d"],
+        ["start", "--peers", "p", "--node", "1", "--data", "d", "-o", "key"],
+        ["start", "--peers", "p", "--node", "1", "--data", "d", "-o", "=value"],
+        ["dev", "--nodes", "0"],
+        ["dev", "--nodes", "10"],
+        ["dev", "--nodes", "-1"],
+        ["dev", "--port", "0"],
+        ["dev", "--port", "65536"],
+    ],
+)
+def test_bad_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == USAGE
+    assert capsys.readouterr().err.startswith("usage: mqd")
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == OK
+    assert capsys.readouterr().out == f"mqd {mqd.__version__}\n"
+
+
+def test_it_refuses_to_run_without_its_assertions() -> None:
+    done = run("-O", "-m", "mqd", "config", "list")
+    assert (done.returncode, done.stdout) == (USAGE, "")
+    assert "refuses to run under python -O" in done.stderr
+
+
+def test_what_the_user_can_mend_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    peers = tmp_path / "peers.toml"
+    arguments = ["start", "--peers", str(peers), "--node", "2", "--data", str(tmp_path / "data")]
+    assert main(arguments) == FAILURE
+    assert capsys.readouterr().err == f"mqd: {peers}: no such file; write one (docs/OPERATIONS.md shows how), or let `mqd dev` write it\n"
+    peers.write_text(PEERS)
+    assert main(arguments) == FAILURE
+    assert capsys.readouterr().err == f"mqd: {peers}: there is no node 2; give --node one of 1, or add a [[node]] with that id\n"
+    arguments[4] = "1"
+    assert main([*arguments, "-o", "num.partitions=x"]) == FAILURE
+    assert "num.partitions: 'x' is not a whole number" in capsys.readouterr().err
+    assert main([*arguments, "--config", str(tmp_path / "none")]) == FAILURE
+    assert "none: cannot be read" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        StartError("port 1 is in use"),
+        BaseExceptionGroup("nursery", [BaseExceptionGroup("nursery", [StartError("port 1 is in use")])]),
+    ],
+)
+def test_the_daemon_gets_its_options_and_its_refusals_are_told(
+    raised: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mqd import daemon
+
+    seen: list[StartOptions] = []
+
+    async def fake(options: StartOptions) -> None:
+        seen.append(options)
+        raise raised
+
+    monkeypatch.setattr(daemon, "main", fake)
+    monkeypatch.setattr("mqd.logs.set_up", lambda level: None)
+    monkeypatch.setenv("MQD_NUM_PARTITIONS", "3")
+    (tmp_path / "peers.toml").write_text(PEERS)
+    arguments = ["start", "--peers", str(tmp_path / "peers.toml"), "--node", "1", "--data", str(tmp_path / "data")]
+    assert main([*arguments, "-o", "delete.topic.enable=false", "-o", "num.partitions=4"]) == FAILURE
+    assert capsys.readouterr().err == "mqd: port 1 is in use\n"
+    (options,) = seen
+    assert (options.node_id, options.data_directory, options.peers.cluster_id) == (1, tmp_path / "data", "c")
+    assert (options.config["delete.topic.enable"], options.config["num.partitions"], options.config["node.id"]) == (False, 4, 1)
+
+
+def test_a_fault_of_ours_keeps_its_traceback() -> None:
+    group = BaseExceptionGroup("nursery", [StartError("x"), RuntimeError("y")])
+    assert command_line._told_to_the_user(group) is group
+    interrupted = KeyboardInterrupt()
+    assert command_line._told_to_the_user(BaseExceptionGroup("nursery", [interrupted])) is interrupted
+
+
+def test_config_list_tells_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "list", "-o", "json"]) == OK
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == sorted(OPTIONS)
+    row = next(row for row in rows if row["name"] == "retention.ms")
+    assert row == {
+        "name": "retention.ms",
+        "type": "long",
+        "default": "604800000",
+        "scope": ["topic"],
+        "status": "implemented",
+        "meaning": "Age at which old segments go; -1 is never",
+        "note": "",
+        "synonyms": ["log.retention.ms", "log.retention.minutes", "log.retention.hours"],
+    }
+    assert main(["config", "list", "-o", "yaml"]) == OK
+    assert yaml.safe_load(capsys.readouterr().out) == rows
+    assert main(["config", "list"]) == OK
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split() == ["NAME", "TYPE", "DEFAULT", "SCOPE", "STATUS", "MEANING"]
+    assert len(table) == len(OPTIONS) + 1
+    assert not any(line != line.rstrip() for line in table)
+
+
+def test_output_that_nobody_reads_to_the_end_is_no_traceback() -> None:
+    reading = [sys.executable, "-m", "mqd", "config", "list"]
+    with subprocess.Popen(reading, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_understanding_the_arguments_imports_nothing_heavy() -> None:
+    code = "import sys, mqd.__main__ as m; m.main(['start', '--peers', 'p', '--node', 'x', '--data', 'd']); print(*sys.modules)"
+    loaded = run("-c", code).stdout.split()
+    for heavy in ("trio", "construct", "click", "dataclasses", "logging", "asyncio", "socket", "yaml"):
+        assert heavy not in loaded
+
+
+def test_the_configuration_imports_only_the_standard_library_and_floor_0() -> None:
+    loaded = run("-c", "import sys, mqd.config; print(*sys.modules)").stdout.split()
+    assert {name for name in loaded if name.startswith("mqd.")} <= {
+        "mqd.config", "mqd.errors", "mqd.limits", "mqd.option_table", "mqd.options", "mqd.peers",
+    }  # fmt: skip
+    for heavy in ("trio", "construct", "tomllib", "difflib", "logging", "json", "socket"):
+        assert heavy not in loaded
