@@ -8,14 +8,18 @@ another node or cluster is refused.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqd.errors import StorageError
+from mqd.log.partition_log import PartitionLog
 from mqd.protocol.files import (
     CLEAN_SHUTDOWN,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_CHECKPOINT,
     META_PROPERTIES,
+    RECOVERY_POINT_CHECKPOINT,
     FileFormatError,
     MetaProperties,
     decode_clean_shutdown,
@@ -78,7 +82,20 @@ def claim_directory(disk: Disk, directory: Path, wanted: MetaProperties) -> Meta
     except FileFormatError as error:
         raise StorageError(f"{path}: {error}; restore the file or start with an empty directory") from None
     if found.cluster_id != wanted.cluster_id:
-        raise StorageError(f"{path}: the directory belongs to cluster {found.cluster_id!r}, not {wanted.cluster_id!r}; use another directory")
+        raise StorageError(f"{path}: the directory is of cluster {found.cluster_id!r}, not {wanted.cluster_id!r}; use another directory")
     if found.node_id != wanted.node_id:
-        raise StorageError(f"{path}: the directory belongs to node {found.node_id}, not {wanted.node_id}; use another directory")
+        raise StorageError(f"{path}: the directory is of node {found.node_id}, not {wanted.node_id}; use another directory")
     return found
+
+
+def checkpointed(name: str, logs: Iterable[PartitionLog], directory: Path) -> dict[TopicPartition, int]:
+    """What the checkpoint file `name` of a log directory should hold now."""
+    attribute = _ATTRIBUTES[name]
+    return {log.topic_partition: getattr(log, attribute) for log in logs if log.directory == directory}
+
+
+_ATTRIBUTES = {
+    RECOVERY_POINT_CHECKPOINT: "durable_end_offset",
+    LOG_START_CHECKPOINT: "log_start_offset",
+    HIGH_WATERMARK_CHECKPOINT: "high_watermark",
+}

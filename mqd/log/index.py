@@ -70,8 +70,12 @@ class OffsetIndex:
 
     def encode(self) -> bytes:
         """All entries, now counted as written."""
-        self._written = 0
+        self.unwrite()
         return self.take_unwritten()
+
+    def unwrite(self) -> None:
+        """The file is gone: no entry is written."""
+        self._written = 0
 
     def take_unwritten(self) -> bytes:
         """The entries that the file lacks, now counted as written."""
@@ -131,8 +135,12 @@ class TimeIndex:
 
     def encode(self) -> bytes:
         """All entries, now counted as written."""
-        self._written = 0
+        self.unwrite()
         return self.take_unwritten()
+
+    def unwrite(self) -> None:
+        """The file is gone: no entry is written."""
+        self._written = 0
 
     def take_unwritten(self) -> bytes:
         """The entries that the file lacks, now counted as written."""

@@ -47,14 +47,14 @@ from mqd.protocol.batch import (
     seal,
     validate,
 )
-from mqd.protocol.files import INDEX_ENTRY, RELATIVE_OFFSET_MAX, TIME_INDEX_ENTRY
+from mqd.protocol.files import INDEX_ENTRY, RELATIVE_OFFSET_MAX, TIME_INDEX_ENTRY, ProducerSnapshotEntry
 from mqd.types import NO_TIMESTAMP, Offset, TopicPartition
 
 _BASE_LENGTH_EPOCH = Struct(">qii")
 _ATTRIBUTES = Struct(">h")
 _TIMESTAMP = Struct(">q")
 _unpack_header = HEADER.unpack_from
-_NEVER: Final = 2**63 - 1
+FOREVER_MS: Final = 2**63 - 1
 """Kafka's Long.MAX_VALUE: an interval that does not end."""
 _ODD_ATTRIBUTES = 0xFFFF & ~CODEC_MASK
 _DAY_MS = 86_400_000
@@ -74,11 +74,11 @@ class LogConfig:
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     max_message_bytes: int = BATCH_BYTES_MAX
     message_timestamp_type: str = "CreateTime"
-    message_timestamp_before_max_ms: int = _NEVER
+    message_timestamp_before_max_ms: int = FOREVER_MS
     message_timestamp_after_max_ms: int = 3_600_000
     compression_type: str = "producer"
-    flush_messages: int = _NEVER
-    flush_ms: int = _NEVER
+    flush_messages: int = FOREVER_MS
+    flush_ms: int = FOREVER_MS
     flush_before_ack: bool = False
     """Not Kafka's: acknowledge only what an fdatasync has covered. `flush.messages=1` means the same."""
     file_delete_delay_ms: int = 60_000
@@ -117,10 +117,10 @@ class Queued:
 
     __slots__ = ("base_offset", "batches", "new_segment", "views")
 
-    def __init__(self, base_offset: Offset, new_segment: bool) -> None:
+    def __init__(self, base_offset: Offset, new_segment: list[ProducerSnapshotEntry] | None) -> None:
         self.base_offset = base_offset
         self.new_segment = new_segment
-        """Begin a segment at `base_offset` first."""
+        """Not None: begin a segment at `base_offset` first; these are the producers as of there."""
         self.views: list[memoryview] = []
         self.batches: list[tuple[Offset, int, int]] = []
         """(last offset, bytes, largest timestamp) of each view."""
@@ -138,21 +138,26 @@ class PartitionLog:
         "_tail",
         "_tail_bytes",
         "config",
+        "cuts",
         "directory",
         "durable_end_offset",
         "epochs",
         "failed",
+        "heals",
         "high_watermark",
         "log_end_offset",
         "log_start_offset",
+        "new_files",
         "opened",
         "path",
         "positions",
         "producers",
         "queue",
         "segments",
+        "snapshots",
         "topic_id",
         "topic_partition",
+        "touched",
         "written_end_offset",
     )
 
@@ -190,11 +195,22 @@ class PartitionLog:
         """Whether the metadata has claimed it: until then its configuration is a guess, and nothing is removed."""
         self.failed: str | None = None
         """Why nothing can be appended, where that is so."""
+        self.heals = False
+        """Whether `failed` ends when the disk has space again; until then only appends are refused."""
+        self.new_files = False
+        """Whether the directory has entries that are not durable."""
+        self.snapshots: list[tuple[Offset, bytes]] = []
+        """Producer snapshots that wait to be written."""
+        self.cuts = 0
+        """How often the end was cut: what was planned before a cut does not count after it."""
         self.queue: list[Queued] = []
+        self.touched = False
+        """Whether the service has it on its list for this turn."""
         self.positions: dict[Offset, tuple[Segment, int]] = {}
         """Offsets at which a batch begins -> where: places that readers come to next. Bounded."""
         self._jitter_permille = sum(str(topic_partition).encode()) % 1000
         self._tail: Queued | None = None
+        self._tail_bytes = self._roll_at_bytes = self._roll_at_offset = self._roll_at_timestamp = 0
         self._watch_tail()
 
     def __repr__(self) -> str:
@@ -271,7 +287,7 @@ class PartitionLog:
         ):
             tail = self._plan_roll(base_offset)
         elif tail is None:
-            self._tail = tail = Queued(base_offset, False)
+            self._tail = tail = Queued(base_offset, None)
             self.queue.append(tail)
         if not self._tail_bytes:
             self._roll_at_timestamp = self._rolls_at(max_timestamp)
@@ -294,7 +310,7 @@ class PartitionLog:
         validate(view)
         limit = self.config.max_message_bytes
         if size > limit and client:
-            raise MqError(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size} bytes; max.message.bytes of {self.topic_partition.topic} is {limit}")
+            raise MqError(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size} bytes; max.message.bytes is {limit}")
         if header.base_offset:
             raise MqError(ErrorCode.INVALID_RECORD, f"the batch says base offset {header.base_offset}; producers send 0")
         if header.records_count < 1 or header.records_count != header.last_offset_delta + 1:
@@ -316,7 +332,7 @@ class PartitionLog:
         if header.attributes & CONTROL_MASK:
             raise MqError(ErrorCode.INVALID_RECORD, "clients do not write control batches")
         if header.attributes & TRANSACTIONAL_MASK:
-            raise MqError(ErrorCode.INVALID_TXN_STATE, f"{self.topic_partition} is not part of a transaction of producer {header.producer_id}")
+            raise MqError(ErrorCode.INVALID_TXN_STATE, f"{self.topic_partition} is in no transaction of producer {header.producer_id}")
         if config.message_timestamp_type == "CreateTime":
             if header.is_log_append_time:
                 raise MqError(ErrorCode.INVALID_TIMESTAMP, "the batch claims that a broker stamped it")
@@ -331,18 +347,18 @@ class PartitionLog:
             raise MqError(ErrorCode.INVALID_RECORD, "a record without a key in a compacted topic")
 
     def _plan_roll(self, base_offset: Offset) -> Queued:
-        tail = self._tail = Queued(base_offset, True)
+        tail = self._tail = Queued(base_offset, self.producers.entries())
         self.queue.append(tail)
         self._tail_bytes = 0
         self._roll_at_bytes = self.config.segment_bytes
         self._roll_at_offset = base_offset + RELATIVE_OFFSET_MAX
-        self._roll_at_timestamp = _NEVER
+        self._roll_at_timestamp = FOREVER_MS
         return tail
 
     def _rolls_at(self, first_timestamp: int) -> int:
         """The timestamp from which on a batch belongs into the next segment, given the first batch's."""
         if first_timestamp < 0:
-            return _NEVER
+            return FOREVER_MS
         return first_timestamp + self.segment_age_max_ms
 
     @property
@@ -359,7 +375,7 @@ class PartitionLog:
         self._tail_bytes = active.size
         self._roll_at_bytes = config.segment_bytes
         self._roll_at_offset = active.base_offset + RELATIVE_OFFSET_MAX
-        self._roll_at_timestamp = self._rolls_at(active.first_timestamp) if active.size else _NEVER
+        self._roll_at_timestamp = self._rolls_at(active.first_timestamp) if active.size else FOREVER_MS
         self._watch_indexes(active)
 
     def _watch_indexes(self, active: Segment) -> None:
@@ -393,6 +409,7 @@ class PartitionLog:
         """A new segment is the active one."""
         assert segment.base_offset >= self.active.next_offset and not segment.size, (segment, self.active)
         self.active.seal()
+        self.positions.pop(segment.base_offset, None)  # a border at the end of the old segment is the new one's start
         self.segments.append(segment)
         if not self.queue:
             self._watch_tail()
@@ -417,14 +434,24 @@ class PartitionLog:
     def on_truncated(self) -> None:
         """Segments were cut or removed at the end, and the queue is empty."""
         assert not self.queue
+        self.cuts += 1
         end = self.active.next_offset
         self.log_end_offset = self.written_end_offset = end
         self.durable_end_offset = min(self.durable_end_offset, end)
         self.log_start_offset = min(self.log_start_offset, end)
         self.high_watermark = min(self.high_watermark, end)
+        self.snapshots = [snapshot for snapshot in self.snapshots if snapshot[0] <= end]
         self.epochs.truncate_from_end(end)
         self.positions.clear()
         self._watch_tail()
+
+    def on_retired(self, count: int) -> None:
+        """The oldest `count` segments were taken out."""
+        assert 0 < count < len(self.segments)
+        del self.segments[:count]
+        self.positions.clear()
+        if self.log_start_offset < self.segments[0].base_offset:
+            self.advance_log_start(self.segments[0].base_offset)
 
     def advance_log_start(self, offset: Offset) -> None:
         """Records below `offset` are gone, whether or not their segments are."""

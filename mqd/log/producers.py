@@ -53,7 +53,8 @@ class Producers:
             producer.current_txn_first_offset = entry.current_txn_first_offset
             if entry.last_sequence >= 0:
                 first = (entry.last_sequence - entry.offset_delta) & SEQUENCE_MAX
-                producer.batches.append((first, entry.last_sequence, entry.last_offset - entry.offset_delta, entry.last_offset, entry.timestamp))
+                first_offset = entry.last_offset - entry.offset_delta
+                producer.batches.append((first, entry.last_sequence, first_offset, entry.last_offset, entry.timestamp))
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -78,7 +79,7 @@ class Producers:
                 f"producer {producer_id} sent sequence {base_sequence} after {batches[-1][1]}",
             )
         if epoch < producer.epoch:
-            raise MqError(ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id} sent epoch {epoch}, the last one seen is {producer.epoch}")
+            raise MqError(ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id} sent epoch {epoch} after {producer.epoch}")
         if base_sequence:
             raise MqError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -123,7 +124,7 @@ class Producers:
         """What a snapshot holds, and what DescribeProducers tells: the last batch of each producer."""
         rows = []
         for producer_id, producer in self._producers.items():
-            first, last, first_offset, last_offset, timestamp = producer.batches[-1] if producer.batches else (-1, -1, -1, -1, -1)
+            _first, last, first_offset, last_offset, timestamp = producer.batches[-1] if producer.batches else (-1, -1, -1, -1, -1)
             rows.append(
                 ProducerSnapshotEntry(
                     producer_id,

@@ -59,13 +59,17 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[int], None]
 """Told how many more bytes were read."""
 
-_LIKE_A_HEADER = re.compile(rb"\x02.{4}\x00[\x00-\x7f]", re.DOTALL)
+_LIKE_A_HEADER = re.compile(rb"\x02(?=.{4}\x00[\x00-\x7f])", re.DOTALL)
 """Magic, CRC and the attributes of a batch, from position 16 on."""
 _MAGIC_POSITION = 16
 
 
 class LogDamaged(StorageError):
     """A log that cannot be opened as it is. Its files are left alone."""
+
+
+class LogUnfinished(StorageError):
+    """The directory of a partition whose creation was interrupted: there is nothing in it."""
 
 
 @dataclass(slots=True)
@@ -136,6 +140,8 @@ class _Loader:
         try:
             return decode_partition_metadata(self.disk.read_bytes(self.path / PARTITION_METADATA))
         except FileNotFoundError:
+            if not any(self.disk.open(self.path / name).size() for name in self.disk.list(self.path) if name.endswith(LOG_SUFFIX)):
+                raise LogUnfinished(f"{self.path} has no {PARTITION_METADATA} and no records") from None
             raise LogDamaged(f"{self.path} has no {PARTITION_METADATA}: nobody knows which topic it belongs to") from None
         except FileFormatError as error:
             raise LogDamaged(f"{self.path / PARTITION_METADATA}: {error}") from None
@@ -220,7 +226,7 @@ class _Loader:
         """The next segment begins at `following`: this one ends there."""
         if segment.next_offset > following:
             raise LogDamaged(
-                f"{self.path}: segment {segment.base_offset} reaches to offset {segment.next_offset}, the next one begins at {following}. {_REMEDY}"
+                f"{self.path}: segment {segment.base_offset} ends at offset {segment.next_offset}, the next begins at {following}. {_REMEDY}"
             )
         if segment.next_offset < following:
             self.report.note(f"offsets {segment.next_offset} to {following - 1} are missing between two segments")
@@ -326,10 +332,8 @@ class _Loader:
             if found is not None:
                 raise LogDamaged(f"{where}; offset {found[1]} follows in {path.name}: corruption, not a torn tail. {_REMEDY}")
         self.report.truncated_bytes = file.size() - segment.size
-        self.report.note(
-            f"torn tail: {self.report.truncated_bytes} bytes behind offset {segment.next_offset} are cut off {segment_file_name(segment.base_offset, LOG_SUFFIX)}"
-            f" ({bad.reason})"
-        )
+        name = segment_file_name(segment.base_offset, LOG_SUFFIX)
+        self.report.note(f"torn tail: {self.report.truncated_bytes} bytes from offset {segment.next_offset} on cut off {name} ({bad.reason})")
         file.truncate(segment.size)
         for base in later:
             self.report.note(f"segment {base} behind the torn tail holds no batch and is removed")
@@ -360,7 +364,7 @@ class _Loader:
         if known.high_watermark > end:
             self.report.truncated_below_high_watermark = known.high_watermark
             logger.error(
-                "recovery ended a log below its high watermark: acknowledged records are lost here partition=%s high_watermark=%d log_end=%d",
+                "a log ends below its high watermark, acknowledged records are lost partition=%s high_watermark=%d log_end=%d",
                 self.topic_partition, known.high_watermark, end,
             )  # fmt: skip
         if not self.segments or start > end:
@@ -373,10 +377,7 @@ class _Loader:
             segment.file = segment.index = segment.time_index = None
         self.epochs.truncate_from_end(self.segments[-1].next_offset)
         self.epochs.truncate_from_start(start)
-        for offset in snapshot_offsets(self.disk, self.path):
-            if offset > end:
-                self.report.note(f"producer snapshot {offset} is beyond the end of the log and is removed")
-                self.disk.remove(self.path / segment_file_name(offset, SNAPSHOT_SUFFIX))
+        remove_snapshots(self.disk, self.path, self.segments)
         log = PartitionLog(
             self.topic_partition, topic_id, self.directory, self.config, self.segments,
             log_start_offset=start, epochs=self.epochs, producers=self.producers,
@@ -405,6 +406,18 @@ def remove_segment(disk: Disk, path: Path, base_offset: Offset) -> None:
         disk.remove(path / segment_file_name(base_offset, suffix))
 
 
+def retire_segment(disk: Disk, path: Path, segment: Segment) -> list[Path]:
+    """Rename a segment's files out of the log; returns what is to be removed later."""
+    retired = []
+    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+        source = path / segment_file_name(segment.base_offset, suffix)
+        if disk.exists(source):
+            target = source.with_name(source.name + DELETED_SUFFIX)
+            disk.rename(source, target, durable=False)
+            retired.append(target)
+    return retired
+
+
 def load_indexes(disk: Disk, path: Path, base_offset: Offset, log_size: int) -> tuple[OffsetIndex, TimeIndex]:
     """Both indexes of a segment; FileNotFoundError or FileFormatError when they are of no use."""
     index = OffsetIndex.load(base_offset, disk.read_bytes(path / segment_file_name(base_offset, INDEX_SUFFIX)), log_size)
@@ -421,11 +434,28 @@ def store_indexes(disk: Disk, path: Path, segment: Segment) -> None:
 
 
 def append_indexes(disk: Disk, path: Path, segment: Segment) -> None:
-    """Write the entries that the index files lack."""
+    """Write the entries that the index files lack. Where that fails the files are removed, to be written whole next time."""
     assert segment.index is not None and segment.time_index is not None
-    for suffix, data in ((INDEX_SUFFIX, segment.index.take_unwritten()), (TIME_INDEX_SUFFIX, segment.time_index.take_unwritten())):
-        if data:
-            disk.open(path / segment_file_name(segment.base_offset, suffix), create=True).append([data])
+    for index, suffix in ((segment.index, INDEX_SUFFIX), (segment.time_index, TIME_INDEX_SUFFIX)):
+        if index.unwritten:
+            file = path / segment_file_name(segment.base_offset, suffix)
+            try:
+                disk.open(file, create=True).append([index.take_unwritten()])
+            except OSError as error:
+                logger.warning("index not written file=%s reason=%s", file, error)
+                index.unwrite()
+                disk.remove(file)
+
+
+def cut_segment(disk: Disk, path: Path, segment: Segment, size: int, next_offset: Offset) -> None:
+    """Cut a segment and its index files; needs no space on the disk."""
+    assert segment.file is not None
+    segment.file.truncate(size)
+    segment.cut_to(size, next_offset)
+    assert segment.index is not None and segment.time_index is not None
+    for index, suffix, entry in ((segment.index, INDEX_SUFFIX, INDEX_ENTRY), (segment.time_index, TIME_INDEX_SUFFIX, TIME_INDEX_ENTRY)):
+        file = disk.open(path / segment_file_name(segment.base_offset, suffix), create=True)
+        file.truncate((len(index) - index.unwritten) * entry.size)
 
 
 def open_segment(disk: Disk, path: Path, segment: Segment, config: LogConfig) -> None:
@@ -476,6 +506,17 @@ def snapshot_offsets(disk: Disk, path: Path) -> list[Offset]:
     """Offsets of the producer snapshots in a partition's directory, newest first."""
     parsed = map(parse_segment_file_name, disk.list(path))
     return sorted((one[0] for one in parsed if one is not None and one[1] == SNAPSHOT_SUFFIX), reverse=True)
+
+
+def remove_snapshots(disk: Disk, path: Path, segments: list[Segment]) -> None:
+    """Remove producer snapshots that nobody will use: beyond the end, and all but the newest that no segment begins with."""
+    end, bases = segments[-1].next_offset, {segment.base_offset for segment in segments}
+    newest = True
+    for offset in snapshot_offsets(disk, path):
+        if offset > end or not (newest or offset in bases):
+            disk.remove(path / segment_file_name(offset, SNAPSHOT_SUFFIX))
+        else:
+            newest = False
 
 
 def load_snapshot(disk: Disk, path: Path, offset: Offset) -> Producers | None:

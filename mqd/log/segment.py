@@ -126,6 +126,10 @@ class Segment:
                 return start
         return None
 
+    def base_offset_at(self, position: int) -> Offset:
+        """Base offset of the batch that begins at `position`."""
+        return next(base_offset for _start, _end, base_offset, _last_offset in self._walk(position))
+
     def cut(self, position: int, max_bytes: int, limit_offset: Offset, min_one: bool) -> tuple[int, Offset]:
         """(end position, next offset) of as many whole batches from `position` on as fit; (position, ...) when none does.
 

@@ -1,0 +1,652 @@
+"""The logs of a node: opens and recovers them, writes what was planned, reads ranges, syncs, removes what is old.
+
+The stretch that matters has no await: `append_nowait` any number of times, then `flush`, which makes one vectored write
+a touched log and only then lets anyone read. Everything slow happens in worker threads: fdatasync (one cycle a
+directory takes all logs that asked for it, group commit; `on_durable` tells), small files, recovery, removals.
+
+What a disk may do to us (RELIABILITY §3):
+- full: the write is taken back, the log refuses appends (KAFKA_STORAGE_ERROR, retriable) and goes on reading; the next
+  append tries again once there is space.
+- any other failed write, and any failed sync: the directory is offline, `on_directory_failed` tells, nothing is retried.
+- corruption found by recovery: that log is fenced, with the reason; the others serve.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+import trio
+
+from mqd.errors import ErrorCode, MqError, StorageError
+from mqd.io.clock import Clock
+from mqd.io.disk import Disk, FileRange
+from mqd.limits import DISK_RESERVE_BYTES, INDEX_ENTRIES_BUFFERED, SEGMENTS_OPEN_MAX, SYNC_THREADS
+from mqd.log import lookup
+from mqd.log.checkpoints import checkpointed, store_offsets
+from mqd.log.cleaner import plan_retention, rolls_by_time
+from mqd.log.directory import LoadProgress, LogDirectory, SyncPlan, close_directory, load_directory, plan_sync
+from mqd.log.partition_log import FOREVER_MS, Appended, LogConfig, PartitionLog, Queued
+from mqd.log.recovery import (
+    RecoveryReport,
+    append_indexes,
+    cut_segment,
+    new_segment,
+    open_segment,
+    reload_producers,
+    remove_segment,
+    remove_snapshots,
+    retire_segment,
+)
+from mqd.log.segment import BadBatch, Segment
+from mqd.protocol.files import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
+    MetaProperties,
+    deleted_directory_name,
+    encode_partition_metadata,
+    encode_producer_snapshot,
+    is_deleted_directory,
+)
+from mqd.types import Offset, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_SECONDS = 60.0
+"""Kafka's `log.flush.offset.checkpoint.interval.ms`: how often recovery points and log starts are written."""
+HIGH_WATERMARK_SECONDS = 5.0
+"""Kafka's `replica.high.watermark.checkpoint.interval.ms`."""
+RETENTION_SECONDS = 300.0
+"""Kafka's `log.retention.check.interval.ms`."""
+PRODUCER_EXPIRY_MS = 86_400_000
+"""Kafka's `producer.id.expiration.ms`."""
+PROGRESS_SECONDS = 5.0
+_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Read(NamedTuple):
+    """Whole batches as ranges of files; to be sent while the ranges are held."""
+
+    ranges: list[FileRange]
+    first_offset: Offset
+    """The offset asked for; the first batch may begin before it."""
+    next_offset: Offset
+    """Where to go on: the end of the last batch, or `first_offset` when there is none."""
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatistics:
+    logs: int
+    segments: int
+    size_bytes: int
+    appended_batches: int
+    appended_bytes: int
+    failed_writes: int
+    syncs: int
+    fenced: int
+    directories_online: int
+    directories_offline: int
+
+
+class LogService:
+    """See the head of this file. All methods but `start`, `run` and `close` are synchronous and belong to the event loop."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        directories: Sequence[Path],
+        *,
+        on_durable: Callable[[PartitionLog], None],
+        on_directory_failed: Callable[[Path, StorageError], None],
+        claim: Callable[[], MetaProperties] | None = None,
+    ) -> None:
+        """`claim` gives what a directory without `meta.properties` is marked with; None leaves that file alone."""
+        assert directories
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.fenced: dict[TopicPartition, str] = {}
+        """Partitions on disk that are not served, and why."""
+        self.reports: list[RecoveryReport] = []
+        """What `start` found worth telling."""
+        self.directories = {path: LogDirectory(path) for path in directories}
+        self.clean_start = False
+        """Whether every directory was left by an orderly stop."""
+        self._disk = disk
+        self._clock = clock
+        self._on_durable = on_durable
+        self._on_directory_failed = on_directory_failed
+        self._claim = claim
+        self._touched: list[PartitionLog] = []
+        self._syncing = trio.Event()
+        self._housekeeping = trio.Event()
+        self._flush_due: dict[PartitionLog, float] = {}
+        self._removals: list[tuple[float, Path]] = []
+        self._log_starts_moved = False
+        self._progress = LoadProgress()
+        self._appended_batches = self._appended_bytes = self._failed_writes = self._syncs = 0
+
+    # -- starting --------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Take the directories, recover every log in them. StorageError when no directory can be used, or one is not ours."""
+        began = self._clock.monotonic()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell_progress)
+            async with trio.open_nursery() as loading:
+                for directory in self.directories.values():
+                    loading.start_soon(self._start_directory, directory)
+            nursery.cancel_scope.cancel()
+        online = [directory for directory in self.directories.values() if directory.failed is None]
+        if not online:
+            raise StorageError("; ".join(str(directory.failed) for directory in self.directories.values()))
+        self.clean_start = all(directory.broker_epoch is not None for directory in online)
+        logger.info(
+            "logs loaded count=%d fenced=%d scanned_bytes=%d clean=%s seconds=%.3f",
+            len(self.logs), len(self.fenced), self._progress.scanned_bytes, self.clean_start, self._clock.monotonic() - began,
+        )  # fmt: skip
+
+    async def _tell_progress(self) -> None:
+        while True:
+            await trio.sleep(PROGRESS_SECONDS)
+            progress = self._progress
+            logger.info("recovery goes on logs=%d/%d scanned_bytes=%d", progress.loaded, progress.found, progress.scanned_bytes)
+
+    async def _start_directory(self, directory: LogDirectory) -> None:
+        now_ms = self._clock.wall_ms()
+        try:
+            loaded = await trio.to_thread.run_sync(load_directory, self._disk, directory, self._claim, now_ms, self._progress)
+        except OSError as error:
+            if isinstance(error, BlockingIOError):
+                raise StorageError(f"{directory.path} is in use by another process") from None
+            directory.failed = f"{directory.path}: {error}"
+            logger.error("log directory is offline directory=%s reason=%s", directory.path, error)
+            return
+        for partition, reason in loaded.fenced:
+            self._fence(partition, reason)
+        self._removals.extend((0.0, path) for path in loaded.removals)
+        for log, report in loaded.logs:
+            other = self.logs.get(log.topic_partition)
+            if other is not None:
+                self._fence(log.topic_partition, f"{log.topic_partition} is in two directories: {other.directory} and {log.directory}")
+                del self.logs[log.topic_partition]
+            elif log.topic_partition not in self.fenced:
+                self.logs[log.topic_partition] = log
+            if report.findings or report.truncated_below_high_watermark is not None:
+                self.reports.append(report)
+
+    def _fence(self, partition: TopicPartition, reason: str) -> None:
+        self.fenced[partition] = reason
+        logger.error("log is fenced and not served partition=%s reason=%s", partition, reason)
+
+    # -- opening and removing --------------------------------------------------------------------------------------
+
+    def open(self, partition: TopicPartition, topic_id: UUID, config: LogConfig, *, directory: Path | None = None) -> PartitionLog:
+        """The log of a partition, created where there is none: in the directory with the fewest, unless one is named.
+
+        MqError KAFKA_STORAGE_ERROR for a fenced log, INCONSISTENT_TOPIC_ID when the one on disk is of another topic of that name;
+        StorageError when the disk is full or no directory is online.
+        """
+        if partition in self.fenced:
+            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, self.fenced[partition])
+        log = self.logs.get(partition)
+        if log is None:
+            log = self.logs[partition] = self._create(partition, topic_id, config, directory)
+        elif log.topic_id != topic_id:
+            raise MqError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{log.path} holds topic id {log.topic_id}, not {topic_id}")
+        log.opened = True
+        log.update_config(config)
+        return log
+
+    def _create(self, partition: TopicPartition, topic_id: UUID, config: LogConfig, chosen: Path | None) -> PartitionLog:
+        disk = self._disk
+        counts = {path: 0 for path, directory in self.directories.items() if directory.failed is None}
+        for log in self.logs.values():
+            if log.directory in counts:
+                counts[log.directory] += 1
+        if not counts:
+            raise StorageError("no log directory is online")
+        home = chosen if chosen is not None else min(counts, key=counts.__getitem__)
+        if home not in counts:
+            raise StorageError(f"log directory {home} is offline")
+        path = home / str(partition)
+        try:
+            disk.make_directory(path, durable=False)
+            segment = new_segment(disk, path, 0, self._clock.wall_ms())
+            file = disk.open(path / PARTITION_METADATA, create=True)
+            file.truncate(0)
+            file.append([encode_partition_metadata(topic_id)])
+        except OSError as error:
+            disk.remove_tree(path)
+            raise StorageError(f"cannot create {path}: {error}", out_of_space=error.errno in _OUT_OF_SPACE) from error
+        log = PartitionLog(partition, topic_id, home, config, [segment])
+        log.new_files = True
+        return log
+
+    def update_config(self, log: PartitionLog, config: LogConfig) -> None:
+        log.update_config(config)
+        self._flush_due.pop(log, None)
+        self._housekeeping.set()
+
+    def delete(self, partition: TopicPartition) -> None:
+        """Forget a log; its directory is renamed now and removed later. Quiet when there is none."""
+        log = self.logs.pop(partition, None)
+        if log is None:
+            return
+        log.failed, log.heals = f"{partition} was deleted", False
+        log.forget_queue()
+        self._forget(log)
+        target = log.directory / deleted_directory_name(partition, log.topic_id)
+        try:
+            self._disk.remove_tree(target)
+            self._disk.rename(log.path, target, durable=False)
+        except OSError as error:
+            self._fail_directory(log.directory, self._storage_error(f"cannot rename {log.path}", error))
+            return
+        self._remove_later(target, log.config.file_delete_delay_ms)
+
+    def _forget(self, log: PartitionLog) -> None:
+        self._flush_due.pop(log, None)
+        if log in self._touched:
+            self._touched.remove(log)
+        directory = self.directories[log.directory]
+        directory.to_sync.pop(log, None)
+
+    def _remove_later(self, path: Path, delay_ms: int) -> None:
+        self._removals.append((self._clock.monotonic() + delay_ms / 1000, path))
+        self._housekeeping.set()
+
+    # -- appending: no await from here to the end of `flush` ---------------------------------------------------------
+
+    def append_nowait(self, log: PartitionLog, view: memoryview, *, leader_epoch: int, now_ms: int, client: bool = True) -> Appended:
+        """Plan one batch and queue it; `view` must stay as it is until `flush`. MqError where it is refused."""
+        if log.failed is not None:
+            self._check_space(log, len(view))
+        appended = log.plan_append(view, leader_epoch=leader_epoch, now_ms=now_ms, client=client)
+        if log.queue and not log.touched:
+            log.touched = True
+            self._touched.append(log)
+        return appended
+
+    def _check_space(self, log: PartitionLog, size: int) -> None:
+        """A log without space takes appends again when there is some."""
+        if not log.heals or self._disk.free_bytes(log.directory) < size + DISK_RESERVE_BYTES:
+            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, log.failed or "")
+        logger.info("space again partition=%s", log.topic_partition)
+        log.failed, log.heals = None, False
+
+    def flush(self) -> list[tuple[PartitionLog, StorageError]]:
+        """Write everything that was queued. Logs whose write failed are as they were before, and are returned."""
+        if not self._touched:
+            return []
+        touched, self._touched = self._touched, []
+        failures: list[tuple[PartitionLog, StorageError]] = []
+        for log in touched:
+            log.touched = False
+            segments, active = len(log.segments), log.active
+            size, next_offset = active.size, active.next_offset
+            try:
+                for queued in log.queue:
+                    self._write(log, queued)
+            except OSError as error:
+                failures.append((log, self._take_back(log, segments, size, next_offset, error)))
+                continue
+            log.on_queue_written()
+            config = log.config
+            unsynced = log.written_end_offset - log.durable_end_offset
+            if config.flush_before_ack or unsynced >= config.flush_messages:
+                self.request_sync(log)
+            elif config.flush_ms < FOREVER_MS and log not in self._flush_due:
+                self._flush_due[log] = self._clock.monotonic() + config.flush_ms / 1000
+                self._housekeeping.set()
+        return failures
+
+    def _write(self, log: PartitionLog, queued: Queued) -> None:
+        if queued.new_segment is not None:
+            self._roll(log, queued.base_offset, encode_producer_snapshot(queued.new_segment))
+        active = log.active
+        assert active.file is not None and active.index is not None
+        self._appended_bytes += active.file.append(queued.views)
+        self._appended_batches += len(queued.batches)
+        log.on_written(queued)
+        if active.index.unwritten >= INDEX_ENTRIES_BUFFERED:
+            append_indexes(self._disk, log.path, active)
+
+    def _roll(self, log: PartitionLog, base_offset: Offset, snapshot: bytes) -> None:
+        old = log.active
+        segment = new_segment(self._disk, log.path, base_offset, self._clock.wall_ms())
+        log.on_rolled(segment)
+        append_indexes(self._disk, log.path, old)
+        log.snapshots.append((base_offset, snapshot))
+        log.new_files = True
+        self.request_sync(log, whole=False)
+        self._close_old(log)
+
+    def _take_back(self, log: PartitionLog, segments: int, size: int, next_offset: Offset, error: OSError) -> StorageError:
+        """A write failed: put the log back to what it was before this turn."""
+        self._failed_writes += 1
+        failure = self._storage_error(f"cannot write to {log.path}", error)
+        if not failure.out_of_space:
+            log.forget_queue()
+            self._fail_directory(log.directory, failure)
+            return failure
+        try:
+            log.queue.clear()
+            for segment in log.segments[segments:]:
+                remove_segment(self._disk, log.path, segment.base_offset)
+            del log.segments[segments:]
+            self._cut(log, size, next_offset)
+        except (OSError, BadBatch) as second:
+            log.forget_queue()
+            self._fail_directory(log.directory, StorageError(f"{log.path} cannot be put back after {failure}: {second}"))
+            return failure
+        log.failed, log.heals = str(failure), True
+        logger.error("no space partition=%s reason=%s", log.topic_partition, failure)
+        return failure
+
+    def _cut(self, log: PartitionLog, size: int, next_offset: Offset) -> None:
+        """Cut the active segment, and put the log's state right."""
+        open_segment(self._disk, log.path, log.active, log.config)
+        cut_segment(self._disk, log.path, log.active, size, next_offset)
+        log.on_truncated()
+        remove_snapshots(self._disk, log.path, log.segments)
+        reload_producers(self._disk, log)
+
+    def _storage_error(self, what: str, error: OSError) -> StorageError:
+        return StorageError(f"{what}: {error.strerror or error}", out_of_space=error.errno in _OUT_OF_SPACE)
+
+    def _fail_directory(self, path: Path, error: StorageError) -> None:
+        """Offline for good: every log in it refuses reads and writes."""
+        directory = self.directories[path]
+        if directory.failed is not None:
+            return
+        directory.failed = str(error)
+        directory.to_sync.clear()
+        for log in self.logs.values():
+            if log.directory == path:
+                log.failed, log.heals = str(error), False
+        logger.critical("log directory is offline directory=%s reason=%s", path, error)
+        self._on_directory_failed(path, error)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, log: PartitionLog, offset: Offset, *, max_bytes: int, limit_offset: Offset, min_one: bool) -> Read:
+        """Whole batches from the one that holds `offset` on, of one segment: below `limit_offset`, at most `max_bytes`.
+
+        `min_one`: the first batch comes whole even when it is larger. MqError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
+        """
+        if not log.log_start_offset <= offset <= log.written_end_offset:
+            log.check_readable(offset)
+        if log.failed is not None and not log.heals:
+            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, log.failed)
+        try:
+            found = lookup.find_range(log, offset, max_bytes, limit_offset, min_one, self._open)
+        except BadBatch as bad:
+            raise self._unreadable(log, f"{log.path} {bad}") from bad
+        except OSError as error:
+            raise self._unreadable(log, f"cannot read {log.path}: {error}") from error
+        if found is None:
+            return Read([], offset, offset, 0)
+        segment, start, end, next_offset = found
+        assert segment.file is not None
+        return Read([FileRange(segment.file, start, end - start)], offset, next_offset, end - start)
+
+    def _open(self, log: PartitionLog, segment: Segment) -> None:
+        """Have an older segment at hand, and let go of others."""
+        if segment.index is None or segment.file is None:
+            self._close_old(log)
+            open_segment(self._disk, log.path, segment, log.config)
+
+    def _close_old(self, log: PartitionLog) -> None:
+        """Keep few older segments open; what a fetch is sending stays open for as long as it is sent."""
+        old = [one for one in log.segments[:-1] if one.index is not None or one.file is not None]
+        for segment in old[: max(0, len(old) - SEGMENTS_OPEN_MAX + 1)]:
+            if segment.next_offset <= log.durable_end_offset:
+                segment.file = segment.index = segment.time_index = None
+
+    def _unreadable(self, log: PartitionLog, reason: str) -> MqError:
+        """Bytes that were there cannot be read: the log is fenced, and so never acknowledges on top of a hole."""
+        log.failed, log.heals = reason, False
+        self._fence(log.topic_partition, reason)
+        return MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+
+    def offset_for_timestamp(self, log: PartitionLog, timestamp_ms: int, limit_offset: Offset) -> lookup.FoundRecord | None:
+        """(offset, timestamp, leader epoch) of the first record of that time or later, below `limit_offset`."""
+        return lookup.offset_for_timestamp(log, timestamp_ms, limit_offset, self._open)
+
+    def record_with_max_timestamp(self, log: PartitionLog, limit_offset: Offset) -> lookup.FoundRecord | None:
+        """(offset, timestamp, leader epoch) of the first record with the largest timestamp, below `limit_offset`."""
+        return lookup.record_with_max_timestamp(log, limit_offset, self._open)
+
+    # -- shortening ------------------------------------------------------------------------------------------------
+
+    def delete_records(self, log: PartitionLog, offset: Offset) -> Offset:
+        """Let the log begin at `offset` (not beyond the written end, or OFFSET_OUT_OF_RANGE); returns the log start."""
+        if offset > log.written_end_offset or offset < 0:
+            raise MqError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{log.topic_partition} has no offset {offset}: it ends at {log.written_end_offset}")
+        if offset > log.log_start_offset:
+            log.advance_log_start(offset)
+            self._log_starts_moved = True
+            self._housekeeping.set()
+        return log.log_start_offset
+
+    def truncate_to(self, log: PartitionLog, offset: Offset) -> None:
+        """Remove the batch that holds `offset` and all behind it. Below the checkpointed high watermark it is said loudly."""
+        assert not log.queue, log
+        if offset >= log.log_end_offset:
+            return
+        if offset < log.high_watermark:
+            logger.error(
+                "truncating below the high watermark: acknowledged records are removed partition=%s offset=%d high_watermark=%d",
+                log.topic_partition, offset, log.high_watermark,
+            )  # fmt: skip
+        try:
+            keep = log.segment_index(offset)
+            for segment in log.segments[keep + 1 :]:
+                remove_segment(self._disk, log.path, segment.base_offset)
+            del log.segments[keep + 1 :]
+            segment = log.active
+            open_segment(self._disk, log.path, segment, log.config)
+            position = segment.seek(offset)
+            if position is None:
+                self._cut(log, segment.size, segment.next_offset)
+            elif position == 0:
+                self._cut(log, 0, segment.base_offset)
+            else:
+                self._cut(log, position, segment.base_offset_at(position))
+        except OSError as error:
+            failure = self._storage_error(f"cannot truncate {log.path}", error)
+            self._fail_directory(log.directory, failure)
+            raise failure from error
+
+    # -- durability ------------------------------------------------------------------------------------------------
+
+    def request_sync(self, log: PartitionLog, *, whole: bool = True) -> None:
+        """Have a worker thread make durable what is written now; `on_durable` tells when that moved `durable_end_offset`."""
+        to_sync = self.directories[log.directory].to_sync
+        to_sync[log] = to_sync.get(log, False) or whole
+        self._syncing.set()
+
+    def checkpoint_high_watermark(self, partition: TopicPartition, high_watermark: Offset) -> None:
+        """Note the high watermark of a partition; written within seconds, and at the latest by `close`."""
+        log = self.logs.get(partition)
+        if log is not None:
+            log.high_watermark = min(high_watermark, log.written_end_offset)
+
+    def recovered_high_watermark(self, partition: TopicPartition) -> Offset:
+        """The last checkpointed high watermark, within the log; 0 for a log that is not there."""
+        log = self.logs.get(partition)
+        return log.high_watermark if log is not None else 0
+
+    async def run(self) -> None:
+        """Sync, retain, roll by time, checkpoint, remove; until cancelled. `close` comes after it."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._run_syncs)
+            nursery.start_soon(self._run_housekeeping)
+            nursery.start_soon(self._run_high_watermarks)
+
+    async def _run_syncs(self) -> None:
+        limiters = {path: trio.CapacityLimiter(SYNC_THREADS) for path in self.directories}
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._syncing.wait()
+                self._syncing = trio.Event()
+                for path, directory in self.directories.items():
+                    if directory.to_sync and not directory.syncing:
+                        directory.syncing = True
+                        nursery.start_soon(self._sync_directory, directory, limiters[path])
+
+    async def _sync_directory(self, directory: LogDirectory, limiter: trio.CapacityLimiter) -> None:
+        """Cycles of group commit, until nothing waits."""
+        try:
+            while directory.to_sync and directory.failed is None:
+                to_sync, directory.to_sync = directory.to_sync, {}
+                async with trio.open_nursery() as nursery:
+                    for log, whole in to_sync.items():
+                        plan = plan_sync(self._disk, log, whole=whole)
+                        nursery.start_soon(self._sync, plan, limiter)
+        finally:
+            directory.syncing = False
+
+    async def _sync(self, plan: SyncPlan, limiter: trio.CapacityLimiter) -> None:
+        try:
+            await trio.to_thread.run_sync(plan.run, self._disk, limiter=limiter)
+        except OSError as error:
+            self._fail_directory(plan.log.directory, self._storage_error(f"cannot sync {plan.log.path}", error))
+            return
+        self._after_sync(plan)
+
+    def _after_sync(self, plan: SyncPlan) -> None:
+        log = plan.log
+        self._syncs += 1
+        if plan.cuts != log.cuts:
+            remove_snapshots(self._disk, log.path, log.segments)
+        elif log.on_synced(plan.end_offset):
+            self._on_durable(log)
+
+    # -- housekeeping ----------------------------------------------------------------------------------------------
+
+    async def _run_high_watermarks(self) -> None:
+        while True:
+            await trio.sleep(HIGH_WATERMARK_SECONDS)
+            await self._store(HIGH_WATERMARK_CHECKPOINT)
+
+    async def _run_housekeeping(self) -> None:
+        checkpoint_at = self._clock.monotonic() + CHECKPOINT_SECONDS
+        retention_at = self._clock.monotonic() + RETENTION_SECONDS
+        while True:
+            self._housekeeping = trio.Event()
+            now = self._clock.monotonic()
+            for log in [log for log, due in self._flush_due.items() if due <= now]:
+                del self._flush_due[log]
+                self.request_sync(log)
+            if retention_at <= now:
+                retention_at = now + RETENTION_SECONDS
+                await self.retain()
+            if self._log_starts_moved:
+                self._log_starts_moved = False
+                await self._store(LOG_START_CHECKPOINT)
+                await self.retain()
+            if checkpoint_at <= now:
+                checkpoint_at = now + CHECKPOINT_SECONDS
+                await self._store(LOG_START_CHECKPOINT)
+                await self._store(RECOVERY_POINT_CHECKPOINT)
+            for due, path in [removal for removal in self._removals if removal[0] <= now]:
+                self._removals.remove((due, path))
+                await self._remove(path)
+            wake_at = min([checkpoint_at, retention_at, *self._flush_due.values(), *(due for due, _ in self._removals)])
+            with trio.move_on_after(max(0.0, wake_at - self._clock.monotonic())):
+                await self._housekeeping.wait()
+
+    async def retain(self) -> None:
+        """Remove what retention and log starts allow, roll what is old enough, forget producers that went away."""
+        now_ms = self._clock.wall_ms()
+        for log in [log for log in self.logs.values() if log.opened and log.failed is None and not log.queue]:
+            log.producers.expire(now_ms - PRODUCER_EXPIRY_MS)
+            try:
+                count, reason = plan_retention(log, now_ms)
+                if count == len(log.segments) or rolls_by_time(log, now_ms):
+                    self._roll(log, log.log_end_offset, encode_producer_snapshot(log.producers.entries()))
+                if count:
+                    self._retire(log, count, reason)
+            except OSError as error:
+                failure = self._storage_error(f"cannot clean {log.path}", error)
+                if not failure.out_of_space:
+                    self._fail_directory(log.directory, failure)
+            await trio.lowlevel.checkpoint()
+
+    def _retire(self, log: PartitionLog, count: int, reason: str) -> None:
+        """Take the oldest segments out of the log; their files go after `file.delete.delay.ms`."""
+        retired = log.segments[:count]
+        end = retired[-1].next_offset
+        logger.info("removing segments partition=%s count=%d up_to=%d reason=%s", log.topic_partition, count, end, reason)
+        log.on_retired(count)
+        self._log_starts_moved = True
+        for segment in retired:
+            for path in retire_segment(self._disk, log.path, segment):
+                self._remove_later(path, log.config.file_delete_delay_ms)
+
+    async def _remove(self, path: Path) -> None:
+        """A retired file or a deleted partition's directory, at last. In a thread: unlinking large files takes its time."""
+        remove = self._disk.remove_tree if is_deleted_directory(path.name) else self._disk.remove
+        try:
+            await trio.to_thread.run_sync(remove, path)
+        except OSError as error:
+            logger.warning("cannot remove path=%s reason=%s", path, error)
+
+    async def _store(self, name: str) -> None:
+        """Write one kind of checkpoint in every directory that is online."""
+        for directory in self.directories.values():
+            if directory.failed is None:
+                offsets = checkpointed(name, self.logs.values(), directory.path)
+                try:
+                    await trio.to_thread.run_sync(store_offsets, self._disk, directory.path / name, offsets)
+                except OSError as error:
+                    failure = self._storage_error(f"cannot write {directory.path / name}", error)
+                    if not failure.out_of_space:
+                        self._fail_directory(directory.path, failure)
+
+    # -- stopping --------------------------------------------------------------------------------------------------
+
+    async def close(self, *, broker_epoch: int = -1) -> None:
+        """Orderly stop, after `run` was cancelled: sync, snapshots, checkpoints, and the marker that says that all this was done.
+
+        `broker_epoch` goes into the marker. A directory where something fails gets no marker: the next start recovers it.
+        """
+        for log, error in self.flush():
+            logger.error("records lost at shutdown partition=%s reason=%s", log.topic_partition, error)
+        for directory in self.directories.values():
+            logs = [log for log in self.logs.values() if log.directory == directory.path and (log.failed is None or log.heals)]
+            try:
+                if directory.failed is None:
+                    await trio.to_thread.run_sync(close_directory, self._disk, directory, logs, broker_epoch)
+            except OSError as error:
+                self._fail_directory(directory.path, self._storage_error(f"cannot close {directory.path}", error))
+            if directory.lock is not None:
+                directory.lock.close()
+        for log in self.logs.values():
+            log.failed, log.heals = "the node is shutting down", False
+            for segment in log.segments:
+                segment.file = None
+
+    def statistics(self) -> LogStatistics:
+        offline = sum(directory.failed is not None for directory in self.directories.values())
+        return LogStatistics(
+            logs=len(self.logs),
+            segments=sum(len(log.segments) for log in self.logs.values()),
+            size_bytes=sum(log.size_bytes for log in self.logs.values()),
+            appended_batches=self._appended_batches,
+            appended_bytes=self._appended_bytes,
+            failed_writes=self._failed_writes,
+            syncs=self._syncs,
+            fenced=len(self.fenced),
+            directories_online=len(self.directories) - offline,
+            directories_offline=offline,
+        )
