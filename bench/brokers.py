@@ -1,0 +1,232 @@
+"""The brokers under test: starting them, what they cost the machine, and whether they answer yet.
+
+A broker that this process started is known by its process ids, and its CPU time and memory are read from /proc. One that was
+given as host:port is only measured so if a pid was given with it, and its start cannot be measured.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from bench.generators import BenchError
+from mqd.protocol.apis import by_key
+from mqd.protocol.batch import build_batch
+from mqd.protocol.schema import Api, decode_response_header, encode_request_header
+
+ROOT = Path(__file__).resolve().parent.parent
+START_SECONDS_MAX = 60
+STOP_SECONDS_MAX = 30
+DROP_SECONDS_MAX = 10
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Broker:
+    """One broker. `launch` starts it on data that `prepare` has made, and returns its pid; None for one that runs already."""
+
+    name: str
+    address: tuple[str, int]
+    pid: int | None = None
+    launch: Callable[[], subprocess.Popen[bytes]] | None = None
+    find_pid: Callable[[], int] | None = None
+    halt: Callable[[], None] | None = None
+    fixed_topic: str | None = None
+    process: subprocess.Popen[bytes] | None = None
+    topics_made: int = 0
+    _admin: AdminClient | None = field(default=None, repr=False)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.address[0]}:{self.address[1]}"
+
+    # -- life
+
+    def start(self) -> tuple[float, float]:
+        """Start it; returns the seconds until it answers ApiVersions, as (until ready, monotonic time of the start)."""
+        assert self.launch is not None
+        begun = time.monotonic()
+        self.process = self.launch()
+        ready = wait_until(lambda: answers_api_versions(self.address), f"{self.name} to answer", self.process)
+        self.pid = self.find_pid() if self.find_pid is not None else self.process.pid
+        return ready - begun, begun
+
+    def stop(self) -> None:
+        """Stop what `start` started, politely, and wait for it."""
+        self._admin = None
+        if self.halt is not None and self.pid is not None:
+            self.halt()
+        if self.process is not None:
+            if self.halt is None:
+                with suppress(ProcessLookupError):
+                    self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            self.process = None
+            self.pid = None
+
+    # -- cost
+
+    def cpu_seconds(self) -> float | None:
+        """User and system time of the process so far."""
+        if self.pid is None:
+            return None
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+    def resident_mb(self) -> float | None:
+        """Resident memory, in MB of 1e6 bytes."""
+        if self.pid is None:
+            return None
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    # -- topics
+
+    def _administrator(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        return self._admin
+
+    def make_topic(self, label: str) -> str:
+        """A new topic with one partition that has a leader."""
+        if self.fixed_topic is not None:
+            return self.fixed_topic
+        self.topics_made += 1
+        name = f"bench-{os.getpid()}-{self.topics_made}-{label}"
+        admin = self._administrator()
+        wanted = NewTopic(name, num_partitions=1, replication_factor=1)
+        try:
+            admin.create_topics([wanted])[name].result(START_SECONDS_MAX)
+        except (KafkaException, TimeoutError) as error:
+            raise BenchError(f"{self.name} does not create a topic: {error!r}") from None
+        wait_until(lambda: _has_leader(admin, name), f"a leader of {name}", self.process)
+        return name
+
+    def drop_topic(self, name: str) -> None:
+        if name != self.fixed_topic:
+            with suppress(KafkaException, TimeoutError):  # if it is gone, the next question says so
+                self._administrator().delete_topics([name])[name].result(DROP_SECONDS_MAX)
+
+
+def _has_leader(admin: AdminClient, topic: str) -> bool:
+    try:
+        metadata = admin.list_topics(topic, timeout=5).topics.get(topic)
+    except KafkaException:
+        return False
+    return metadata is not None and metadata.error is None and bool(metadata.partitions) and metadata.partitions[0].leader >= 0
+
+
+def wait_until(condition: Callable[[], bool], what: str, process: subprocess.Popen[bytes] | None = None) -> float:
+    """Ask every 5 ms; returns the monotonic time when it came true."""
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while not condition():
+        if time.monotonic() > deadline:
+            raise BenchError(f"waited {START_SECONDS_MAX} s for {what}")
+        if process is not None and process.poll() not in (None, 0):
+            raise BenchError(f"the process ended with code {process.returncode} while waiting for {what}")
+        time.sleep(0.005)
+    return time.monotonic()
+
+
+# -- asking by hand: admin clients have time-outs and back-offs of their own, which must not be measured
+
+
+def _ask(address: tuple[str, int], key: int, version: int, body: dict[str, object]) -> object:
+    api = by_key(key)
+    assert isinstance(api, Api)
+    frame = encode_request_header(api, version, 1, "bench") + api.encode_request(version, body)
+    with socket.create_connection(address, timeout=5) as connection:
+        connection.sendall(len(frame).to_bytes(4, "big") + frame)
+        with connection.makefile("rb") as stream:
+            size = stream.read(4)
+            answer = stream.read(int.from_bytes(size, "big")) if len(size) == 4 else b""
+    if not answer:
+        raise ConnectionError("closed")
+    return api.decode_response(version, answer, decode_response_header(api, version, answer)[1])
+
+
+def answers_api_versions(address: tuple[str, int]) -> bool:
+    """Whether the broker answers at all."""
+    try:
+        return _ask(address, 18, 0, {}).error_code == 0  # type: ignore[attr-defined, no-any-return]
+    except OSError:
+        return False
+
+
+def acknowledges(address: tuple[str, int], topic: str) -> bool:
+    """Whether one record is appended and acknowledged with acks=1."""
+    partition = {"index": 0, "records": build_batch([(None, b"first")], timestamp=int(time.time() * 1000))}
+    try:
+        answer = _ask(address, 0, 9, {"acks": 1, "timeout_ms": 5000, "topic_data": [{"name": topic, "partition_data": [partition]}]})
+    except OSError:
+        return False
+    return answer.responses[0].partition_responses[0].error_code == 0  # type: ignore[attr-defined, no-any-return]
+
+
+# -- the two that can be started
+
+
+def mqd(directory: Path) -> Broker:
+    """A single mqd node on free loopback ports, data under `directory`."""
+    port, peer_port = free_port(), free_port()
+    directory.mkdir(parents=True, exist_ok=True)
+    peers = directory / "peers.toml"
+    peers.write_text(f'cluster_id = "bench"\n\n[[node]]\nid = 1\nhost = "127.0.0.1"\nport = {port}\npeer_port = {peer_port}\n')
+    command = [sys.executable, "-m", "mqd", "start", "--peers", str(peers), "--node", "1", "--data", str(directory / "data")]
+    log = directory / "log"
+
+    def launch() -> subprocess.Popen[bytes]:
+        with log.open("ab") as stream:
+            return subprocess.Popen(command, cwd=ROOT, stdout=stream, stderr=stream)
+
+    return Broker("mqd", ("127.0.0.1", port), launch=launch)
+
+
+def kafka(directory: Path) -> Broker:
+    """A single Apache Kafka node from scripts/kafka.sh, data under `directory`."""
+    port = free_port()
+    script = str(ROOT / "scripts" / "kafka.sh")
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / "script.log"
+
+    def launch() -> subprocess.Popen[bytes]:
+        with log.open("ab") as stream:
+            return subprocess.Popen(["bash", script, "start", "1", str(port), str(directory)], stdout=stream, stderr=stream)
+
+    def find_pid() -> int:
+        return int((directory / "1" / "pid").read_text())
+
+    def halt() -> None:
+        subprocess.run(["bash", script, "stop", str(directory)], capture_output=True, check=False, timeout=STOP_SECONDS_MAX * 2)
+
+    fetched = subprocess.run(["bash", script, "fetch"], capture_output=True, text=True)
+    if fetched.returncode:
+        raise BenchError(f"Apache Kafka cannot be fetched: {fetched.stderr.strip()}")
+    return Broker("kafka", ("127.0.0.1", port), launch=launch, find_pid=find_pid, halt=halt)
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago, as is the one above it (Kafka's controller)."""
+    for _ in range(100):
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            with suppress(OSError, OverflowError):
+                second.bind(("127.0.0.1", port + 1))
+                return port
+    raise BenchError("no two neighbouring ports are free on 127.0.0.1")

@@ -1,0 +1,188 @@
+"""How fast is it, on this machine, beside the machine's own floor and beside another broker?
+
+    python bench/produce_fetch.py [--only NAME]... [--quick]         against an mqd that it starts itself
+                                  [--broker HOST:PORT [--broker-pid PID]]
+                                  [--peer HOST:PORT [--peer-pid PID] [--peer-topic T] | --peer-kafka]
+                                  [--rounds N] [--json FILE] [--data DIR] [--list]
+
+Every question goes to both brokers in turn, A B then B A, and the medians are compared; a ratio is ours divided by the
+peer's. Hold on to ratios: absolute figures are the machine's. The generators share the processors with the broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from bench import brokers, floors  # noqa: E402
+from bench.brokers import Broker  # noqa: E402
+from bench.generators import BenchError, binary  # noqa: E402
+from bench.questions import FLOORS, QUESTIONS, Figure, Run  # noqa: E402
+
+QUICK_PART = 0.05
+
+
+def main() -> int:
+    options = parse()
+    if options.list:
+        for name, ask in QUESTIONS.items():
+            print(f"{name:24} {ask.__doc__}")
+        return 0
+    run = Run(part=QUICK_PART if options.quick else 1.0)
+    rounds = options.rounds or (1 if options.quick else 3)
+    directory = Path(tempfile.mkdtemp(prefix="mqd-bench-", dir=options.data))
+    tested: list[Broker] = []
+    try:
+        for name in ("load", "drain"):
+            binary(name)
+        tested = choose(options, directory)
+        for broker in tested:
+            if broker.launch is not None:
+                broker.start()
+                run.idle_mb[broker.name] = broker.resident_mb() or 0.0
+        machine = floors.machine(directory)
+        print(describe(machine, tested, rounds, run))
+        rows = measure(options.only or list(QUESTIONS), tested, run, rounds, directory)
+    except BenchError as error:
+        print(f"produce_fetch: {error}", file=sys.stderr)
+        return 1
+    finally:
+        for broker in tested:
+            broker.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+    if options.json:
+        Path(options.json).write_text(json.dumps({"machine": machine, "rounds": rounds, "quick": options.quick, "rows": rows}, indent=1))
+    return 1 if any("failed" in row for row in rows) else 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--broker", metavar="HOST:PORT", type=address, help="an mqd that runs already; without it one is started")
+    parser.add_argument("--broker-pid", type=int, metavar="PID", help="its process, for CPU time and memory")
+    parser.add_argument("--broker-topic", metavar="TOPIC", help="use this topic of one partition instead of creating topics")
+    peers = parser.add_mutually_exclusive_group()
+    peers.add_argument("--peer", metavar="HOST:PORT", type=address, help="another broker to ask the same")
+    peers.add_argument("--peer-kafka", action="store_true", help="start Apache Kafka through scripts/kafka.sh and ask it the same")
+    parser.add_argument("--peer-pid", type=int, metavar="PID")
+    parser.add_argument("--peer-topic", metavar="TOPIC")
+    parser.add_argument("--only", action="append", choices=list(QUESTIONS), metavar="NAME", help="ask only this; may be repeated")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_PART:.0%} of the load, one round: does it work at all?")
+    parser.add_argument("--rounds", type=int, metavar="N", help="askings of each question (3; 1 with --quick)")
+    parser.add_argument("--json", metavar="FILE", help="write everything there, too")
+    parser.add_argument("--data", metavar="DIR", help="where data directories are made (the system's temporary directory)")
+    parser.add_argument("--list", action="store_true", help="print the questions")
+    return parser.parse_args()
+
+
+def address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host, int(port)
+
+
+def choose(options: argparse.Namespace, directory: Path) -> list[Broker]:
+    """Ours first, then the peer."""
+    if options.broker:
+        chosen = [Broker("broker", options.broker, pid=options.broker_pid, fixed_topic=options.broker_topic)]
+    else:
+        chosen = [brokers.mqd(directory / "mqd")]
+    if options.peer:
+        chosen.append(Broker("peer", options.peer, pid=options.peer_pid, fixed_topic=options.peer_topic))
+    elif options.peer_kafka:
+        chosen.append(brokers.kafka(directory / "kafka"))
+    return chosen
+
+
+def measure(names: list[str], tested: list[Broker], run: Run, rounds: int, directory: Path) -> list[dict[str, Any]]:
+    """Ask everything, and print each answer as it comes."""
+    print(f"{'question':24}{'figure':22}{'unit':>7}", *(f"{broker.name:>12}" for broker in tested), end="")
+    print(f"{'ratio':>8}  {'goal':8}{'floor of the machine':>40}\n" if len(tested) > 1 else f"{'floor of the machine':>40}\n")
+    rows: list[dict[str, Any]] = []
+    known_floors: dict[str, float] = {}
+    for name in names:
+        answers: dict[str, list[list[Figure]]] = {broker.name: [] for broker in tested}
+        failed: dict[str, str] = {}
+        for turn in range(rounds):
+            for broker in tested if turn % 2 == 0 else tested[::-1]:
+                try:
+                    answers[broker.name].append(QUESTIONS[name](broker, run))
+                except BenchError as error:
+                    failed[broker.name] = str(error)
+        for broker_name, reason in failed.items():
+            print(f"{name:24}{broker_name} failed: {reason}")
+            rows.append({"question": name, "broker": broker_name, "failed": reason})
+        for row in compare(name, [answers[broker.name] for broker in tested]):
+            floor = row["floor"]
+            if floor is not None and floor not in known_floors:
+                known_floors[floor] = FLOORS[floor](run, directory)
+            row["floor_value"] = known_floors.get(floor) if floor is not None else None
+            rows.append(row)
+            print(render(row), flush=True)
+    return rows
+
+
+def compare(name: str, answers: list[list[list[Figure]]]) -> list[dict[str, Any]]:
+    """Medians over the rounds of each broker's answers, figure by figure."""
+    shapes = [asked[0] for asked in answers if asked]
+    if not shapes:
+        return []
+    rows = []
+    for shape in max(shapes, key=len):
+        values = []
+        for asked in answers:
+            seen = [figure.value for figures in asked for figure in figures if figure.name == shape.name]
+            values.append(statistics.median(seen) if seen else None)
+        ratio = values[0] / values[1] if len(values) > 1 and values[0] is not None and values[1] else None
+        met = None if ratio is None else ratio >= shape.goal if shape.more_is_better else ratio <= shape.goal
+        rows.append(
+            {
+                "question": name,
+                "figure": shape.name,
+                "unit": shape.unit,
+                "values": values,
+                "ratio": ratio,
+                "goal": shape.goal,
+                "more_is_better": shape.more_is_better,
+                "met": met,
+                "floor": shape.floor,
+            }
+        )
+    return rows
+
+
+def render(row: dict[str, Any]) -> str:
+    text = f"{row['question']:24}{row['figure']:22}{row['unit']:>7} " + " ".join(f"{number(value):>12}" for value in row["values"])
+    if len(row["values"]) > 1:
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        verdict = "" if row["met"] is None else "ok" if row["met"] else f"{'>=' if row['more_is_better'] else '<='} {row['goal']:.1f}!"
+        text += f"{ratio:>8}  {verdict:8}"
+    if row["floor_value"] is not None:
+        text += f"{row['floor'] + ' ' + number(row['floor_value']):>40}"
+    return text
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def describe(machine: dict[str, str], tested: list[Broker], rounds: int, run: Run) -> str:
+    lines = [f"{key}: {value}" for key, value in machine.items()]
+    lines.append("brokers: " + ", ".join(f"{broker.name} at {broker.bootstrap}" for broker in tested))
+    lines.append(f"rounds: {rounds}, load: {run.part:.0%}, medians\n")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
