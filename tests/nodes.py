@@ -1,0 +1,110 @@
+"""A whole node inside a test: the shipping `daemon.main` on loopback, stopped cleanly or killed as a crash would."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from mqd import daemon
+from mqd.client.peer import PeerConnection, open_peer
+from mqd.config import NodeConfig, StartOptions
+from mqd.io.net import OsNetwork
+from mqd.peers import Peers, parse_peers
+from mqd.protocol import apis
+from mqd.protocol.batch import build_batch
+
+READY_SECONDS = 20.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nothing listens on, all different."""
+    with ExitStack() as stack:
+        socks = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in socks:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in socks]
+
+
+def one_node_peers() -> Peers:
+    port, peer_port = free_ports(2)
+    text = f'cluster_id = "test-cluster"\n[[node]]\nid = 1\nhost = "127.0.0.1"\nport = {port}\npeer_port = {peer_port}\n'
+    return parse_peers(text, Path("peers.toml"))
+
+
+class RunningNode:
+    """One node that serves."""
+
+    def __init__(self, peers: Peers, scope: trio.CancelScope) -> None:
+        self.peers = peers
+        self.port = peers.nodes[1].port
+        self.peer_port = peers.nodes[1].peer_port
+        self._scope = scope
+
+    def stop(self) -> None:
+        self._scope.cancel()
+
+
+@asynccontextmanager
+async def node(directory: Path, *, peers: Peers | None = None, options: Mapping[str, str] | None = None) -> AsyncIterator[RunningNode]:
+    """A node on `directory` for the length of the block."""
+    peers = peers if peers is not None else one_node_peers()
+    config = NodeConfig.load(None, {}, dict(options or {}))
+    ready = trio.Event()
+    start = StartOptions(peers, 1, directory, config)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(daemon.main, start, daemon.Seams(announce=lambda _line: ready.set()))
+        with trio.fail_after(READY_SECONDS):
+            await ready.wait()
+        yield RunningNode(peers, nursery.cancel_scope)
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def connected(running: RunningNode, *, peer: bool = False) -> AsyncIterator[PeerConnection]:
+    async with open_peer(OsNetwork(), "127.0.0.1", running.peer_port if peer else running.port) as connection:
+        yield connection
+
+
+async def ask(connection: PeerConnection, name: str, version: int, body: Mapping[str, Any]) -> Any:
+    api = apis.by_name(name)
+    assert api is not None
+    return await connection.request(api, body, version, timeout_s=10)
+
+
+async def create_topic(connection: PeerConnection, name: str, partitions: int = 1, **configs: str) -> None:
+    topic = {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": 1,
+        "configs": [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()],
+    }
+    answer = await ask(connection, "create_topics", 7, {"topics": [topic], "timeout_ms": 10_000})
+    assert [one.error_code for one in answer.topics] == [0], answer
+
+
+def batch(*values: bytes, **options: Any) -> bytes:
+    return bytes(build_batch([(None, value) for value in values], timestamp=1_700_000_000_000, **options))
+
+
+async def produce(connection: PeerConnection, topic: str, records: bytes | None, partition: int = 0, acks: int = -1) -> Any:
+    """The one partition's row of the answer."""
+    body = {
+        "acks": acks,
+        "timeout_ms": 10_000,
+        "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": records}]}],
+    }
+    answer = await ask(connection, "produce", 9, body)
+    return answer.responses[0].partition_responses[0]
+
+
+async def fetch(connection: PeerConnection, topic: str, offset: int, partition: int = 0, **options: Any) -> Any:
+    """The one partition's row of the answer."""
+    wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": options.pop("partition_max_bytes", 1 << 20)}
+    body = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, **options, "topics": [{"topic": topic, "partitions": [wanted]}]}
+    answer = await ask(connection, "fetch", 12, body)
+    return answer.responses[0].partitions[0]

@@ -1,0 +1,190 @@
+"""The shipping daemon on loopback: a produce and a fetch end to end, order, parking, restarts, and the peer listener."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import pack
+from typing import Any
+
+import pytest
+import trio
+
+from mqd.client.peer import PeerConnection
+from mqd.config import StartError
+from mqd.errors import ErrorCode
+from mqd.protocol.batch import iterate_batches, iterate_records
+from tests.nodes import ask, batch, connected, create_topic, fetch, node, one_node_peers, produce
+
+
+def values(records: Any) -> list[bytes]:
+    view = memoryview(records or b"")
+    return [bytes(record.value or b"") for position, size, _ in iterate_batches(view) for record in iterate_records(view[position : position + size])]
+
+
+async def test_what_was_produced_is_fetched_also_after_a_restart(tmp_path: Path) -> None:
+    peers = one_node_peers()
+    async with node(tmp_path, peers=peers) as running, connected(running) as connection:
+        await create_topic(connection, "t")
+        row = await produce(connection, "t", batch(b"a", b"b"))
+        assert (row.error_code, row.base_offset) == (0, 0)
+        row = await produce(connection, "t", batch(b"c"))
+        assert (row.error_code, row.base_offset) == (0, 2)
+        found = await fetch(connection, "t", 0)
+        assert values(found.records) == [b"a", b"b", b"c"]
+        assert found.high_watermark == 3
+    async with node(tmp_path, peers=peers) as running, connected(running) as connection:
+        found = await fetch(connection, "t", 0)
+        assert values(found.records) == [b"a", b"b", b"c"]
+        row = await produce(connection, "t", batch(b"d"))
+        assert (row.error_code, row.base_offset) == (0, 3)
+
+
+async def test_a_deleted_topic_is_gone_with_its_records(tmp_path: Path) -> None:
+    peers = one_node_peers()
+    async with node(tmp_path, peers=peers) as running, connected(running) as connection:
+        await create_topic(connection, "t")
+        await produce(connection, "t", batch(b"old"))
+        answer = await ask(connection, "delete_topics", 5, {"topic_names": ["t"], "timeout_ms": 10_000})
+        assert answer.responses[0].error_code == 0
+        assert (await produce(connection, "t", batch(b"x"))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await create_topic(connection, "t")
+        assert values((await fetch(connection, "t", 0)).records) == []
+    async with node(tmp_path, peers=peers) as running, connected(running) as connection:
+        assert values((await fetch(connection, "t", 0)).records) == []
+
+
+async def test_a_parked_fetch_is_answered_by_a_produce(tmp_path: Path) -> None:
+    async with node(tmp_path) as running, connected(running) as consumer, connected(running) as producer:
+        await create_topic(producer, "t")
+        found: list[list[bytes]] = []
+
+        async def consume() -> None:
+            found.append(values((await fetch(consumer, "t", 0, max_wait_ms=30_000)).records))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consume)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            await produce(producer, "t", batch(b"late"))
+        assert found == [[b"late"]]
+
+
+async def test_a_parked_fetch_waits_for_min_bytes_and_no_longer_than_it_said(tmp_path: Path) -> None:
+    async with node(tmp_path) as running, connected(running) as consumer, connected(running) as producer:
+        await create_topic(producer, "t")
+        rows: list[Any] = []
+
+        async def consume() -> None:
+            rows.append(await fetch(consumer, "t", 0, max_wait_ms=30_000, min_bytes=250))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consume)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            await produce(producer, "t", batch(b"x" * 50))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert not rows
+            await produce(producer, "t", batch(b"y" * 150))
+        assert len(values(rows[0].records)) == 2
+        began = trio.current_time()
+        assert values((await fetch(consumer, "t", 2, max_wait_ms=50)).records) == []
+        assert 0.04 < trio.current_time() - began < 5
+
+
+async def test_a_request_behind_a_parked_fetch_wakes_it(tmp_path: Path) -> None:
+    async with node(tmp_path) as running, connected(running) as connection:
+        await create_topic(connection, "t")
+        order: list[str] = []
+
+        async def consume() -> None:
+            await fetch(connection, "t", 0, max_wait_ms=30_000)
+            order.append("fetch")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consume)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            await ask(connection, "metadata", 9, {"topics": None})
+            order.append("metadata")
+        assert order == ["fetch", "metadata"]
+
+
+async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
+    async with node(tmp_path) as running, connected(running) as connection:
+        await create_topic(connection, "t")
+        offsets: list[int] = []
+
+        async def one(number: int) -> None:
+            offsets.append((await produce(connection, "t", batch(b"%d" % number))).base_offset)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(300):
+                nursery.start_soon(one, number)
+        assert sorted(offsets) == list(range(300))
+
+
+async def test_a_topic_is_there_for_the_request_behind_its_creation(tmp_path: Path) -> None:
+    async with node(tmp_path) as running, connected(running) as connection:
+        row: list[Any] = []
+
+        async def use() -> None:
+            row.append(await produce(connection, "t", batch(b"x")))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(create_topic, connection, "t")
+            await trio.lowlevel.checkpoint()
+            nursery.start_soon(use)
+        assert row[0].error_code in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        assert (await produce(connection, "t", batch(b"x"))).error_code == 0
+
+
+async def test_flush_before_ack_is_acknowledged_after_its_sync(tmp_path: Path) -> None:
+    async with node(tmp_path) as running, connected(running) as connection:
+        await create_topic(connection, "t", flush_before_ack="true")
+        for acks in (1, -1):
+            assert (await produce(connection, "t", batch(b"x"), acks=acks)).error_code == 0
+        assert len(values((await fetch(connection, "t", 0)).records)) == 2
+
+
+async def test_private_apis_are_not_served_to_clients(tmp_path: Path) -> None:
+    async with node(tmp_path) as running:
+        for api_key in (62, 63, 67, 32_000, 32_001):
+            stream = await trio.open_tcp_stream("127.0.0.1", running.port)
+            async with stream:
+                request = pack(">hhih", api_key, 0, 1, -1) + b"\0" * 20
+                await stream.send_all(pack(">i", len(request)) + request)
+                assert await stream.receive_some(100) == b""
+
+
+async def test_a_stranger_is_not_heard_on_the_peer_listener(tmp_path: Path) -> None:
+    async with node(tmp_path) as running:
+        stream = await trio.open_tcp_stream("127.0.0.1", running.peer_port)
+        async with stream:
+            request = pack(">hhih", 32_001, 0, 1, -1) + b"\0" * 20
+            await stream.send_all(pack(">i", len(request)) + request)
+            assert await stream.receive_some(100) == b""
+
+
+async def test_a_data_directory_is_used_by_one_node_at_a_time(tmp_path: Path) -> None:
+    async with node(tmp_path):
+        with pytest.RaisesGroup(pytest.RaisesExc(StartError, match="another mqd process"), flatten_subgroups=True):
+            async with node(tmp_path):
+                raise AssertionError("started twice")
+
+
+async def test_a_port_in_use_is_told(tmp_path: Path) -> None:
+    peers = one_node_peers()
+    async with node(tmp_path / "one", peers=peers):
+        with pytest.RaisesGroup(pytest.RaisesExc(StartError, match="cannot listen on"), flatten_subgroups=True):
+            async with node(tmp_path / "two", peers=peers):
+                raise AssertionError("two on one port")
+
+
+async def metadata_errors(connection: PeerConnection, *names: str) -> list[int]:
+    answer = await ask(connection, "metadata", 9, {"topics": [{"name": name} for name in names], "allow_auto_topic_creation": False})
+    return [topic.error_code for topic in answer.topics]
+
+
+async def test_unknown_topics_are_told_apart_from_impossible_ones(tmp_path: Path) -> None:
+    async with node(tmp_path) as running, connected(running) as connection:
+        assert await metadata_errors(connection, "unknown", "a/b") == [
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ]
