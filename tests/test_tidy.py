@@ -1,0 +1,296 @@
+"""The house keeps itself: which folder may import which, what a core may touch, and a few habits, read from the source.
+
+The floors are those of docs/ARCHITECTURE.md. A rule that must change changes here and there in the same commit.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LINES_MAX = 700
+
+FLOORS: tuple[frozenset[str], ...] = (
+    frozenset(
+        {"__init__", "types", "errors", "limits", "config", "config_file", "options", "option_table", "option_listing", "peers", "logs"}
+    ),
+    frozenset({"protocol"}),
+    frozenset({"io"}),
+    frozenset({"log", "client"}),
+    frozenset({"replica", "raft"}),
+    frozenset({"coordinator", "controller"}),
+    frozenset({"server", "http"}),
+    frozenset({"daemon"}),
+    frozenset({"testing"}),
+    frozenset({"dev"}),
+    frozenset({"__main__"}),
+)
+"""Parts of `mqd`, lowest floor first. A part imports from floors below it; two of one floor do not know each other,
+except on the ground floor, where imports only must not go in a circle (Python sees to that)."""
+
+VOCABULARY = FLOORS[0]
+GUESTS = ("mqctl", "spark", "chaos", "bench")
+"""They use the project from outside: `mqd.client`, `mqd.protocol`, `mqd.testing` and the vocabulary, nothing of a broker."""
+GUESTS_MAY = VOCABULARY | {"client", "protocol", "testing"}
+GUESTS_READ_OFFLINE = {"mqctl": frozenset({"log", "io"})}
+"""`mqctl log dump|verify` reads a data directory while no broker does."""
+
+CORE_MUST_NOT = frozenset({"trio", "os", "time", "random", "socket", "threading", "asyncio", "select", "signal", "subprocess", "secrets"})
+SHELLS = frozenset({"service.py", "seams.py", "transport.py", "pinned.py"})
+SHELL_FOLDERS = frozenset({"io", "server", "http", "testing"})
+SHELL_FILES = frozenset({"daemon.py", "dev.py", "__main__.py", "logs.py"})
+CLIENT_FACES = frozenset({"peer.py", "metadata.py", "producer.py", "consumer.py", "admin.py", "sync.py", "cluster.py"})
+
+CORES_THAT_HOLD_FILES = ("mqd/log/", "mqd/raft/journal.py")
+"""They know `mqd.io.disk.File` as a thing to pass on: its calls are page-cache work, and a simulated disk has them too."""
+
+PYSYNCOBJ_FILES = frozenset({"mqd/raft/seams.py", "mqd/raft/pinned.py"})
+
+
+@cache
+def tracked() -> tuple[str, ...]:
+    """Files of the project: what git tracks or would track; in an archive without git, everything outside hidden folders."""
+    listing = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    if listing.returncode == 0:
+        return tuple(sorted(name for name in listing.stdout.splitlines() if (ROOT / name).is_file()))
+    files = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
+    return tuple(sorted(str(path) for path in files if not any(part.startswith(".") and part != ".ci" for part in path.parts)))
+
+
+def python_files(*folders: str) -> list[str]:
+    return [name for name in tracked() if name.endswith(".py") and name.split("/")[0] in folders]
+
+
+@cache
+def tree(name: str) -> ast.Module:
+    return ast.parse((ROOT / name).read_text(encoding="utf-8"), name)
+
+
+def imports(name: str) -> set[str]:
+    """Every module that a file imports, wherever in the file, as full dotted names; `from a import b` gives `a.b`."""
+    found: set[str] = set()
+    package = name.removesuffix(".py").split("/")[:-1]
+    for node in ast.walk(tree(name)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found.update(f"{module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def part_of(name: str) -> str:
+    """The part of `mqd` that a file belongs to: its folder, or its own name on the top level."""
+    return name.split("/")[1].removesuffix(".py")
+
+
+def parts_imported(name: str) -> set[str]:
+    known = frozenset().union(*FLOORS)
+    parts = {module.split(".")[1] for module in imports(name) if module.startswith("mqd.")}
+    return parts & known  # `from mqd import __version__` names no part
+
+
+def is_core(name: str) -> bool:
+    path = Path(name)
+    if path.parts[1] in SHELL_FOLDERS or path.name in SHELLS or (len(path.parts) == 2 and path.name in SHELL_FILES):
+        return False
+    return not (path.parts[1] == "client" and path.name in CLIENT_FACES)
+
+
+def test_every_part_has_a_floor() -> None:
+    known = frozenset().union(*FLOORS)
+    assert sorted({part_of(name) for name in python_files("mqd")} - known) == []
+
+
+def test_imports_only_go_down() -> None:
+    floor_of = {part: floor for floor, parts in enumerate(FLOORS) for part in parts}
+    wrong = [
+        f"{name} ({part_of(name)}) imports mqd.{part}"
+        for name in python_files("mqd")
+        for part in sorted(parts_imported(name))
+        if part != part_of(name)
+        and not (floor_of[part] < floor_of[part_of(name)] or (part in VOCABULARY and part_of(name) in VOCABULARY))
+    ]
+    assert wrong == []
+
+
+def test_guests_use_the_client_and_the_protocol_only() -> None:
+    wrong = [
+        f"{name} imports mqd.{part}"
+        for name in python_files(*GUESTS)
+        for part in sorted(parts_imported(name) - GUESTS_MAY - GUESTS_READ_OFFLINE.get(name.split("/")[0], frozenset()))
+    ]
+    assert wrong == []
+
+
+def test_cores_have_no_clock_no_dice_and_no_world() -> None:
+    wrong = []
+    for name in python_files("mqd"):
+        if not is_core(name):
+            continue
+        outside = {module.split(".")[0] for module in imports(name)} & CORE_MUST_NOT
+        inside = set() if name.startswith(CORES_THAT_HOLD_FILES) else {m for m in imports(name) if m.startswith("mqd.io.")}
+        service = {module for module in imports(name) if module.startswith("mqd.") and module.split(".")[2:3] == ["service"]}
+        wrong += [f"{name} imports {module}" for module in sorted(outside | inside | service)]
+    assert wrong == []
+
+
+def test_pysyncobjs_private_names_stay_in_one_place() -> None:
+    wrong = []
+    for name in python_files("mqd", *GUESTS):
+        if name in PYSYNCOBJ_FILES:
+            continue
+        wrong += [f"{name} imports {module}" for module in sorted(imports(name)) if module.split(".")[0] == "pysyncobj"]
+        wrong += [
+            f"{name}:{node.lineno} uses {node.attr}"
+            for node in ast.walk(tree(name))
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_SyncObj__")
+        ]
+    assert wrong == []
+
+
+def test_construct_stays_inside_the_protocol() -> None:
+    wrong = [
+        name
+        for name in python_files("mqd", *GUESTS)
+        if not name.startswith("mqd/protocol/") and any(module.split(".")[0] == "construct" for module in imports(name))
+    ]
+    assert wrong == []
+
+
+def test_no_file_is_long() -> None:
+    sizes = {name: (ROOT / name).read_text(encoding="utf-8").count("\n") for name in python_files("mqd", "tests", *GUESTS)}
+    assert {name: size for name, size in sizes.items() if size > LINES_MAX} == {}
+
+
+def test_every_file_says_what_it_is() -> None:
+    silent = [name for name in python_files("mqd", *GUESTS) if (ROOT / name).stat().st_size and not ast.get_docstring(tree(name))]
+    assert silent == []
+
+
+BANNED = {
+    "unfinished work (write it, or say in words why it is not here)": re.compile(r"\b(TODO|FIXME|XXX|HACK)\b"),
+    "a path of some machine": re.compile(r"(?<![\w.])/(work|root|tmp/r|Users)/|/home/(?!runner)\w"),
+}
+
+
+@pytest.mark.parametrize("what", BANNED)
+def test_nothing_is_left_lying_about(what: str) -> None:
+    wrong = []
+    for name in tracked():
+        if name == "tests/test_tidy.py" or not name.endswith((".py", ".md", ".toml", ".sh", "Makefile", "run", ".txt")):
+            continue
+        for number, line in enumerate((ROOT / name).read_text(encoding="utf-8").splitlines(), start=1):
+            if BANNED[what].search(line):
+                wrong.append(f"{name}:{number}: {line.strip()}")
+    assert wrong == []
+
+
+def test_no_stubs_and_nothing_swallowed_whole() -> None:
+    wrong = []
+    for name in python_files("mqd", *GUESTS):
+        for node in ast.walk(tree(name)):
+            if isinstance(node, ast.Raise) and node.exc is not None and "NotImplementedError" in ast.unparse(node.exc):
+                wrong.append(f"{name}:{node.lineno}: a stub")
+            if isinstance(node, ast.ExceptHandler) and all(isinstance(statement, ast.Pass) for statement in node.body):
+                caught = "BaseException" if node.type is None else ast.unparse(node.type)
+                wrong += [f"{name}:{node.lineno}: swallows everything"] if caught in ("Exception", "BaseException") else []
+    assert wrong == []
+
+
+def test_the_default_suite_does_not_sleep() -> None:
+    """A wait is for a condition, with a deadline, or in virtual time (`autojump_clock` or a `MockClock` in the same file)."""
+    wrong = []
+    for name in python_files("tests"):
+        if name.startswith("tests/conformance/"):
+            continue
+        source = (ROOT / name).read_text(encoding="utf-8")
+        virtual = "autojump" in source or "MockClock" in source
+        for node in ast.walk(tree(name)):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not isinstance(node.func.value, ast.Name):
+                continue
+            call = f"{node.func.value.id}.{node.func.attr}"
+            if call == "time.sleep" or (call == "trio.sleep" and not virtual and not _is_zero(node)):
+                wrong.append(f"{name}:{node.lineno}: {call}")
+    assert wrong == []
+
+
+def _is_zero(call: ast.Call) -> bool:
+    return len(call.args) == 1 and isinstance(call.args[0], ast.Constant) and call.args[0].value == 0
+
+
+def test_tests_stand_where_the_code_does() -> None:
+    """A folder of tests mirrors a folder of the project, but for the rings that have none."""
+    folders = {Path(name).parent.relative_to("tests") for name in python_files("tests")} - {Path(), Path("conformance"), Path("sim")}
+    assert [str(folder) for folder in sorted(folders) if not (ROOT / "mqd" / folder).is_dir() and not (ROOT / folder).is_dir()] == []
+
+
+def test_a_handler_has_the_name_of_its_declaration() -> None:
+    def handles(name: str) -> bool:
+        return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == "handle" for node in tree(name).body)
+
+    handlers = {Path(name).stem for name in python_files("mqd") if name.startswith("mqd/server/handlers/") and handles(name)}
+    apis = {Path(name).stem for name in python_files("mqd") if name.startswith("mqd/protocol/apis/")}
+    assert handlers, "no handlers were found: the rule looks at nothing"
+    assert sorted(handlers - apis) == []
+
+
+def test_every_part_of_the_broker_has_tests() -> None:
+    folders = {part_of(name) for name in python_files("mqd") if name.count("/") >= 2 and (ROOT / name).stat().st_size}
+    tested = {name.split("/")[1] for name in python_files("tests") if Path(name).name.startswith("test_")}
+    assert sorted(folders - tested - {"testing"}) == []
+
+
+def test_the_changelog_has_its_shape() -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "# Changelog"
+    headings = [line for line in lines if line.startswith("## ")]
+    assert headings, "no release"
+    for heading in headings:
+        assert re.fullmatch(r"## (Unreleased|\d+\.\d+\.\d+ \(\d{4}-\d\d-\d\d\))", heading), heading
+    assert headings.count("## Unreleased") <= 1
+    for line in lines[1:]:
+        assert not line or line.startswith(("## ", "### ", "- ", "  ")) or not line.startswith("#"), line
+        assert len(line) <= 140, line
+
+
+def test_constraints_pin_and_name_no_registry() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.+!-]+", pin)] == []
+    pinned = {re.sub(r"[-_.]+", "-", pin.split("==")[0]).lower() for pin in pins}
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    for extra in project["project"]["optional-dependencies"].values():
+        wanted += extra
+    for requirement in wanted:
+        name = re.match(r"[A-Za-z0-9_.-]+", requirement)
+        assert name is not None
+        assert re.sub(r"[-_.]+", "-", name[0]).lower() in pinned, requirement
+        assert ">=" in requirement or "==" in requirement, f"{requirement} has no lower bound"
+
+
+def test_an_option_that_is_implemented_is_read_somewhere() -> None:
+    from mqd.option_table import OPTIONS
+    from mqd.options import Status
+
+    source = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in python_files("mqd") if "/option" not in name)
+    synonyms = {synonym for option in OPTIONS.values() if option.status is Status.IMPLEMENTED for synonym, _ in option.synonyms}
+    unread = [
+        option.name
+        for option in OPTIONS.values()
+        if option.status is Status.IMPLEMENTED
+        and f'"{option.name}"' not in source
+        and not ("topic" in option.scopes and re.search(rf"\b{option.name.replace('.', '_')}\b", source))
+        and not (option.name in synonyms and "topic" not in option.scopes)
+    ]
+    assert unread == []
