@@ -109,7 +109,8 @@ class Broker:
         self.topics_made += 1
         name = f"bench-{os.getpid()}-{self.topics_made}-{label}"
         admin = self._administrator()
-        wanted = NewTopic(name, num_partitions=1, replication_factor=1)
+        # the disk is given back soon: a whole run writes more than a small machine has
+        wanted = NewTopic(name, num_partitions=1, replication_factor=1, config={"file.delete.delay.ms": "1000"})
         try:
             admin.create_topics([wanted])[name].result(START_SECONDS_MAX)
         except (KafkaException, TimeoutError) as error:

@@ -119,6 +119,15 @@ def start(broker: Broker, run: Run) -> list[Figure]:
     ]
 
 
+def warm_up(broker: Broker, run: Run) -> None:
+    """What a compiler at run time (Kafka's JVM) needs before it may be compared: every path, for some seconds. Measures nothing."""
+    with topic_on(broker, "warm-up") as topic:
+        generate("load", broker.address, topic, c=16, n=run.count(60_000))
+        generate("load", broker.address, topic, R=16, s=1024, d=5, n=run.count(30_000))
+        generate("load", broker.address, topic, R=1000, s=100, d=4, n=run.count(6_000))
+        generate("drain", broker.address, topic, n=run.count(4 << 30))
+
+
 # -- producing
 
 
