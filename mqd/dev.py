@@ -260,35 +260,34 @@ class _Supervisor:
 def guide(peers: Peers, data_directory: Path) -> str:
     """Lines to copy and paste once every node is ready: produce and consume with three clients."""
     servers = ",".join(f"{node.advertised_host}:{node.advertised_port}" for node in peers.nodes.values())
-    mqctl = f"{_command('mqctl')} --bootstrap {servers}"
-    python = shlex.quote(os.path.relpath(sys.executable)) if not _on_path(sys.executable) else Path(sys.executable).name
+    mqctl = _command("mqctl") + ("" if servers == f"{LOOPBACK}:{FIRST_PORT}" else f" -b {servers}")
+    python = _command(Path(sys.executable).name)
+    config = f'"bootstrap.servers": "{servers}"'
     return f"""
 mqd {__version__}: {len(peers.nodes)} node(s) ready on {servers}, data in {data_directory} (Ctrl-C stops)
 
   mqctl            {mqctl} topic create demo
                    echo hello | {mqctl} produce demo
-                   {mqctl} consume demo --offset beginning --exit
+                   {mqctl} consume demo --exit-at-end
 
   kcat             echo hello | kcat -b {servers} -t demo -P
                    kcat -b {servers} -t demo -C -o beginning -e
 
-  confluent-kafka  {python} -c 'from confluent_kafka import Producer; p = Producer({{"bootstrap.servers": "{servers}"}}); \\
-                     p.produce("demo", b"hello"); p.flush()'
-                   {python} -c 'from confluent_kafka import Consumer, TopicPartition as T; \\
-                     c = Consumer({{"bootstrap.servers": "{servers}", "group.id": "g"}}); c.assign([T("demo", 0, 0)]); \\
-                     print(c.poll(10).value()); c.close()'
+  confluent-kafka  {python} -c 'from confluent_kafka import Producer
+p = Producer({{{config}}}); p.produce("demo", b"hello"); p.flush()'
+                   {python} -c 'from confluent_kafka import Consumer, TopicPartition
+c = Consumer({{{config}, "group.id": "g", "enable.auto.commit": False}})
+c.assign([TopicPartition("demo", 0, 0)]); print(c.poll(10).value()); c.close()'
 """
 
 
 def _command(name: str) -> str:
     """The program beside this Python, as short as a shell here understands it."""
     beside = Path(sys.executable).with_name(name)
-    return name if _on_path(str(beside)) or not beside.exists() else shlex.quote(os.path.relpath(beside))
-
-
-def _on_path(program: str) -> bool:
-    found = shutil.which(Path(program).name)
-    return found is not None and os.path.samefile(found, program) if os.path.exists(program) else False
+    found = shutil.which(name)
+    if not beside.exists() or (found is not None and os.path.dirname(found) == str(beside.parent)):
+        return name
+    return shlex.quote(min(str(beside), os.path.relpath(beside), key=len))
 
 
 def _say(line: str) -> None:
