@@ -196,7 +196,7 @@ def _validate(kind: str, present: Mapping[str, str], wanted: Mapping[str, str | 
 
 def effective_node_config(config: NodeConfig, image: MetadataImage, node_id: NodeId) -> NodeConfig:
     """What holds on a node: its own dynamic options, then those of every node, then what it was started with."""
-    dynamic = {**image.node_configs(None), **image.node_configs(node_id)}
-    if not dynamic:
-        return config
-    return config.replaced({name: NODE_OPTIONS[name].parse(text) for name, text in dynamic.items()}, Source.DYNAMIC)
+    for texts, source in ((image.node_configs(None), Source.DYNAMIC_DEFAULT), (image.node_configs(node_id), Source.DYNAMIC)):
+        if texts:
+            config = config.replaced({name: NODE_OPTIONS[name].parse(text) for name, text in texts.items()}, source)
+    return config

@@ -279,41 +279,44 @@ class TopicDeleted(NamedTuple):
 def decide_delete_topics(image: MetadataImage, op: DeleteTopics, now: float) -> Decision[Record]:
     """Reply: one TopicDeleted for each different wish, in the order of the request."""
     counts = Counter(op.topics)
-    by_id = {wish.topic_id for wish in op.topics if wish.name is None}
+    ids = {wish.topic_id for wish in op.topics if wish.name is None}
+    twice = {topic.topic_id for wish in op.topics if (topic := image.topics.get(wish.name or "")) and topic.topic_id in ids}
     records: list[Record] = []
     results: list[TopicDeleted] = []
     for wish in counts:
+        if wish.name is None and wish.topic_id in twice:
+            continue  # refused under its name
         try:
-            topic = _topic_to_delete(image, wish, counts[wish], by_id)
+            topic = _topic_to_delete(image, wish, counts[wish])
         except MqError as error:
             results.append(TopicDeleted(wish.name, wish.topic_id, error.code, error.message))
+            continue
+        if topic.topic_id in twice:
+            text = "A topic is named at most once in a request, and here once by name and once by id."
+            results.append(TopicDeleted(topic.name, topic.topic_id, ErrorCode.INVALID_REQUEST, text))
             continue
         records.append(DeleteTopic(topic.topic_id))
         results.append(TopicDeleted(topic.name, topic.topic_id))
     return Decision(tuple(records), tuple(results))
 
 
-def _topic_to_delete(image: MetadataImage, wish: TopicName, times: int, by_id: set[UUID]) -> TopicImage:
+def _topic_to_delete(image: MetadataImage, wish: TopicName, times: int) -> TopicImage:
     name, topic_id = wish
     if name is None:
         if topic_id == ZERO_UUID:
             raise MqError(ErrorCode.INVALID_REQUEST, "Neither a topic's name nor its id was given.")
         if times > 1:
             raise MqError(ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request.")
-        topic = image.topics_by_id.get(topic_id)
-        if topic is None:
+        if topic_id not in image.topics_by_id:
             raise MqError(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
-        return topic
+        return image.topics_by_id[topic_id]
     if topic_id != ZERO_UUID:
         raise MqError(ErrorCode.INVALID_REQUEST, "Give a topic's name or its id, not both.")
     if times > 1:
         raise MqError(ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request.")
-    topic = image.topics.get(name)
-    if topic is None:
+    if name not in image.topics:
         raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic.")
-    if topic.topic_id in by_id:
-        raise MqError(ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request, and here once by id.")
-    return topic
+    return image.topics[name]
 
 
 # -- grow

@@ -1,0 +1,139 @@
+"""Incremental and legacy changes: the codes of Apache Kafka 4.3.1, asked of it with the same requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqd.config import NodeConfig, Source
+from mqd.controller.configs import (
+    AlterConfigs,
+    Change,
+    Operation,
+    ResourceChanges,
+    decide_alter_configs,
+    effective_node_config,
+)
+from mqd.types import NodeId
+from tests.controller.cluster import Replica, create_topics, new_topic, with_brokers
+
+CONFIG = NodeConfig.load()
+SET, DELETE, APPEND, SUBTRACT = Operation
+TOPIC, NODE = 2, 4
+
+
+def replica_with_topic() -> Replica:
+    replica = with_brokers(1)
+    create_topics(replica, new_topic("t"), new_topic("u"))
+    return replica
+
+
+def alter(replica: Replica, *resources: ResourceChanges, **rest: bool) -> list[int]:
+    return [int(row.error_code) for row in replica.run(decide_alter_configs, AlterConfigs(resources, CONFIG, **rest))]
+
+
+def of(name: str, *changes: tuple[str, int, str | None], kind: int = TOPIC) -> ResourceChanges:
+    return ResourceChanges(kind, name, tuple(Change(*change) for change in changes))
+
+
+@pytest.mark.parametrize(
+    ("resource", "code"),
+    [
+        (of("t", ("retention.ms", SET, "9")), 0),
+        (of("t", ("retention.ms", SET, None)), 42),
+        (of("t", ("retention.ms", SET, "x")), 40),
+        (of("t", ("nope", SET, "1")), 40),
+        (of("t", ("nope", DELETE, None)), 0),
+        (of("t", ("retention.ms", DELETE, None)), 0),
+        (of("t", ("retention.ms", APPEND, "5")), 40),
+        (of("t", ("retention.ms", SUBTRACT, "5")), 40),
+        (of("t", ("cleanup.policy", APPEND, None)), 42),
+        (of("t", ("cleanup.policy", APPEND, "zap")), 40),
+        (of("t", ("retention.ms", 9, "5")), 42),
+        (of("t", ("retention.ms", SET, "5"), ("retention.ms", SET, "6")), 42),
+        (of("t", ("retention.ms", SET, "5"), ("retention.ms", DELETE, None)), 42),
+        (of("t"), 0),
+        (of("nonesuch", ("retention.ms", SET, "5")), 3),
+        (of("a/b", ("retention.ms", SET, "5")), 17),
+        (of("", ("retention.ms", SET, "5")), 42),
+        (of("1", ("log.retention.ms", SET, "5000"), kind=NODE), 0),
+        (of("", ("log.retention.ms", SET, "5000"), kind=NODE), 0),
+        (of("1", ("log.retention.ms", SET, "x"), kind=NODE), 42),
+        (of("1", ("log.dirs", SET, "/x"), kind=NODE), 42),
+        (of("1", ("num.partitions", SET, "3"), kind=NODE), 42),
+        (of("1", ("nope", SET, "3"), kind=NODE), 40),
+        (of("1", ("nope", DELETE, None), kind=NODE), 0),
+        (of("2", ("log.retention.ms", SET, "5000"), kind=NODE), 42),
+        (of("x", ("log.retention.ms", SET, "5000"), kind=NODE), 42),
+        (of("01", ("log.retention.ms", SET, "5000"), kind=NODE), 42),
+        (of("-1", ("log.retention.ms", SET, "5000"), kind=NODE), 42),
+        (of("1", ("a", SET, "DEBUG"), kind=0), 42),
+        (of("1", ("a", SET, "DEBUG"), kind=99), 42),
+    ],
+)
+def test_one_resource(resource: ResourceChanges, code: int) -> None:
+    assert alter(replica_with_topic(), resource) == [code]
+
+
+def test_set_and_delete() -> None:
+    replica = replica_with_topic()
+    alter(replica, of("t", ("retention.ms", SET, "9"), ("segment.bytes", SET, "2000000")))
+    assert replica.image.topic_configs("t") == {"retention.ms": "9", "segment.bytes": "2000000"}
+    alter(replica, of("t", ("retention.ms", DELETE, None)))
+    assert replica.image.topic_configs("t") == {"segment.bytes": "2000000"}
+    commands = len(replica.log)
+    assert alter(replica, of("t", ("segment.bytes", SET, "2000000"))) == [0]
+    assert len(replica.log) == commands  # nothing changed, nothing was logged
+    alter(replica, of("t", ("segment.bytes", DELETE, None)))
+    assert ("topic", "t") not in replica.image.configs
+
+
+def test_append_and_subtract_start_from_the_default_and_keep_elements_single() -> None:
+    replica = replica_with_topic()
+
+    def policy(operation: int, value: str) -> str:
+        assert alter(replica, of("t", ("cleanup.policy", operation, value))) == [0]
+        return replica.image.topic_configs("t").get("cleanup.policy", "unset")
+
+    assert policy(APPEND, "compact") == "delete,compact"
+    assert policy(APPEND, "compact") == "delete,compact"
+    assert policy(APPEND, "compact,delete") == "delete,compact"
+    assert policy(SUBTRACT, "delete") == "compact"
+    assert policy(SUBTRACT, "zap") == "compact"
+    assert policy(SUBTRACT, "compact") == ""
+
+
+def test_a_legacy_change_replaces_everything() -> None:
+    replica = replica_with_topic()
+    alter(replica, of("t", ("retention.ms", SET, "9"), ("segment.bytes", SET, "2000000")))
+    assert alter(replica, of("t", ("retention.ms", SET, "5")), incremental=False) == [0]
+    assert replica.image.topic_configs("t") == {"retention.ms": "5"}
+    assert alter(replica, of("t", ("retention.ms", SET, None)), incremental=False) == [42]
+    assert alter(replica, of("t"), incremental=False) == [0]
+    assert replica.image.topic_configs("t") == {}
+
+
+def test_each_resource_stands_alone_and_comes_once() -> None:
+    replica = replica_with_topic()
+    twice = of("t", ("retention.ms", SET, "5"))
+    assert alter(replica, twice, twice, of("u", ("retention.ms", SET, "6")), of("zz")) == [42, 42, 0, 3]
+    assert replica.image.topic_configs("t") == {}
+    assert replica.image.topic_configs("u") == {"retention.ms": "6"}
+    assert alter(replica, of("u", ("retention.ms", SET, "7")), validate_only=True) == [0]
+    assert replica.image.topic_configs("u") == {"retention.ms": "6"}
+
+
+def test_values_are_checked_in_relation_to_those_that_are_there() -> None:
+    replica = replica_with_topic()
+    assert alter(replica, of("t", ("max.compaction.lag.ms", SET, "10"))) == [0]
+    assert alter(replica, of("t", ("min.compaction.lag.ms", SET, "20"))) == [40]
+
+
+def test_a_nodes_own_value_wins_over_every_nodes() -> None:
+    replica = replica_with_topic()
+    one, two = NodeId(1), NodeId(2)
+    alter(replica, of("", ("log.retention.ms", SET, "6000"), ("log.segment.bytes", SET, "2000000"), kind=NODE))
+    alter(replica, of("1", ("log.retention.ms", SET, "5000"), kind=NODE))
+    config = effective_node_config(CONFIG, replica.image, one)
+    assert (config["log.retention.ms"], config.source("log.retention.ms")) == (5000, Source.DYNAMIC)
+    assert (config["log.segment.bytes"], config.source("log.segment.bytes")) == (2000000, Source.DYNAMIC_DEFAULT)
+    assert effective_node_config(CONFIG, replica.image, two)["log.retention.ms"] == 6000

@@ -1,0 +1,186 @@
+"""One door in: replicas that hear the same are the same, whether by commands or by a snapshot."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from mqd.config import NodeConfig
+from mqd.controller.brokers import ExpireSessions, Heartbeat, Register, decide_expire, decide_heartbeat, decide_register
+from mqd.controller.configs import AlterConfigs, Change, ResourceChanges, decide_alter_configs
+from mqd.controller.image import Delta, MetadataImage, MetadataMachine
+from mqd.controller.producer_ids import AllocateProducerIds, decide_allocate_producer_ids
+from mqd.controller.records import Command, CreateTopic, DeleteTopic, Placement, encode_command
+from mqd.controller.topics import (
+    CreatePartitions,
+    DeleteTopics,
+    MorePartitions,
+    TopicName,
+    decide_create_partitions,
+    decide_delete_topics,
+)
+from mqd.errors import MqError
+from mqd.types import NO_NODE, NodeId, TopicPartition
+from tests.controller.cluster import CLUSTER, Replica, add_broker, create_topics, new_topic, with_brokers
+
+CONFIG = NodeConfig.load()
+names = st.sampled_from(["a", "b", "c.d", "c_d"])
+brokers = st.integers(1, 3).map(NodeId)
+steps = st.one_of(
+    st.tuples(st.just("create"), names, st.integers(1, 4)),
+    st.tuples(st.just("delete"), names, st.none()),
+    st.tuples(st.just("grow"), names, st.integers(1, 6)),
+    st.tuples(st.just("config"), names, st.sampled_from(["1000", "2000", None])),
+    st.tuples(st.just("register"), brokers, st.integers(1, 3)),
+    st.tuples(st.just("beat"), brokers, st.booleans()),
+    st.tuples(st.just("expire"), brokers, st.none()),
+    st.tuples(st.just("ids"), brokers, st.none()),
+)
+
+
+def step(replica: Replica, kind: str, what: Any, value: Any, count: int) -> None:
+    image = replica.image
+    epoch = image.brokers[what].epoch if what in image.brokers else -1
+    try:
+        if kind == "create":
+            create_topics(replica, new_topic(what, value)._replace(topic_id=UUID(int=count, version=4)))
+        elif kind == "delete":
+            replica.run(decide_delete_topics, DeleteTopics((TopicName(what),)))
+        elif kind == "grow":
+            replica.run(decide_create_partitions, CreatePartitions((MorePartitions(what, value),)))
+        elif kind == "config":
+            change = Change("retention.ms", 0 if value else 1, value)
+            replica.run(decide_alter_configs, AlterConfigs((ResourceChanges(2, what, (change,)),), CONFIG))
+        elif kind == "register":
+            replica.run(decide_register, Register(what, CLUSTER, UUID(int=value), "h", 1, None))
+        elif kind == "beat":
+            replica.run(decide_heartbeat, Heartbeat(what, epoch, image.index, want_fence=value))
+        elif kind == "expire":
+            replica.run(decide_expire, ExpireSessions(((what, epoch),)))
+        else:
+            replica.run(decide_allocate_producer_ids, AllocateProducerIds(what, epoch))
+    except MqError:
+        pass
+
+
+def check_invariants(image: MetadataImage) -> None:
+    assert {topic.topic_id: topic for topic in image.topics.values()} == image.topics_by_id
+    for topic in image.topics.values():
+        assert topic.partitions
+        for partition in topic.partitions:
+            assert partition.isr and set(partition.isr) <= set(partition.replicas)
+            assert partition.leader == NO_NODE or (partition.leader in partition.isr and image.is_alive(partition.leader))
+            assert partition.leader != NO_NODE or not any(image.is_alive(node) for node in partition.isr)
+
+
+def state(image: MetadataImage) -> Any:
+    return json.loads(zlib.decompress(image.snapshot()))
+
+
+@settings(max_examples=60)
+@given(st.lists(steps, max_size=25), st.data())
+def test_replicas_agree_by_commands_and_by_snapshots(script: list[tuple[str, Any, Any]], data: st.DataObject) -> None:
+    leader = Replica()
+    add_broker(leader, 1)
+    for count, (kind, what, value) in enumerate(script):
+        step(leader, kind, what, value, count)
+        check_invariants(leader.image)
+    follower, late = MetadataMachine(), MetadataMachine()
+    for index, command in leader.log:
+        follower.apply(index, command)
+    cut = data.draw(st.integers(0, len(leader.log)))
+    early = MetadataMachine()
+    for index, command in leader.log[:cut]:
+        early.apply(index, command)
+    late.restore(early.snapshot())
+    for index, command in leader.log[cut:]:
+        late.apply(index, command)
+    assert state(leader.image) == state(follower.image) == state(late.image)
+    assert leader.image.snapshot() == late.image.snapshot()
+    assert vars(late.image)["_names"].keys() <= vars(leader.image)["_names"].keys()
+
+
+def test_a_command_of_one_who_had_not_seen_everything_is_skipped() -> None:
+    replica = with_brokers(1)
+    topic = CreateTopic("t", UUID(int=1), (Placement((NodeId(1),), NodeId(1), (NodeId(1),)),), ())
+    stale = encode_command(Command(replica.image.index, (topic,)))
+    create_topics(replica, new_topic("t"))
+    before = replica.image.snapshot()
+    replica.machine.apply(replica.index + 1, stale)
+    assert not replica.machine.took_effect(replica.index + 1)
+    assert replica.image.snapshot() == before
+
+
+def test_a_delta_says_what_changed() -> None:
+    replica = with_brokers(1)
+    deltas: list[Delta] = []
+    replica.machine.subscribe(lambda delta, image: deltas.append(delta))
+    create_topics(replica, new_topic("t", 2, configs=(("retention.ms", "5"),)))
+    (delta,) = deltas
+    assert [topic.name for topic in delta.topics_created] == ["t"]
+    assert delta.partitions_changed == {TopicPartition("t", 0), TopicPartition("t", 1)}
+    assert delta.configs_changed == {("topic", "t")}
+    assert delta.index == replica.image.index
+    replica.run(decide_create_partitions, CreatePartitions((MorePartitions("t", 3),)))
+    assert deltas[1].partitions_changed == {TopicPartition("t", 2)} and not deltas[1].topics_created
+    epoch = replica.image.brokers[NodeId(1)].epoch
+    replica.run(decide_expire, ExpireSessions(((NodeId(1), epoch),)))
+    assert deltas[2].brokers_changed == {NodeId(1)} and len(deltas[2].partitions_changed) == 3
+    replica.run(decide_delete_topics, DeleteTopics((TopicName("t"),)))
+    assert [topic.name for topic in deltas[3].topics_deleted] == ["t"]
+    assert deltas[3].configs_changed == {("topic", "t")} and not deltas[3].partitions_changed
+
+
+def test_a_name_that_goes_and_comes_back_in_one_command_is_in_both_lists() -> None:
+    replica = with_brokers(1)
+    create_topics(replica, new_topic("t", 2))
+    old = replica.image.topics["t"].topic_id
+    deltas: list[Delta] = []
+    replica.machine.subscribe(lambda delta, image: deltas.append(delta))
+    here = (NodeId(1),)
+    replica.commit([DeleteTopic(old), CreateTopic("t", UUID(int=9), (Placement(here, here[0], here),), ())])
+    assert [topic.topic_id for topic in deltas[0].topics_deleted] == [old]
+    assert [topic.topic_id for topic in deltas[0].topics_created] == [UUID(int=9)]
+    assert deltas[0].partitions_changed == {TopicPartition("t", 0)}
+
+
+def test_a_snapshot_over_a_living_image_tells_the_difference() -> None:
+    ahead = with_brokers(1)
+    create_topics(ahead, new_topic("stays", 2), new_topic("goes"))
+    behind = MetadataMachine()
+    behind.restore(ahead.image.snapshot())
+    create_topics(ahead, new_topic("comes"))
+    ahead.run(decide_delete_topics, DeleteTopics((TopicName("goes"),)))
+    ahead.run(decide_create_partitions, CreatePartitions((MorePartitions("stays", 3),)))
+    deltas: list[Delta] = []
+    behind.subscribe(lambda delta, image: deltas.append(delta))
+    image = behind.image
+    behind.restore(ahead.image.snapshot())
+    assert behind.image is image
+    (delta,) = deltas
+    assert [topic.name for topic in delta.topics_created] == ["comes"]
+    assert [topic.name for topic in delta.topics_deleted] == ["goes"]
+    assert delta.partitions_changed == {TopicPartition("comes", 0), TopicPartition("stays", 2)}
+
+
+@pytest.mark.parametrize("wrong", [b"", b"x", zlib.compress(b"[]"), zlib.compress(b'{"format":2}'), zlib.compress(b"{}")])
+def test_bytes_that_are_no_snapshot_change_nothing(wrong: bytes) -> None:
+    replica = with_brokers(1)
+    before = replica.image.snapshot()
+    with pytest.raises(ValueError):
+        replica.machine.restore(wrong)
+    assert replica.image.snapshot() == before
+
+
+def test_names_that_differ_in_a_dot_collide_until_the_topic_goes() -> None:
+    replica = with_brokers(1)
+    create_topics(replica, new_topic("a.b"))
+    assert replica.image.colliding_topic("a_b") == "a.b"
+    assert replica.image.colliding_topic("a.b") is None
+    replica.run(decide_delete_topics, DeleteTopics((TopicName("a.b"),)))
+    assert replica.image.colliding_topic("a_b") is None

@@ -1,0 +1,56 @@
+"""Balance and racks, for any number of brokers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, strategies as st
+
+from mqd.controller.placement import REPLICAS_MAX, check_replication_factor, default_replication_factor, place
+from mqd.errors import ErrorCode, MqError
+from mqd.types import NodeId
+
+
+@given(brokers=st.integers(1, 12), factor=st.integers(1, 5), partitions=st.integers(1, 60), start=st.integers(0, 2**128 - 1))
+def test_leaders_are_even_and_replicas_differ(brokers: int, factor: int, partitions: int, start: int) -> None:
+    factor = min(factor, brokers)
+    lists = place({NodeId(n): None for n in range(1, brokers + 1)}, partitions, factor, start)
+    assert len(lists) == partitions
+    assert all(len(set(replicas)) == factor for replicas in lists)
+    leaders = Counter(replicas[0] for replicas in lists)
+    counts = [leaders[NodeId(n)] for n in range(1, brokers + 1)]
+    assert max(counts) - min(counts) <= 1
+
+
+@given(racks=st.integers(2, 4), each=st.integers(1, 3), factor=st.integers(1, 4), start=st.integers(0, 1000))
+def test_replicas_are_in_as_many_racks_as_they_can(racks: int, each: int, factor: int, start: int) -> None:
+    where: dict[NodeId, str | None] = {NodeId(n): f"r{n % racks}" for n in range(racks * each)}
+    factor = min(factor, racks * each)
+    for replicas in place(where, 30, factor, start):
+        assert len({where[node] for node in replicas}) == min(factor, racks)
+
+
+def test_followers_of_one_leader_are_spread() -> None:
+    lists = place({NodeId(n): None for n in range(5)}, 40, 2, 0)
+    assert len({replicas[1] for replicas in lists if replicas[0] == 0}) == 4
+
+
+@pytest.mark.parametrize("factor", [0, -2, 2, 32767])
+def test_factors_that_cannot_be(factor: int) -> None:
+    with pytest.raises(MqError) as refusal:
+        check_replication_factor(factor, 1)
+    assert refusal.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_a_factor_that_brokers_allow_and_this_version_does_not_says_why() -> None:
+    assert REPLICAS_MAX == 1
+    with pytest.raises(MqError, match="keeps 1 a partition, because it does not copy"):
+        check_replication_factor(2, 3)
+    check_replication_factor(1, 3)
+
+
+def test_the_default_is_capped_by_what_can_be() -> None:
+    assert default_replication_factor(3, 1) == 1
+    assert default_replication_factor(3, 5) == REPLICAS_MAX
+    assert default_replication_factor(1, 0) == 1

@@ -1,0 +1,102 @@
+"""Commands survive their bytes; bytes that are none are refused; large topics fit."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from uuid import UUID
+
+import pytest
+from hypothesis import given, strategies as st
+
+from mqd.controller import records as r
+from mqd.errors import ErrorCode, MqError
+from mqd.limits import METADATA_COMMAND_DECOMPRESSED_MAX, RAFT_COMMAND_BYTES_MAX
+from mqd.types import NodeId
+
+nodes = st.integers(0, 2**31 - 1).map(NodeId)
+node_tuples = st.lists(nodes, max_size=5).map(tuple)
+leaders = st.one_of(st.just(NodeId(-1)), nodes)
+texts = st.text(max_size=30)
+placements = st.builds(r.Placement, node_tuples, leaders, node_tuples)
+changes = st.dictionaries(st.integers(0, 10**6), st.tuples(leaders, node_tuples), max_size=20).map(
+    lambda rows: tuple(r.PartitionChange(index, *rows[index]) for index in sorted(rows))
+)
+any_record = st.one_of(
+    st.builds(r.FormatCluster, texts, st.lists(st.tuples(texts, st.integers(0, 100))).map(tuple)),
+    st.builds(r.RegisterBroker, nodes, st.uuids(), texts, st.integers(0, 65535), st.none() | texts),
+    st.builds(r.SetBrokerFencing, nodes, st.integers(0, 2**62), st.booleans()),
+    st.builds(r.CreateTopic, texts, st.uuids(), st.lists(placements).map(tuple), st.lists(st.tuples(texts, texts)).map(tuple)),
+    st.builds(r.DeleteTopic, st.uuids()),
+    st.builds(r.AddPartitions, st.uuids(), st.integers(0, 10**6), st.lists(placements).map(tuple)),
+    st.builds(r.ChangePartitions, st.uuids(), changes),
+    st.builds(r.SetConfigs, texts, texts, st.lists(st.tuples(texts, st.none() | texts)).map(tuple)),
+    st.builds(r.SetNextProducerId, st.integers(0, 2**63 - 1)),
+)
+commands = st.builds(r.Command, st.integers(0, 2**62), st.lists(any_record, max_size=8).map(tuple))
+
+
+@given(commands)
+def test_a_command_survives_its_bytes(command: r.Command) -> None:
+    assert r.decode_command(r.encode_command(command)) == command
+
+
+@given(commands, st.data())
+def test_cut_off_or_longer_bytes_are_refused(command: r.Command, data: st.DataObject) -> None:
+    encoded = r.encode_command(command)
+    cut = data.draw(st.integers(0, len(encoded) - 1))
+    for wrong in (encoded[:cut], encoded + b"\0"):
+        with pytest.raises(ValueError):
+            r.decode_command(wrong)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_do_harm(data: bytes) -> None:
+    for head in (b"", b"\x01\x00"):
+        try:
+            r.decode_command(head + data)
+        except ValueError:
+            pass
+
+
+def test_a_bomb_is_not_inflated() -> None:
+    bomb = b"\x01\x01" + zlib.compress(bytes(METADATA_COMMAND_DECOMPRESSED_MAX + 1))
+    assert len(bomb) < RAFT_COMMAND_BYTES_MAX
+    with pytest.raises(ValueError, match="limit"):
+        r.decode_command(bomb)
+
+
+def test_other_formats_and_types_are_errors() -> None:
+    with pytest.raises(ValueError, match="version"):
+        r.decode_command(b"\x02\x00\x00\x00")
+    with pytest.raises(ValueError, match="type 99"):
+        r.decode_command(b"\x01\x00\x00\x01\x63\x00")
+
+
+@pytest.mark.parametrize("factor", [1, 3, 5])
+def test_ten_thousand_partitions_fit_one_record(factor: int) -> None:
+    """With replicas in any order: as random as an operator's own assignment can be."""
+    dice = random.Random(7)
+    lists = [tuple(NodeId(n) for n in dice.sample(range(1, 6), factor)) for _ in range(10_000)]
+    topic = r.CreateTopic("big", UUID(int=7), tuple(r.Placement(nodes, nodes[0], nodes) for nodes in lists), ())
+    r.check_fits(topic)
+    assert r.decode_command(r.encode_command(r.Command(0, (topic,)))).records == (topic,)
+
+
+def test_what_does_not_fit_is_refused_with_its_size() -> None:
+    dice = random.Random(7)
+    configs = tuple((f"k{i}", "".join(dice.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=30_000))) for i in range(4))
+    with pytest.raises(MqError) as refusal:
+        r.check_fits(r.CreateTopic("big", UUID(int=7), (), configs))
+    assert refusal.value.code is ErrorCode.POLICY_VIOLATION
+    assert str(RAFT_COMMAND_BYTES_MAX) in refusal.value.message
+
+
+def test_a_large_decision_is_cut_into_commands_that_fit() -> None:
+    dice = random.Random(7)
+    records = tuple(r.DeleteTopic(UUID(int=dice.getrandbits(128))) for _ in range(10_000))
+    runs = r.split_records(records)
+    assert len(runs) > 1
+    assert tuple(record for run in runs for record in run) == records
+    for run in runs:
+        assert len(r.encode_command(r.Command(2**62, run))) <= RAFT_COMMAND_BYTES_MAX

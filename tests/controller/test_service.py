@@ -1,0 +1,300 @@
+"""The service: one at a time, decided again when another command came between, forwards, sessions, background topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from mqd.controller.brokers import Heartbeat, Register
+from mqd.controller.image import MetadataMachine
+from mqd.controller.records import Command, SetNextProducerId, encode_command
+from mqd.controller.service import ControllerService
+from mqd.controller.topics import CreateTopics
+from mqd.errors import ErrorCode, MqError
+from mqd.raft.machine import OutcomeUnknown
+from mqd.types import NO_NODE, NodeId
+from tests.controller.cluster import CLUSTER, FakeQuorum, make_controller, new_topic
+
+ONE, TWO = NodeId(1), NodeId(2)
+
+
+def create(*names: str) -> CreateTopics:
+    return CreateTopics(tuple(new_topic(name) for name in names), 1, 1)
+
+
+async def registered(**rest: Any) -> tuple[ControllerService, FakeQuorum]:
+    controller, quorum = make_controller(**rest)
+    epoch = await controller.register(Register(ONE, CLUSTER, controller.incarnation, "localhost", 9091, None))
+    await controller.heartbeat(Heartbeat(ONE, epoch, controller.image.index))
+    return controller, quorum
+
+
+async def refused(awaitable: Any) -> ErrorCode:
+    with pytest.raises(MqError) as refusal:
+        await awaitable
+    return refusal.value.code
+
+
+async def test_an_operation_is_answered_after_it_is_applied_and_published() -> None:
+    controller, quorum = await registered()
+    seen: list[int] = []
+    controller.subscribe(lambda delta, image: seen.append(len(image.topics)))
+    quorum.gate = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(controller.submit, create("t"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert "t" not in controller.image.topics and seen == []
+        quorum.gate.set()
+    assert "t" in controller.image.topics and seen == [1]
+
+
+async def test_operations_wait_for_one_another_and_see_one_another() -> None:
+    controller, _quorum = await registered()
+    results: list[ErrorCode] = []
+
+    async def ask() -> None:
+        (result,) = await controller.submit(create("t"))
+        results.append(result.error_code)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(ask)
+    assert sorted(results) == [0, 36, 36, 36, 36]
+
+
+async def test_a_command_that_came_between_makes_it_decide_again() -> None:
+    controller, quorum = await registered()
+    quorum.gate = trio.Event()
+    replies: list[Any] = []
+
+    async def ask() -> None:
+        replies.append(await controller.submit(create("t")))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        quorum.commit(encode_command(Command(controller.image.index, (SetNextProducerId(1000),))))
+        quorum.gate.set()
+    assert replies[0][0].error_code == 0 and "t" in controller.image.topics
+    assert controller.statistics().decided_again == 1
+
+
+async def test_a_cancelled_operation_that_happens_later_harms_nobody() -> None:
+    controller, quorum = await registered()
+    late: list[bytes] = []
+    commit = quorum.commit
+
+    async def lost(command: bytes) -> int:
+        late.append(command)
+        raise OutcomeUnknown
+
+    quorum.propose, propose = lost, quorum.propose  # type: ignore[method-assign]
+    assert await refused(controller.submit(create("t"))) is ErrorCode.REQUEST_TIMED_OUT
+    quorum.propose = propose  # type: ignore[method-assign]
+    await controller.submit(create("t"))
+    topic_id = controller.image.topics["t"].topic_id
+    commit(late[0])  # the lost command arrives after all
+    assert controller.image.topics["t"].topic_id == topic_id
+
+
+async def test_who_does_not_lead_says_so() -> None:
+    controller, quorum = await registered()
+    quorum.leader_id = 2
+    for operation in (controller.submit(create("t")), controller.heartbeat(Heartbeat(ONE, 1, 1))):
+        assert await refused(operation) is ErrorCode.NOT_CONTROLLER
+    assert controller.controller_id == TWO and not controller.is_controller
+
+
+async def test_a_heartbeat_without_news_writes_nothing() -> None:
+    controller, quorum = await registered()
+    commands = len(quorum.commands)
+    epoch = controller.image.brokers[ONE].epoch
+    for _ in range(3):
+        assert not (await controller.heartbeat(Heartbeat(ONE, epoch, controller.image.index))).fenced
+    assert len(quorum.commands) == commands
+
+
+async def test_at_controller_forwards_waits_and_gives_up(autojump_clock: MockClock) -> None:
+    calls: list[int] = []
+
+    async def forward(node_id: NodeId, api: str, version: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        calls.append(node_id)
+        assert (api, version, request) == ("create_topics", 7, {"a": 1})
+        if len(calls) == 1:
+            raise OSError("no connection")
+        if len(calls) == 2:
+            return {"topics": [{"error_code": 41}]}
+        return {"topics": [{"error_code": 0}]}
+
+    async def here() -> Mapping[str, Any]:
+        return {"here": True}
+
+    controller, quorum = make_controller(forward=forward)
+    quorum.leader_id = 2
+    answer = await controller.at_controller(here, "create_topics", 7, {"a": 1}, timeout=5)
+    assert answer == {"topics": [{"error_code": 0}]} and calls == [2, 2, 2]
+
+    quorum.leader_id = None
+    start = trio.current_time()
+    waiting = controller.at_controller(here, "create_topics", 7, {"a": 1}, timeout=5)
+    assert await refused(waiting) is ErrorCode.REQUEST_TIMED_OUT
+    assert trio.current_time() - start == pytest.approx(5)
+
+    async with trio.open_nursery() as nursery:
+
+        async def elect() -> None:
+            await trio.sleep(1)
+            quorum.leader_id = 1
+
+        nursery.start_soon(elect)
+        assert await controller.at_controller(here, "create_topics", 7, {"a": 1}, timeout=5) == {"here": True}
+
+
+async def test_without_time_nothing_happens() -> None:
+    controller, _quorum = await registered()
+
+    async def here() -> Mapping[str, Any]:
+        await controller.submit(create("t"))
+        return {}
+
+    for timeout in (0.0, -0.001):
+        assert await refused(controller.at_controller(here, "create_topics", 7, {}, timeout=timeout)) is ErrorCode.REQUEST_TIMED_OUT
+    assert "t" not in controller.image.topics
+
+
+async def test_producer_ids_are_never_given_twice_even_after_a_restart() -> None:
+    controller, quorum = await registered()
+    ids = [await controller.next_producer_id() for _ in range(1001)]
+    assert len(set(ids)) == 1001
+    restarted, _ = make_controller(quorum.machines[0], quorum=quorum, seed=2)
+    await restarted.register(Register(ONE, CLUSTER, restarted.incarnation, "localhost", 9091, None))
+    assert await restarted.next_producer_id() not in ids
+
+
+async def test_no_producer_ids_without_a_controller(autojump_clock: MockClock) -> None:
+    controller, quorum = await registered()
+    quorum.leader_id = None
+    assert await refused(controller.next_producer_id()) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+async def test_run_registers_and_keeps_alive(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    controller, quorum = make_controller()
+    await nursery.start(controller.run)
+    assert controller.image.is_alive(ONE) and controller.image.cluster_id == CLUSTER
+    commands = len(quorum.commands)
+    await trio.sleep(60)
+    assert controller.image.is_alive(ONE)
+    assert len(quorum.commands) == commands
+
+
+async def test_a_silent_broker_is_fenced_and_comes_back(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    controller, _quorum = make_controller()
+    await nursery.start(controller.run)
+    epoch = await controller.register(Register(TWO, CLUSTER, UUID(int=2), "other", 9092, None))
+    await controller.heartbeat(Heartbeat(TWO, epoch, controller.image.index))
+    await controller.submit(CreateTopics((new_topic("t", 2),), 1, 1))
+    assert {p.leader for p in controller.image.topics["t"].partitions} == {ONE, TWO}
+    await trio.sleep(2.9)
+    assert controller.image.is_alive(TWO)
+    await trio.sleep(0.7)
+    assert not controller.image.is_alive(TWO) and controller.image.is_alive(ONE)
+    assert {p.leader for p in controller.image.topics["t"].partitions} == {ONE, NO_NODE}
+    await controller.heartbeat(Heartbeat(TWO, epoch, controller.image.index))
+    assert {p.leader for p in controller.image.topics["t"].partitions} == {ONE, TWO}
+
+
+async def test_nobody_is_called_silent_because_the_controller_itself_slept(nursery: trio.Nursery, mock_clock: MockClock) -> None:
+    controller, _quorum = make_controller()
+    mock_clock.autojump_threshold = 0
+    await nursery.start(controller.run)
+    epoch = await controller.register(Register(TWO, CLUSTER, UUID(int=2), "other", 9092, None))
+    await controller.heartbeat(Heartbeat(TWO, epoch, controller.image.index))
+    await trio.sleep(0.1)
+    mock_clock.autojump_threshold = float("inf")
+    mock_clock.jump(30)
+    await trio.testing.wait_all_tasks_blocked()
+    assert controller.image.is_alive(TWO)
+    mock_clock.autojump_threshold = 0
+    await trio.sleep(4)
+    assert not controller.image.is_alive(TWO)
+
+
+async def test_a_new_controller_gives_everybody_a_whole_session(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    controller, quorum = make_controller()
+    await nursery.start(controller.run)
+    epoch = await controller.register(Register(TWO, CLUSTER, UUID(int=2), "other", 9092, None))
+    await controller.heartbeat(Heartbeat(TWO, epoch, controller.image.index))
+    await trio.sleep(2.6)
+    quorum.term += 1
+    await trio.sleep(2.0)
+    assert controller.image.is_alive(TWO)
+    await trio.sleep(2.0)
+    assert not controller.image.is_alive(TWO)
+
+
+async def test_leaving_hands_over_and_stays_away(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    controller, quorum = make_controller()
+    await nursery.start(controller.run)
+    await controller.submit(create("t"))
+    await controller.leave(timeout=2)
+    assert not controller.image.is_alive(ONE)
+    assert controller.image.topics["t"].partitions[0].leader == NO_NODE
+    await trio.sleep(10)
+    assert not controller.image.is_alive(ONE)
+    quorum.leader_id = None
+    await controller.leave(timeout=2)
+
+
+async def test_a_follower_registers_through_the_controller(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    """Two nodes, one quorum: what node 2 forwards is what a handler of node 1 would do with it."""
+    machines = (MetadataMachine(), MetadataMachine())
+    quorum = FakeQuorum(*machines)
+    leader, _ = make_controller(machines[0], quorum=quorum)
+    apis: list[str] = []
+
+    async def forward(node_id: NodeId, api: str, version: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        apis.append(api)
+        if api == "broker_registration":
+            op = Register(request["broker_id"], request["cluster_id"], request["incarnation_id"], "two", 9092, request["rack"])
+            return {"error_code": 0, "broker_epoch": await leader.register(op)}
+        beat = Heartbeat(request["broker_id"], request["broker_epoch"], request["current_metadata_offset"])
+        reply = await leader.heartbeat(beat)
+        return {"error_code": 0, "is_fenced": reply.fenced}
+
+    followers_view = FakeQuorum(machines[1], node_id=2)
+    followers_view.leader_id = 1
+    follower, _ = make_controller(machines[1], quorum=followers_view, node_id=2, forward=forward, seed=2)
+    await nursery.start(leader.run)
+    await nursery.start(follower.run)
+    assert leader.image.is_alive(TWO) and follower.image.is_alive(TWO)
+    assert set(apis) == {"broker_registration", "broker_heartbeat"}
+
+
+async def test_a_node_of_another_cluster_stops(autojump_clock: MockClock) -> None:
+    _, quorum = await registered()
+    stranger, _ = make_controller(quorum.machines[0], quorum=quorum, seed=3)
+    stranger._cluster_id = "another"
+    with pytest.raises(ExceptionGroup) as failure:
+        await stranger.run()
+    assert failure.group_contains(MqError, match="INCONSISTENT_CLUSTER_ID")
+
+
+async def test_topics_that_were_asked_about_come_into_being(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    controller, quorum = make_controller(options={"num.partitions": "3"})
+    await nursery.start(controller.run)
+    for name in ("t", "t", "__consumer_offsets", "a.b", "a_b"):
+        controller.create_topic_soon(name)
+    await trio.testing.wait_all_tasks_blocked()
+    await trio.sleep(0.01)
+    topics = controller.image.topics
+    assert len(topics["t"].partitions) == 3 and len(topics["__consumer_offsets"].partitions) == 50
+    assert controller.image.topic_configs("__consumer_offsets")["cleanup.policy"] == "compact"
+    commands = len(quorum.commands)
+    controller.create_topic_soon("t")
+    await trio.sleep(1)
+    assert len(quorum.commands) == commands
