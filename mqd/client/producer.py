@@ -70,6 +70,10 @@ class Delivery:
         self._index = index
         self._timestamp_ms = timestamp_ms
 
+    def is_done(self) -> bool:
+        """Whether `wait` would return or raise at once."""
+        return self._batch.locate(self._index)[0].outcome is not None
+
     async def wait(self) -> RecordMetadata:
         """Wait for the acknowledgement. Raises ClientError if there will be none. Cancelling the wait does not cancel the record."""
         while True:

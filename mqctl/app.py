@@ -1,0 +1,273 @@
+"""What all commands share: options, output, errors and exit codes, and groups that import a command when it is called.
+
+Data goes to standard output, everything else to standard error. Exit codes: 0 ok, 1 failed, 2 wrong usage,
+3 done in part, 4 no answer in time; 130 after Ctrl-C, 141 when the reader of our output has gone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from mqctl import render
+
+if TYPE_CHECKING:
+    from mqd.client.cluster import ClusterClient
+
+OK, FAILED, USAGE, PARTIAL, TIMED_OUT = range(5)
+INTERRUPTED = 130
+READER_GONE = 141
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_TIMEOUT_S = 15.0
+FORMATS = ("table", "json", "jsonl", "yaml")
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+ResultT = TypeVar("ResultT")
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in modules that are imported when they are called, or asked for help themselves."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        """`lazy`: command name -> ("module:attribute", one line of help)."""
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._lazy:
+            return None
+        module, attribute = self._lazy[cmd_name][0].split(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in self._lazy.items()])
+
+
+class Failure(Exception):
+    """Ends the command: a message, what to do, and the exit code."""
+
+    def __init__(self, message: str, *, remedy: str = "", exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.exit_code = exit_code
+
+
+class ReaderGone(Exception):
+    """Standard output was closed by whoever read it (`| head`): stop, and say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options that every command has."""
+
+    bootstrap: str
+    output: str
+    timeout_s: float
+
+    def show(self, columns: Sequence[render.Column], rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write a list of things."""
+        if self.output == "table":
+            write(render.table(columns, rows, bold=wants_colour(sys.stdout)))
+        elif self.output == "jsonl":
+            write("".join(render.to_json(row, indent=None) for row in rows))
+        else:
+            self.show_data(list(rows))
+
+    def show_data(self, data: Any) -> None:
+        """Write one thing as JSON or YAML."""
+        write(render.to_yaml(data) if self.output == "yaml" else render.to_json(data, indent=None if self.output == "jsonl" else 2))
+
+
+def options(function: FunctionT) -> FunctionT:
+    """--bootstrap, --output and --timeout; the command takes them as one `settings`."""
+
+    def gather(bootstrap: str | None, output: str | None, timeout: float | None, **rest: Any) -> Any:
+        return function(settings_of(bootstrap, output, timeout), **rest)
+
+    gather.__doc__ = function.__doc__
+    gather.__name__ = function.__name__
+    gather.__dict__.update(function.__dict__)
+    return shared_options(gather)  # type: ignore[return-value]
+
+
+def settings_of(bootstrap: str | None, output: str | None, timeout: float | None, *, default_output: str = "table") -> Settings:
+    """What was given to the command, else before its name, else in the environment, else the default."""
+    above: dict[str, Any] = click.get_current_context().find_root().obj or {}
+    return Settings(
+        bootstrap=bootstrap or above.get("bootstrap") or os.environ.get("MQCTL_BOOTSTRAP") or DEFAULT_BOOTSTRAP,
+        output=output or above.get("output") or default_output,
+        timeout_s=timeout or above.get("timeout") or DEFAULT_TIMEOUT_S,
+    )
+
+
+def parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
+    """`key=value` arguments as a dict; a usage error quotes what is not one."""
+    parsed = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise click.BadParameter(f"{pair!r} is not of the form key=value")
+        parsed[name] = value
+    return parsed
+
+
+def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The three options themselves, also those before the command's name."""
+    for option in (
+        click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Give up after this long (15)."),
+        click.option("-o", "--output", type=click.Choice(FORMATS), help="How to write the result (table)."),
+        click.option(
+            "-b",
+            "--bootstrap",
+            metavar="HOST:PORT,..",
+            help=f"Nodes to begin with ({DEFAULT_BOOTSTRAP}; or MQCTL_BOOTSTRAP in the environment).",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+# -- running
+
+
+def run(settings: Settings, work: Callable[[ClusterClient], Awaitable[ResultT]]) -> ResultT:
+    """Connect, do the work, and turn what went wrong into a Failure."""
+    import trio
+
+    from mqd.client.cluster import connect
+    from mqd.client.errors import ClientError
+
+    async def main() -> ResultT:
+        timeout_s = settings.timeout_s
+        async with connect(settings.bootstrap, client_id="mqctl", request_timeout_s=timeout_s) as client:
+            return await work(client)
+
+    try:
+        return trio.run(main)
+    except ClientError as error:
+        raise failure_of(error) from None
+    except BaseExceptionGroup as group:
+        raise _only(group) from None
+
+
+def failure_of(error: Exception) -> Failure:
+    """A ClientError as the end of a command."""
+    from mqd.client.errors import ClientError
+    from mqd.errors import ErrorCode
+
+    assert isinstance(error, ClientError)
+    timed_out = error.code is ErrorCode.REQUEST_TIMED_OUT
+    return Failure(error.message or error.code.name, remedy=error.remedy, exit_code=TIMED_OUT if timed_out else FAILED)
+
+
+def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one exception of a group of one; the group itself otherwise."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def finish(results: Mapping[Any, object]) -> None:
+    """Report the errors among results for several things, and end the command accordingly: some failed 3, all failed 1."""
+    from mqd.client.errors import ClientError
+
+    errors = [error for error in results.values() if isinstance(error, ClientError)]
+    if not errors:
+        return
+    failures = [failure_of(error) for error in errors]
+    for failure in failures:
+        complain(failure)
+    raise SystemExit(PARTIAL if len(errors) < len(results) else max(failure.exit_code for failure in failures))
+
+
+def confirm(plan: str, *, yes: bool) -> None:
+    """Show what will happen and ask, unless `yes`. Without a terminal to ask on it is refused."""
+    if yes:
+        return
+    say(plan)
+    if not sys.stdin.isatty():
+        raise Failure("this needs your consent", remedy="look at the plan above, then say it again with --yes", exit_code=USAGE)
+    if not click.confirm("Do it?", err=True):
+        raise Failure("nothing was done")
+
+
+# -- writing
+
+
+def write(data: str | bytes) -> None:
+    """Data, to standard output. Raises ReaderGone when nobody reads it any more."""
+    try:
+        if isinstance(data, bytes):
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+        else:
+            sys.stdout.write(data)
+    except BrokenPipeError:
+        raise ReaderGone from None
+
+
+def flush() -> None:
+    """What was written goes out now."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise ReaderGone from None
+
+
+def say(text: str) -> None:
+    """A line for people, to standard error."""
+    print(render.printable(text, keep="\n"), file=sys.stderr)
+
+
+def complain(failure: Failure) -> None:
+    """What happened and why, then what to do, to standard error."""
+    label = "\x1b[31merror:\x1b[0m" if wants_colour(sys.stderr) else "error:"
+    print(f"{label} {render.printable(failure.message)}", file=sys.stderr)
+    if failure.remedy:
+        print(f"  {render.printable(failure.remedy)}", file=sys.stderr)
+
+
+def wants_colour(stream: Any) -> bool:
+    """Colour only on a terminal, and not against the user's wish (no-color.org)."""
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def guarded(main: Callable[[], Any]) -> NoReturn:
+    """Run the command line and exit with the right code, whatever happens."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    code: int | str | None = OK
+    try:
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        flush()
+    except Failure as failure:
+        complain(failure)
+        code = failure.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except ReaderGone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains when it flushes
+        code = READER_GONE
+    raise SystemExit(code)

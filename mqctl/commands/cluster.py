@@ -1,0 +1,73 @@
+"""mqctl cluster: nodes and the state of the cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqctl import render
+from mqctl.app import LazyGroup, Settings, options, run, write
+
+if TYPE_CHECKING:
+    from mqd.client.cluster import ClusterClient
+
+COMMANDS = {"info": ("mqctl.commands.cluster:info", "Nodes, controller, and partitions that want attention.")}
+
+NODES = (
+    render.Column("node", "NODE", right=True),
+    render.Column("host", "HOST"),
+    render.Column("port", "PORT", right=True),
+    render.Column("rack", "RACK"),
+    render.Column("state", "STATE"),
+    render.Column("leads", "LEADS", right=True),
+    render.Column("replicas", "REPLICAS", right=True),
+)
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
+def cluster() -> None:
+    """Nodes and the state of the cluster."""
+
+
+@click.command()
+@options
+def info(settings: Settings) -> None:
+    """Nodes, controller, and partitions that want attention."""
+    data = run(settings, lambda client: gather(client, settings.timeout_s))
+    if settings.output != "table":
+        settings.show_data(data)
+        return
+    summary = {name.replace("_", " "): value for name, value in data.items() if name != "nodes"}
+    write(render.fields(summary) + "\n")
+    settings.show(NODES, data["nodes"])
+
+
+async def gather(client: ClusterClient, timeout_s: float) -> dict[str, Any]:
+    """Everything that `info` tells."""
+    from mqd.client.admin import Admin
+
+    admin = Admin(client, timeout_s=timeout_s)
+    described = await admin.describe_cluster()
+    topics = await admin.list_topics(internal=True)
+    partitions = [partition for topic in topics for partition in topic.partitions]
+    return {
+        "cluster_id": described.cluster_id,
+        "controller": described.controller_id if described.controller_id >= 0 else None,
+        "topics": sum(not topic.internal for topic in topics),
+        "partitions": len(partitions),
+        "leaderless_partitions": sum(partition.leader < 0 for partition in partitions),
+        "under_replicated_partitions": sum(len(partition.isr) < len(partition.replicas) for partition in partitions),
+        "nodes": [
+            {
+                "node": broker.node_id,
+                "host": broker.host,
+                "port": broker.port,
+                "rack": broker.rack,
+                "state": "fenced" if broker.node_id in described.fenced else "alive",
+                "leads": sum(partition.leader == broker.node_id for partition in partitions),
+                "replicas": sum(broker.node_id in partition.replicas for partition in partitions),
+            }
+            for broker in described.brokers
+        ],
+    }

@@ -1,0 +1,205 @@
+"""mqctl consume: read records of topics."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqctl import places, render
+from mqctl.app import DEFAULT_BOOTSTRAP, Failure, ReaderGone, Settings, flush, run, settings_of, write
+
+if TYPE_CHECKING:
+    from mqd.client.cluster import ClusterClient
+    from mqd.client.consumer import Consumer, Place
+    from mqd.client.fetcher import FetchedBatch
+    from mqd.types import TopicPartition
+
+OUTPUTS = ("text", "table", "json", "jsonl", "yaml")
+_TABLE = "{partition:>4}  {offset:>12}  {timestamp:24}  {key:24}  {value}\n"
+
+
+@click.command()
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--from", "start", default="beginning", show_default=True, metavar="PLACE", help=f"Where to begin: {places.HELP}.")
+@click.option("--to", "stop", metavar="PLACE", help="Where to end (exclusive): the same; end is what is there now.")
+@click.option("-p", "--partitions", metavar="N,..", help="Only these partitions, for example 0,2,5-7.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many records.")
+@click.option(
+    "--follow/--exit-at-end", "-F/-e", "follow", default=True, help="Wait for more records (default), or end where the log ends now."
+)
+@click.option(
+    "-f", "--format", "text_format", metavar="FORMAT", help=r"How to write a record, default '%v\n'. %t %p %o %k %v %h %T %K %V, {hex} ..."
+)
+@click.option("--read-committed", is_flag=True, help="Only records of committed transactions.")
+@click.option("-o", "--output", type=click.Choice(OUTPUTS), help="text (default, see --format), table, or the whole record.")
+@click.option("-b", "--bootstrap", metavar="HOST:PORT,..", help=f"Nodes to begin with ({DEFAULT_BOOTSTRAP}; or MQCTL_BOOTSTRAP).")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Give up on an answer after this long (15)."
+)
+def consume(
+    topics: tuple[str, ...],
+    start: str,
+    stop: str | None,
+    partitions: str | None,
+    count: int | None,
+    follow: bool,
+    text_format: str | None,
+    read_committed: bool,
+    output: str | None,
+    bootstrap: str | None,
+    timeout: float | None,
+) -> None:
+    r"""Read records of topics, partition by partition in order, and write each to standard output.
+
+    \b
+    mqctl consume orders                          everything, then what comes
+    mqctl consume orders -e -f '%p %o %k=%v\n'    what is there now
+    mqctl consume orders --from -10 -e            the last ten of each partition
+    mqctl consume orders --from @-15m -o jsonl    the last quarter of an hour, and on, as JSON lines
+    """
+    settings = settings_of(bootstrap, output, timeout, default_output="text")
+    if text_format is not None and settings.output != "text":
+        raise click.UsageError("--format goes with -o text")
+    now_ms = int(time.time() * 1000)
+    try:
+        first = places.parse_place(start, now_ms)
+        last = places.parse_place(stop, now_ms) if stop is not None else None if follow else places.Place(word="end")
+        only = places.parse_partitions(partitions) if partitions is not None else None
+        printer = _printer(settings.output, text_format)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+    async def work(client: ClusterClient) -> int:
+        from mqd.client.consumer import open_consumer, resolve
+
+        tps = await _choose(client, topics, only, settings)
+        starts = await _places(client, tps, first, settings)
+        ends = None
+        if last is not None:
+            ends = await resolve(client, await _places(client, tps, last, settings), timeout_s=settings.timeout_s)
+            _check_range(first, ends)
+        reset: Any = "error" if first.offset is not None else "beginning"
+        async with open_consumer(
+            client, starts, end=ends, read_committed=read_committed, reset=reset, timeout_s=settings.timeout_s
+        ) as consumer:
+            return await _pump(consumer, printer, count)
+
+    printer.begin()
+    try:
+        run(settings, work)
+    except KeyboardInterrupt:
+        if count is not None or last is not None:
+            raise
+    finally:
+        with suppress(ReaderGone):
+            printer.end()
+
+
+def _check_range(first: places.Place, ends: dict[TopicPartition, int]) -> None:
+    for tp, end in ends.items():
+        if first.offset is not None and first.offset > end:
+            raise Failure(
+                f"{tp} ends at offset {end}, before {first.offset}", remedy="choose an offset up to that, or --from -10 for the last ten"
+            )
+
+
+async def _choose(client: ClusterClient, topics: tuple[str, ...], only: list[int] | None, settings: Settings) -> list[TopicPartition]:
+    from mqd.client.admin import Admin
+    from mqd.client.errors import ClientError
+    from mqd.types import TopicPartition
+
+    tps = []
+    for name, described in (await Admin(client, timeout_s=settings.timeout_s).describe_topics(topics)).items():
+        if isinstance(described, ClientError):
+            raise described
+        there = [each.partition for each in described.partitions]
+        for partition in only if only is not None else there:
+            if partition not in there:
+                raise Failure(f"topic {name!r} has no partition {partition}", remedy=f"it has {len(there)}, from 0 to {len(there) - 1}")
+            tps.append(TopicPartition(name, partition))
+    return tps
+
+
+async def _places(client: ClusterClient, tps: list[TopicPartition], place: places.Place, settings: Settings) -> dict[TopicPartition, Place]:
+    """The place for each partition, as the client takes it."""
+    from mqd.client.consumer import AtTime, resolve
+
+    if place.timestamp_ms is not None:
+        return dict.fromkeys(tps, AtTime(place.timestamp_ms))
+    if place.before_end is not None:
+        beginnings = await resolve(client, dict.fromkeys(tps, "beginning"), timeout_s=settings.timeout_s)
+        ends = await resolve(client, dict.fromkeys(tps, "end"), timeout_s=settings.timeout_s)
+        return {tp: max(beginnings[tp], ends[tp] - place.before_end) for tp in tps}
+    found: Place = place.offset if place.offset is not None else place.word or "beginning"
+    return dict.fromkeys(tps, found)
+
+
+async def _pump(consumer: Consumer, printer: Printer, count: int | None) -> int:
+    written = 0
+    async for batch in consumer:
+        records = batch.records if count is None else batch.records[: count - written]
+        printer.write(batch, records)
+        written += len(records)
+        if written == count:
+            break
+    return written
+
+
+class Printer:
+    """Writes records to standard output as they come."""
+
+    def __init__(self, opening: str, between: str, closing: str, one: Callable[[str, int, Any], str | bytes]) -> None:
+        self._opening = opening
+        self._between = between
+        self._closing = closing
+        self._one = one
+        self._first = True
+
+    def begin(self) -> None:
+        write(self._opening)
+
+    def write(self, batch: FetchedBatch, records: list[Any]) -> None:
+        written = [self._one(batch.topic, batch.partition, record) for record in records]
+        if not written:
+            return
+        if not self._first:
+            write(self._between)
+        self._first = False
+        for index, each in enumerate(written):
+            if index and self._between:
+                write(self._between)
+            write(each)
+        flush()
+
+    def end(self) -> None:
+        write(self._closing)
+        flush()
+
+
+def _printer(output: str, text_format: str | None) -> Printer:
+    from mqctl.records import compile_format, to_envelope
+
+    if output == "text":
+        return Printer("", "", "", compile_format(text_format if text_format is not None else r"%v\n", inert=sys.stdout.isatty()))
+    if output == "jsonl":
+        return Printer("", "", "", lambda *record: render.to_json(to_envelope(*record), indent=None))
+    if output == "json":
+        return Printer("[\n", ",\n", "\n]\n", lambda *record: render.to_json(to_envelope(*record), indent=None).rstrip("\n"))
+    if output == "yaml":
+        return Printer("", "", "", lambda *record: render.to_yaml([to_envelope(*record)]))
+    titles = _TABLE.format(partition="PART", offset="OFFSET", timestamp="TIMESTAMP", key="KEY", value="VALUE")
+    return Printer(titles, "", "", _row)
+
+
+def _row(topic: str, partition: int, record: Any) -> str:
+    def shown(data: bytes | None) -> str:
+        return "-" if data is None else render.printable(data.decode(errors="backslashreplace"))
+
+    time_text = places.format_time(record.timestamp)
+    key = shown(record.key)
+    return _TABLE.format(partition=partition, offset=record.offset, timestamp=time_text, key=key, value=shown(record.value))

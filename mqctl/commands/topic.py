@@ -1,0 +1,244 @@
+"""mqctl topic: create, list, describe, change and delete topics."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqctl import render
+from mqctl.app import Failure, LazyGroup, Settings, confirm, finish, options, parse_pairs, run, say, write
+
+if TYPE_CHECKING:
+    from mqd.client.cluster import ClusterClient
+    from mqd.client.metadata import TopicInfo
+
+COMMANDS = {
+    "create": ("mqctl.commands.topic:create", "Create topics."),
+    "list": ("mqctl.commands.topic:list_", "List topics."),
+    "describe": ("mqctl.commands.topic:describe", "Partitions, leaders, replicas and offsets of topics."),
+    "delete": ("mqctl.commands.topic:delete", "Delete topics with all their records."),
+    "add-partitions": ("mqctl.commands.topic:add_partitions", "Give a topic more partitions."),
+    "config": ("mqctl.commands.topic_config:config", "See and change the configuration of a topic."),
+}
+
+RESULTS = (
+    render.Column("topic", "TOPIC"),
+    render.Column("partitions", "PARTITIONS", right=True),
+    render.Column("replication_factor", "REPLICAS", right=True),
+    render.Column("topic_id", "ID"),
+)
+TOPICS = (*RESULTS, render.Column("internal", "INTERNAL"))
+PARTITIONS = (
+    render.Column("partition", "PARTITION", right=True),
+    render.Column("leader", "LEADER", right=True),
+    render.Column("leader_epoch", "EPOCH", right=True),
+    render.Column("replicas", "REPLICAS"),
+    render.Column("isr", "IN-SYNC"),
+    render.Column("beginning", "BEGINNING", right=True),
+    render.Column("end", "END", right=True),
+)
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
+def topic() -> None:
+    """Create, list, describe, change and delete topics."""
+
+
+def _described(found: TopicInfo) -> dict[str, Any]:
+    return {
+        "topic": found.name,
+        "partitions": len(found.partitions),
+        "replication_factor": found.replication_factor,
+        "topic_id": str(found.topic_id) if found.topic_id.int else None,
+        "internal": found.internal,
+    }
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="Number of partitions (the cluster's default).")
+@click.option("-r", "--replication-factor", type=click.IntRange(min=1), help="Replicas of each partition (the cluster's default).")
+@click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="A topic option; may be given several times.")
+@click.option("--if-not-exists", is_flag=True, help="An existing topic is no error; it is left as it is.")
+@click.option("--dry-run", is_flag=True, help="Let the cluster check everything and create nothing.")
+@options
+def create(
+    settings: Settings,
+    names: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    dry_run: bool,
+) -> None:
+    """Create topics."""
+    pairs = parse_pairs(configs)
+
+    async def work(client: ClusterClient) -> dict[str, Any]:
+        from mqd.client.admin import Admin
+        from mqd.client.descriptions import NewTopic
+
+        wanted = [NewTopic(name, partitions or -1, replication_factor or -1, pairs) for name in names]
+        return dict(await Admin(client, timeout_s=settings.timeout_s).create_topics(wanted, validate_only=dry_run))
+
+    results = run(settings, work)
+    from mqd.client.descriptions import CreatedTopic
+    from mqd.errors import ErrorCode
+
+    rows = []
+    for name, made in list(results.items()):
+        if isinstance(made, CreatedTopic):
+            rows.append(
+                {
+                    "topic": name,
+                    "partitions": made.partitions if made.partitions >= 0 else partitions,
+                    "replication_factor": made.replication_factor if made.replication_factor >= 0 else replication_factor,
+                    "topic_id": str(made.topic_id) if made.topic_id.int else None,
+                }
+            )
+        elif if_not_exists and made.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+            say(f"topic {name!r} exists already")
+            results[name] = None
+    if rows or settings.output != "table":
+        settings.show(RESULTS, rows)
+    if dry_run:
+        say("dry run: nothing was created")
+    finish(results)
+
+
+@click.command("list")
+@click.argument("pattern", required=False)
+@click.option("--internal", is_flag=True, help="Also the topics that the cluster keeps for itself.")
+@options
+def list_(settings: Settings, pattern: str | None, internal: bool) -> None:
+    """List topics, all or those that match PATTERN (with * and ?)."""
+
+    async def work(client: ClusterClient) -> list[TopicInfo]:
+        from mqd.client.admin import Admin
+
+        return await Admin(client, timeout_s=settings.timeout_s).list_topics(internal=internal)
+
+    rows = [_described(each) for each in run(settings, work) if pattern is None or fnmatchcase(each.name, pattern)]
+    if not rows:
+        say("no topics" if pattern is None else f"no topic matches {pattern!r}")
+    if rows or settings.output != "table":
+        settings.show(TOPICS if internal else RESULTS, rows)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@options
+def describe(settings: Settings, names: tuple[str, ...]) -> None:
+    """Partitions, leaders, replicas and offsets of topics, and the options that were set."""
+    results = run(settings, lambda client: _describe(client, names, settings.timeout_s))
+    found = [outcome for outcome in results.values() if isinstance(outcome, dict)]
+    if settings.output == "table":
+        for index, each in enumerate(found):
+            write("\n" if index else "")
+            write(render.fields({name: value for name, value in each.items() if name != "partitions"}) + "\n")
+            settings.show(PARTITIONS, each["partitions"])
+    else:
+        settings.show((), found)
+    finish(results)
+
+
+async def _describe(client: ClusterClient, names: tuple[str, ...], timeout_s: float) -> dict[str, Any]:
+    from mqd.client.admin import Admin
+    from mqd.client.descriptions import EARLIEST, LATEST, ConfigSource, Resource, ResourceType
+    from mqd.client.errors import ClientError
+    from mqd.types import TopicPartition
+
+    admin = Admin(client, timeout_s=timeout_s)
+    results: dict[str, Any] = dict(await admin.describe_topics(names))
+    topics: list[TopicInfo] = [each for each in results.values() if not isinstance(each, ClientError)]
+    led = [TopicPartition(each.name, one.partition) for each in topics for one in each.partitions if one.leader >= 0]
+    beginnings = await admin.list_offsets(dict.fromkeys(led, EARLIEST))
+    ends = await admin.list_offsets(dict.fromkeys(led, LATEST))
+    configs = await admin.describe_configs([Resource(ResourceType.TOPIC, each.name) for each in topics])
+    for each in topics:
+        entries = configs[Resource(ResourceType.TOPIC, each.name)]
+        changed = {}
+        if not isinstance(entries, ClientError):
+            changed = {entry.name: entry.value for entry in entries if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG}
+        results[each.name] = {
+            "topic": each.name,
+            "topic_id": str(each.topic_id) if each.topic_id.int else None,
+            "internal": each.internal,
+            "replication_factor": each.replication_factor,
+            "config": changed,
+            "partitions": [
+                {
+                    "partition": one.partition,
+                    "leader": one.leader if one.leader >= 0 else None,
+                    "leader_epoch": one.leader_epoch,
+                    "replicas": list(one.replicas),
+                    "isr": list(one.isr),
+                    "beginning": getattr(beginnings.get(TopicPartition(each.name, one.partition)), "offset", None),
+                    "end": getattr(ends.get(TopicPartition(each.name, one.partition)), "offset", None),
+                }
+                for one in each.partitions
+            ],
+        }
+    return results
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no error.")
+@options
+def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: bool) -> None:
+    """Delete topics with all their records. This cannot be undone."""
+    confirm(f"Deletes {len(names)} topic(s) with all their records, for good: {', '.join(names)}", yes=yes)
+
+    async def work(client: ClusterClient) -> dict[str, Any]:
+        from mqd.client.admin import Admin
+
+        return dict(await Admin(client, timeout_s=settings.timeout_s).delete_topics(names))
+
+    results = run(settings, work)
+    from mqd.errors import ErrorCode
+
+    for name, error in list(results.items()):
+        if if_exists and error is not None and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            say(f"topic {name!r} does not exist")
+            results[name] = None
+    rows = [{"topic": name, "deleted": error is None} for name, error in results.items()]
+    settings.show((render.Column("topic", "TOPIC"), render.Column("deleted", "DELETED")), rows)
+    finish(results)
+
+
+@click.command("add-partitions")
+@click.argument("name")
+@click.option("--to", "total", type=click.IntRange(min=1), help="How many partitions the topic shall have.")
+@click.option("--by", "more", type=click.IntRange(min=1), help="How many partitions to add.")
+@click.option("--dry-run", is_flag=True, help="Let the cluster check it and add nothing.")
+@options
+def add_partitions(settings: Settings, name: str, total: int | None, more: int | None, dry_run: bool) -> None:
+    """Give a topic more partitions. There is no way back, and keys go to other partitions from then on."""
+    if (total is None) == (more is None):
+        raise click.UsageError("say either --to TOTAL or --by MORE")
+
+    async def work(client: ClusterClient) -> tuple[int, int]:
+        from mqd.client.admin import Admin
+        from mqd.client.errors import ClientError
+
+        admin = Admin(client, timeout_s=settings.timeout_s)
+        described = (await admin.describe_topics([name]))[name]
+        if isinstance(described, ClientError):
+            raise described
+        before = len(described.partitions)
+        after = total if total is not None else before + (more or 0)
+        if after <= before:
+            raise Failure(f"topic {name!r} has {before} partitions already", remedy="partitions can be added, never taken away")
+        error = (await admin.add_partitions({name: after}, validate_only=dry_run))[name]
+        if error is not None:
+            raise error
+        return before, after
+
+    before, after = run(settings, work)
+    columns = (render.Column("topic", "TOPIC"), render.Column("before", "BEFORE", right=True), render.Column("after", "AFTER", right=True))
+    settings.show(columns, [{"topic": name, "before": before, "after": after}])
+    say("dry run: nothing was changed" if dry_run else "records with a key go to other partitions from now on")

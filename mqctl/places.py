@@ -1,0 +1,76 @@
+"""Where reading begins and ends, as people write it: an end of the log, an offset, so many before the end, a time. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGO = re.compile(r"-(\d+)(ms|s|m|h|d)")
+_WORDS: dict[str, Literal["beginning", "end"]] = {
+    "beginning": "beginning",
+    "start": "beginning",
+    "earliest": "beginning",
+    "end": "end",
+    "latest": "end",
+    "now": "end",
+}
+
+HELP = "beginning, end, an offset, -N (the last N), @TIME (ms since 1970, ISO 8601, or -15m ago)"
+
+
+class Place(NamedTuple):
+    """Exactly one is set: a word, an offset, a number of records before the end, or a time in ms since the epoch."""
+
+    word: Literal["beginning", "end"] | None = None
+    offset: int | None = None
+    before_end: int | None = None
+    timestamp_ms: int | None = None
+
+
+def parse_place(text: str, now_ms: int) -> Place:
+    """Raises ValueError that says what is allowed."""
+    if text in _WORDS:
+        return Place(word=_WORDS[text])
+    if text.isdecimal():
+        return Place(offset=int(text))
+    if text.startswith("-") and text[1:].isdecimal():
+        return Place(before_end=int(text[1:]))
+    if text.startswith("@"):
+        return Place(timestamp_ms=parse_time(text[1:], now_ms))
+    raise ValueError(f"{text!r} is no place in a log: {HELP}")
+
+
+def parse_time(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970 (UTC), ISO 8601 (local time unless it names a zone), or -15m. Raises ValueError."""
+    if text.isdecimal():
+        return int(text)
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return now_ms - int(ago[1]) * _UNITS_MS[ago[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+        return int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is no time: write 1700000000000, 2026-01-31T12:00:00Z or -15m") from None
+
+
+def format_time(timestamp_ms: int) -> str:
+    """ISO 8601 in UTC with milliseconds; the number itself where no date is possible."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms // 1000, tz=UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
+
+
+def parse_partitions(text: str) -> list[int]:
+    """`0,2,5-7` as numbers, in order and once each. Raises ValueError."""
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) - int(first) > 100_000:
+            raise ValueError(f"{text!r} are no partitions: write 0 or 0,2,5-7")
+        found.update(dict.fromkeys(range(int(first), int(last or first) + 1)))
+    return list(found)
