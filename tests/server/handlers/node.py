@@ -1,0 +1,77 @@
+"""A node for handlers: the real controller on a quorum that commits at once, and requests that pass through their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from inspect import isawaitable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import trio
+
+from mqd.config import NodeConfig, PeerNode, Peers
+from mqd.controller.image import MetadataImage
+from mqd.controller.service import ControllerService
+from mqd.errors import MqError
+from mqd.protocol.apis import by_name
+from mqd.protocol.schema import RequestHeader
+from mqd.server.context import CLIENT, Context
+from tests.controller.cluster import CLUSTER, SESSIONS, FakeQuorum, TrioClock, make_controller
+
+
+class FakeNode(SimpleNamespace):
+    """What `Context.node` is to the handlers under test, and `ask` to the tests."""
+
+    controller: ControllerService
+    quorum: FakeQuorum
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.controller.image
+
+    async def ask(self, api_name: str, version: int, *, listener: str = CLIENT, **request: Any) -> Any:
+        """The decoded response; request and response both travel as the bytes of their version."""
+        from importlib import import_module
+
+        api = by_name(api_name)
+        handler = import_module(f"mqd.server.handlers.{api_name}")
+        decoded = api.decode_request(version, api.encode_request(version, request))
+        header = RequestHeader(api.key, version, 7, "test", 0)
+        context = Context(node=self, header=header, listener=listener, peer="test", now=trio.current_time())  # type: ignore[arg-type]
+        try:
+            answer = handler.handle(context, decoded)
+            if isawaitable(answer):
+                answer = await answer
+        except MqError as error:
+            answer = handler.failed(decoded, error)
+        assert isinstance(answer, Mapping)
+        return api.decode_response(version, api.encode_response(version, answer))
+
+    async def create(self, *names: str, partitions: int = 1, **configs: str) -> None:
+        """Topics, with configs whose dots are underscores."""
+        rows = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
+        topics = [{"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": rows} for name in names]
+        answer = await self.ask("create_topics", 7, topics=topics)
+        assert [topic.error_code for topic in answer.topics] == [0] * len(names)
+
+
+@asynccontextmanager
+async def running_node(**options: str) -> AsyncIterator[FakeNode]:
+    """Node 1, registered and unfenced. Options with underscores for dots."""
+    dotted = {key.replace("_", "."): value for key, value in options.items()}
+    controller, quorum = make_controller(options=dotted)
+    peer = PeerNode(1, "127.0.0.1", 9091, 19091, None, True, "localhost", 9091)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(controller.run)
+        yield FakeNode(
+            node_id=1,
+            peers=Peers(CLUSTER, {1: peer}, Path("peers.toml")),
+            config=NodeConfig.load(overrides={**SESSIONS, **dotted}),
+            clock=TrioClock(),
+            entropy=controller._entropy,
+            controller=controller,
+            quorum=quorum,
+        )
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,193 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: every version there and back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mqd.config import NODE_OPTIONS, TOPIC_OPTIONS
+from tests.server.handlers.node import FakeNode, running_node
+
+TOPIC, NODE, LOGGER = 2, 4, 8
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+async def describe(node: FakeNode, kind: int, name: str, keys: list[str] | None = None, *, version: int = 4, **rest: Any) -> Any:
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+    (row,) = (await node.ask("describe_configs", version, resources=[resource], **rest)).results
+    return row
+
+
+async def alter(node: FakeNode, kind: int, name: str, *changes: tuple[str, int, str | None], **rest: Any) -> int:
+    rows = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
+    resource = {"resource_type": kind, "resource_name": name, "configs": rows}
+    (row,) = (await node.ask("incremental_alter_configs", 1, resources=[resource], **rest)).responses
+    assert (row.resource_type, row.resource_name) == (kind, name)
+    assert (row.error_message is None) == (row.error_code == 0)
+    return int(row.error_code)
+
+
+async def test_every_key_is_listed() -> None:
+    async with running_node() as node:
+        await node.create("t")
+        for keys in (None, []):
+            assert {row.name for row in (await describe(node, TOPIC, "t", keys)).configs} == set(TOPIC_OPTIONS)
+            assert {row.name for row in (await describe(node, NODE, "1", keys)).configs} == set(NODE_OPTIONS)
+        assert [row.name for row in (await describe(node, TOPIC, "t", ["nope", "retention.ms"])).configs] == ["retention.ms"]
+        assert list((await describe(node, NODE, "")).configs) == []
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_sources_synonyms_types_and_documentation(version: int) -> None:
+    async with running_node(log_segment_bytes="3000000") as node:
+        await node.create("t", retention_ms="77")
+        answer = await describe(
+            node, TOPIC, "t", version=version, include_synonyms=True, **({"include_documentation": True} if version >= 3 else {})
+        )
+        assert (answer.error_code, answer.error_message) == (0, "")
+        rows = {row.name: row for row in answer.configs}
+        retention, segment = rows["retention.ms"], rows["segment.bytes"]
+        assert (retention.value, retention.config_source, retention.read_only, retention.is_sensitive) == ("77", 1, False, False)
+        assert tuple(retention.synonyms[0].values())[:3] == ("retention.ms", "77", 1)
+        assert [(s.name, s.value, s.source) for s in segment.synonyms] == [
+            ("log.segment.bytes", "3000000", 4),
+            ("log.segment.bytes", "1073741824", 5),
+        ]
+        if version >= 3:
+            assert (retention.config_type, segment.config_type, rows["cleanup.policy"].config_type) == (5, 3, 7)
+            assert retention.documentation
+            plain = (await describe(node, TOPIC, "t", ["retention.ms"], version=version)).configs[0]
+            assert plain.documentation is None and list(plain.synonyms) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (TOPIC, "nonesuch", 3),
+        (TOPIC, "a/b", 17),
+        (TOPIC, "", 17),
+        (0, "x", 42),
+        (99, "x", 42),
+        (NODE, "2", 42),
+        (NODE, "x", 42),
+        (NODE, "-1", 42),
+        (LOGGER, "2", 42),
+        (LOGGER, "", 42),
+    ],
+)
+async def test_resources_that_are_none(kind: int, name: str, code: int) -> None:
+    async with running_node() as node:
+        answer = await describe(node, kind, name)
+        assert (answer.error_code, answer.resource_type, answer.resource_name, list(answer.configs)) == (code, kind, name, [])
+
+
+async def test_a_node_says_what_holds_and_why() -> None:
+    async with running_node(num_partitions="3") as node:
+        rows = {row.name: row for row in (await describe(node, NODE, "1", include_synonyms=True)).configs}
+        assert (rows["num.partitions"].value, rows["num.partitions"].config_source, rows["num.partitions"].read_only) == ("3", 4, True)
+        assert [s.source for s in rows["num.partitions"].synonyms] == [4, 5]
+        assert (rows["log.retention.hours"].value, rows["log.retention.hours"].config_source) == ("168", 5)
+        for row in rows.values():
+            if NODE_OPTIONS[row.name].sensitive:
+                assert row.is_sensitive and row.value is None and all(s.value is None for s in row.synonyms)
+
+
+async def test_dynamic_options_of_one_node_and_of_all() -> None:
+    async with running_node() as node:
+        await node.create("t")
+        assert await alter(node, NODE, "", ("log.retention.ms", SET, "6000")) == 0
+        row = (await describe(node, NODE, "1", ["log.retention.ms"], include_synonyms=True)).configs[0]
+        assert (row.value, row.config_source) == ("6000", 3)
+        assert await alter(node, NODE, "1", ("log.retention.ms", SET, "5000")) == 0
+        row = (await describe(node, NODE, "1", ["log.retention.ms"], include_synonyms=True)).configs[0]
+        assert (row.value, row.config_source, row.read_only) == ("5000", 2, False)
+        assert [(s.value, s.source) for s in row.synonyms] == [("5000", 2), ("6000", 3)]
+        assert [(row.name, row.value, row.config_source) for row in (await describe(node, NODE, "")).configs] == [
+            ("log.retention.ms", "6000", 3)
+        ]
+        topic = (await describe(node, TOPIC, "t", ["retention.ms"], include_synonyms=True)).configs[0]
+        assert (topic.value, topic.config_source) == ("5000", 2)
+        assert await alter(node, NODE, "1", ("log.retention.ms", DELETE, None)) == 0
+        assert (await describe(node, NODE, "1", ["log.retention.ms"])).configs[0].value == "6000"
+        assert await alter(node, NODE, "1", ("log.dirs", SET, "/x")) == 42
+
+
+async def test_incremental_changes() -> None:
+    async with running_node() as node:
+        await node.create("t")
+        assert await alter(node, TOPIC, "t", ("cleanup.policy", APPEND, "compact"), ("retention.ms", SET, "9")) == 0
+        rows = {row.name: row.value for row in (await describe(node, TOPIC, "t", ["cleanup.policy", "retention.ms"])).configs}
+        assert rows == {"cleanup.policy": "delete,compact", "retention.ms": "9"}
+        assert await alter(node, TOPIC, "t", ("cleanup.policy", SUBTRACT, "delete")) == 0
+        assert await alter(node, TOPIC, "t", ("retention.ms", SET, "8"), validate_only=True) == 0
+        assert node.image.topic_configs("t") == {"cleanup.policy": "compact", "retention.ms": "9"}
+        assert await alter(node, TOPIC, "t", ("nope", SET, "8")) == 40
+        assert await alter(node, TOPIC, "zz", ("retention.ms", SET, "8")) == 3
+
+
+async def test_mixed_and_doubled_resources() -> None:
+    async with running_node() as node:
+        await node.create("t", "u")
+        change = [{"name": "retention.ms", "config_operation": SET, "value": "9"}]
+        resources = [{"resource_type": TOPIC, "resource_name": name, "configs": change} for name in ("t", "t", "u", "zz")]
+        for version in (0, 1):
+            answer = await node.ask("incremental_alter_configs", version, resources=resources)
+            assert [(row.resource_name, row.error_code) for row in answer.responses] == [("t", 42), ("t", 42), ("u", 0), ("zz", 3)]
+        assert (await node.ask("incremental_alter_configs", 1, resources=[])).responses == []
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_a_legacy_change_replaces(version: int) -> None:
+    async with running_node() as node:
+        await node.create("t", retention_ms="5", segment_bytes="2000000")
+        configs = [{"name": "retention.ms", "value": "7"}]
+        rows = [{"resource_type": TOPIC, "resource_name": name, "configs": configs} for name in ("t", "zz")]
+        answer = await node.ask("alter_configs", version, resources=[*rows, {"resource_type": LOGGER, "resource_name": "1", "configs": []}])
+        assert [row.error_code for row in answer.responses] == [0, 3, 42]
+        assert node.image.topic_configs("t") == {"retention.ms": "7"}
+
+
+@pytest.fixture
+def a_logger() -> Iterator[logging.Logger]:
+    logger = logging.getLogger("mqd.tests.handlers")
+    yield logger
+    logger.setLevel(logging.NOTSET)
+
+
+async def test_loggers(a_logger: logging.Logger) -> None:
+    async with running_node() as node:
+        levels = {row.name: row.value for row in (await describe(node, LOGGER, "1")).configs}
+        assert "root" in levels and a_logger.name in levels
+        assert await alter(node, LOGGER, "1", (a_logger.name, SET, "DEBUG"), validate_only=True) == 0
+        assert a_logger.level == logging.NOTSET
+        assert await alter(node, LOGGER, "1", (a_logger.name, SET, "WARN")) == 0
+        (row,) = (await describe(node, LOGGER, "1", [a_logger.name])).configs
+        assert (row.value, row.config_source) == ("WARN", 6)
+        assert await alter(node, LOGGER, "1", (a_logger.name, DELETE, None)) == 0
+        assert a_logger.level == logging.NOTSET
+        for name, change, code in (
+            ("1", ("no.such.logger", SET, "DEBUG"), 40),
+            ("1", (a_logger.name, SET, "zap"), 40),
+            ("1", (a_logger.name, SET, None), 42),
+            ("1", (a_logger.name, APPEND, "DEBUG"), 42),
+            ("1", ("root", DELETE, None), 42),
+            ("2", (a_logger.name, SET, "DEBUG"), 42),
+        ):
+            assert await alter(node, LOGGER, name, change) == code
+
+
+async def test_loggers_beside_topics_in_one_request(a_logger: logging.Logger) -> None:
+    async with running_node() as node:
+        await node.create("t")
+        resources = [
+            {"resource_type": TOPIC, "resource_name": "t", "configs": [{"name": "retention.ms", "config_operation": SET, "value": "9"}]},
+            {"resource_type": LOGGER, "resource_name": "1", "configs": [{"name": a_logger.name, "config_operation": SET, "value": "INFO"}]},
+        ]
+        answer = await node.ask("incremental_alter_configs", 1, resources=resources)
+        assert {(row.resource_type, row.error_code) for row in answer.responses} == {(TOPIC, 0), (LOGGER, 0)}
+        assert a_logger.level == logging.INFO and node.image.topic_configs("t") == {"retention.ms": "9"}
+        answer = await node.ask("incremental_alter_configs", 1, resources=[resources[1], resources[1]])
+        assert [row.error_code for row in answer.responses] == [42, 42]

@@ -1,0 +1,137 @@
+"""FindCoordinator and InitProducerId, and what nodes ask one another."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from mqd.server.context import CLIENT, PEER
+from mqd.server.handlers.find_coordinator import partition_for
+from tests.controller.cluster import CLUSTER
+from tests.server.handlers.node import running_node
+
+
+@pytest.mark.parametrize(
+    ("key", "java_hash"),
+    [("", 0), ("g", 103), ("hello", 99162322), ("polygenelubricants", -(2**31)), ("my-group", -1906497762), ("𐍈", 1771336)],
+)
+def test_the_hash_is_javas(key: str, java_hash: int) -> None:
+    for partitions in (1, 7, 50):
+        assert partition_for(key, partitions) == (0 if java_hash == -(2**31) else abs(java_hash)) % partitions
+
+
+@pytest.mark.parametrize("version", range(7))
+async def test_a_coordinator_is_found_when_its_topic_is_there(version: int, autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+
+        async def find(*keys: str, key_type: int = 0) -> list[tuple[int, int, str, int]]:
+            if version >= 4:
+                rows = (await node.ask("find_coordinator", version, coordinator_keys=list(keys), key_type=key_type)).coordinators
+                assert [row.key for row in rows] == list(keys)
+            else:
+                rows = [await node.ask("find_coordinator", version, key=keys[0], **({"key_type": key_type} if version else {}))]
+            return [(row.error_code, row.node_id, row.host, row.port) for row in rows]
+
+        assert await find("g") == [(15, -1, "", -1)]
+        await trio.sleep(0.1)
+        assert await find("g") == [(0, 1, "localhost", 9091)]
+        topic = node.image.topics["__consumer_offsets"]
+        assert len(topic.partitions) == 50 and node.image.topic_configs(topic.name)["cleanup.policy"] == "compact"
+        if version >= 1:
+            assert (await find("t", key_type=1))[0][0] == 15
+            await trio.sleep(0.1)
+            assert (await find("t", key_type=1))[0][0] == 0
+            for key_type in (2, 5, -1):
+                assert await find("g", key_type=key_type) == [(42, -1, "", -1)]
+        if version >= 4:
+            assert [row[0] for row in await find("g", "h", "")] == [0, 0, 0]
+            assert await find() == []
+
+
+async def test_no_coordinator_while_its_partition_has_no_leader(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        await node.create("__consumer_offsets")
+        await node.controller.leave(timeout=1)
+        answer = await node.ask("find_coordinator", 4, coordinator_keys=["g"])
+        assert answer.coordinators[0].error_code == 15
+
+
+@pytest.mark.parametrize("version", range(6))
+async def test_idempotent_producers_get_fresh_ids(version: int) -> None:
+    async with running_node() as node:
+        answers = [await node.ask("init_producer_id", version, transactional_id=None, transaction_timeout_ms=0) for _ in range(3)]
+        assert [(a.error_code, a.producer_id, a.producer_epoch) for a in answers] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
+        assert node.image.next_producer_id == 1000
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        ({"producer_id": 1000}, 42),
+        ({"producer_epoch": 3}, 42),
+        ({"producer_id": 1000, "producer_epoch": 3}, 0),
+        ({"transactional_id": "", "transaction_timeout_ms": 1000}, 42),
+        ({"transactional_id": "t", "transaction_timeout_ms": 0}, 50),
+        ({"transactional_id": "t", "transaction_timeout_ms": 900_001}, 50),
+    ],
+)
+async def test_init_producer_id_refuses(request_: dict[str, Any], code: int) -> None:
+    async with running_node() as node:
+        answer = await node.ask("init_producer_id", 4, **{"transactional_id": None, "transaction_timeout_ms": 1000, **request_})
+        assert answer.error_code == code
+        assert (answer.producer_id, answer.producer_epoch) == ((0, 0) if code == 0 else (-1, -1))
+
+
+async def test_ids_wait_for_a_controller(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        node.quorum.leader_id = None
+        answer = await node.ask("init_producer_id", 4, transactional_id=None, transaction_timeout_ms=1000)
+        assert (answer.error_code, answer.producer_id) == (14, -1)
+
+
+# -- what nodes ask one another
+
+
+def registration(node_id: int, cluster: str = CLUSTER, **rest: Any) -> dict[str, Any]:
+    listeners = [{"name": "PLAINTEXT", "host": "h", "port": 65000, "security_protocol": 0}]
+    return {"broker_id": node_id, "cluster_id": cluster, "incarnation_id": UUID(int=5), "listeners": listeners, "rack": "r", **rest}
+
+
+async def test_registration_and_heartbeats(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        node.peers.nodes[2] = node.peers.nodes[1]
+        for version in range(5):
+            answer = await node.ask("broker_registration", version, listener=PEER, **registration(2))
+            assert (answer.error_code, answer.broker_epoch) == (0, node.image.brokers[2].epoch)
+        beat = {"broker_id": 2, "broker_epoch": answer.broker_epoch, "current_metadata_offset": node.image.index}
+        for version in range(3):
+            answer = await node.ask("broker_heartbeat", version, listener=PEER, **beat)
+            assert (answer.error_code, answer.is_caught_up, answer.is_fenced, answer.should_shut_down) == (0, True, False, False)
+        assert (node.image.brokers[2].host, node.image.brokers[2].port, node.image.brokers[2].rack) == ("h", 65000, "r")
+        block = await node.ask("allocate_producer_ids", 0, listener=PEER, broker_id=2, broker_epoch=beat["broker_epoch"])
+        assert (block.error_code, block.producer_id_start, block.producer_id_len) == (0, 0, 1000)
+        stale = await node.ask("broker_heartbeat", 1, listener=PEER, **{**beat, "broker_epoch": 0})
+        assert (stale.error_code, stale.is_fenced) == (77, True)
+        assert (await node.ask("allocate_producer_ids", 0, listener=PEER, broker_id=9, broker_epoch=0)).error_code == 102
+
+
+async def test_strangers_do_not_register() -> None:
+    async with running_node() as node:
+        for request, code in (
+            (registration(9), 119),
+            (registration(1, "another"), 104),
+            (registration(1, listeners=[]), 119),
+        ):
+            answer = await node.ask("broker_registration", 4, listener=PEER, **request)
+            assert (answer.error_code, answer.broker_epoch) == (code, -1)
+
+
+async def test_clients_may_not_ask_as_nodes() -> None:
+    async with running_node() as node:
+        assert (await node.ask("broker_registration", 4, listener=CLIENT, **registration(1))).error_code == 31
+        assert (await node.ask("broker_heartbeat", 1, listener=CLIENT, broker_id=1)).error_code == 31
+        assert (await node.ask("allocate_producer_ids", 0, listener=CLIENT, broker_id=1)).error_code == 31
