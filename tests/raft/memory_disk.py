@@ -126,10 +126,10 @@ class MemoryDisk:
     def exists(self, path: Path) -> bool:
         return path in self.files
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: Path, *, durable: bool = True) -> None:
         pass
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source: Path, target: Path, *, durable: bool = True) -> None:
         self.files[target] = self.files.pop(source)
 
     def remove(self, path: Path) -> None:

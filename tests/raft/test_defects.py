@@ -1,0 +1,611 @@
+"""Every defect of PySyncObj 0.3.17 that seams.py and journal.py mend, A to Q: stock shows it, ours does not.
+
+The same scenario is played to both where both can play it. A scenario that stock passes guards nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from mqd import limits
+from mqd.errors import ProtocolError, StorageError
+from mqd.raft.codec import AppendEntries, AppendReply, Entry, Vote, decode_message, encode_message
+from mqd.raft.machine import Role
+from mqd.raft.transport import Doorkeeper
+from tests.raft.directed import Group, Ours, Stock, stock, stock_journal
+from tests.raft.memory_disk import PowerCut
+
+
+@pytest.fixture
+def collected() -> Iterator[None]:
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+def stock_leaks_files(test: Callable[..., None]) -> Callable[..., None]:
+    """Stock PySyncObj forgets to close what it opens: that is no failure of ours."""
+    ignored = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+    return cast("Callable[..., None]", ignored(pytest.mark.usefixtures("collected")(test)))
+
+
+def uncommitted_entry_then_snapshot(group: Group) -> tuple[list[str], list[Any]]:
+    """1 alone has LOST; 2 leads on with 3 and compacts; then 2 sends 1 a first message. What 1 applied, and told."""
+    told: list[Any] = []
+    group.elect(1, [2, 3])
+    group.exchange([1, 2, 3])
+    group.add(1, "LOST", lambda _result, fate: told.append(fate))
+    group.tick(1)
+    group.take(1)
+    group.elect(2, [3])
+    for k in range(6):
+        group.add(2, f"k{k}")
+    group.exchange([2, 3], 8)
+    group.compact(2)
+    group.take(2)
+    node = group.nodes[2]
+    node._SyncObj__raftNextIndex[next(peer for peer in node.otherNodes if peer.id == 1)] = 2
+    group.connect(2, 1)
+    group.advance()
+    group.tick(2)
+    for message in group.take(2, 1)[:1]:
+        group.deliver(2, 1, message)
+    group.tick(1)
+    return group.values(1), told
+
+
+@stock_leaks_files
+def test_a_snapshot_chunk_does_not_commit_what_it_does_not_cover(tmp_path: Path) -> None:
+    values, told = uncommitted_entry_then_snapshot(Stock(directory=tmp_path, logCompactionBatchSize=64))
+    assert "LOST" in values and told == ["applied"]
+    values, told = uncommitted_entry_then_snapshot(Ours())
+    assert values == [f"k{k}" for k in range(6)] and told == ["unknown"]
+
+
+def test_a_first_of_several_chunks_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RAFT_SNAPSHOT_CHUNK_BYTES", 8)
+    values, told = uncommitted_entry_then_snapshot(Ours())
+    assert values == [] and told == ["unknown"]
+
+
+def resent_batch(group: Group) -> tuple[int, int]:
+    """A batch arrives twice, the second time when the follower holds more: its log end before and after."""
+    group.elect(1, [2, 3])
+    group.exchange([1, 2])
+    for k in range(4):
+        group.add(1, f"v{k}")
+    group.tick(1)
+    group.advance()
+    group.tick(1)
+    first = group.take(1, 2)
+    for message in first:
+        group.deliver(1, 2, message)
+    group.take(2)
+    for k in range(4):
+        group.add(1, f"w{k}")
+    group.tick(1)
+    group.advance()
+    group.tick(1)
+    for message in group.take(1, 2):
+        group.deliver(1, 2, message)
+    before = group.log(2)[-1][0]
+    for message in first:
+        group.deliver(1, 2, message)
+    return before, group.log(2)[-1][0]
+
+
+def test_b_agreement_never_truncates() -> None:
+    before, after = resent_batch(Stock())
+    assert after < before
+    before, after = resent_batch(Ours())
+    assert after == before == 10
+
+
+def acknowledgement_of_an_earlier_term(group: Group) -> tuple[int, int, int]:
+    """Five voters; 2's acknowledgements to 1 are stuck in a link while 1 loses and regains leadership with another
+    log. The commit index of 1 before and after they arrive, and how many voters hold that entry."""
+    group.elect(1, [2, 3, 4])
+    for message in group.take(1, 2):
+        group.deliver(1, 2, message)
+    for value in "stuvw":
+        group.add(1, value)
+    group.tick(1)
+    group.advance()
+    group.tick(1)
+    for message in group.take(1, 2):
+        group.deliver(1, 2, message)
+    late = group.take(2, 1)
+    group.elect(3, [4, 5])
+    group.exchange([3, 1, 4, 5], 8)
+    group.elect(1, [4, 5])
+    group.take(1)
+    group.add(1, "NEW")
+    for _ in range(3):
+        group.tick(1)
+        group.advance()
+        group.tick(1)
+        group.pump(1, 3)
+        group.pump(3, 1)
+    group.tick(1)
+    before = group.commit(1)
+    for message in late:
+        group.deliver(2, 1, message)
+    group.tick(1)
+    last = group.log(1)[-1]
+    return before, group.commit(1), sum(last in group.log(i) for i in group.ids)
+
+
+def test_c_acknowledgement_of_an_earlier_term_does_not_count() -> None:
+    before, after, holders = acknowledgement_of_an_earlier_term(Stock(5))
+    assert after > before and holders == 2
+    before, after, holders = acknowledgement_of_an_earlier_term(Ours(5))
+    assert after == before and holders == 2
+
+
+@stock_leaks_files
+def test_d_crash_between_snapshot_and_journal_keeps_the_tail(tmp_path: Path) -> None:
+    group: Any = Stock(1, directory=tmp_path)
+    group.force_election(1)
+    for k in range(6):
+        group.add(1, f"v{k}")
+    for _ in range(3):
+        group.tick(1)
+    for k in range(3):
+        group.add(1, f"tail{k}")
+    group.nodes[1].forceLogCompaction()
+    group.tick(1)  # writes the dump; the journal is cut in the next tick
+    held = group.log(1)[-1]
+    group.start(1)
+    group.nodes[1]._SyncObj__raftElectionDeadline = float("inf")
+    group.tick(1)
+    assert group.log(1)[-1] < held  # stock
+
+    for fuse in range(4):  # ours: power fails in each of the writes of a compaction
+        ours = Ours(1)
+        for k in range(9):
+            ours.add(1, f"v{k}")
+            ours.tick(1)
+        assert ours.values(1) == [f"v{k}" for k in range(9)]
+        ours.journals[1].compact(6, b"\n".join(b"v%d" % k for k in range(4)), entries_kept=0)
+        ours.disks[1].fuse = fuse
+        try:
+            ours.journals[1].flush()
+        except PowerCut:
+            pass
+        ours.disks[1].crash()
+        ours.start(1)
+        ours.tick(1)
+        assert ours.values(1) == [f"v{k}" for k in range(9)], fuse
+
+
+def second_snapshot(group: Group) -> tuple[int, int]:
+    """Two replies ask for a snapshot; both snapshots are sent. The follower's log end before and after the second."""
+    group.elect(1, [2, 3])
+    for k in range(6):
+        group.add(1, f"k{k}")
+    group.exchange([1, 3], 6)
+    group.compact(1)
+    group.take(1)
+    asking = []
+    for _ in range(2):
+        group.advance()
+        group.tick(1)
+        for message in group.take(1, 2):
+            group.deliver(1, 2, message)
+        asking += group.take(2, 1)
+    group.deliver(2, 1, asking[0])
+    group.advance()
+    group.tick(1)
+    snapshot = group.take(1, 2)
+    for message in snapshot:
+        group.deliver(1, 2, message)
+    for _ in range(3):
+        for message in group.take(2, 1):
+            group.deliver(2, 1, message)
+        group.add(1, "more")
+        group.tick(1)
+        group.advance()
+        group.tick(1)
+        for message in group.take(1, 2):
+            group.deliver(1, 2, message)
+    before = group.log(2)[-1][0]
+    for message in snapshot:
+        if not isinstance(message, dict) or "serialized" in message:
+            group.deliver(1, 2, message)
+    return before, group.log(2)[-1][0]
+
+
+@stock_leaks_files
+def test_e_old_snapshot_does_not_roll_back(tmp_path: Path) -> None:
+    before, after = second_snapshot(Stock(directory=tmp_path))
+    assert after < before
+    before, after = second_snapshot(Ours())
+    assert after == before
+
+
+def raising_callback(group: Group) -> tuple[list[str], list[str]]:
+    def bad(_result: Any, _fate: str) -> None:
+        raise RuntimeError("channel closed")
+
+    group.elect(1, [2, 3])
+    group.exchange([1, 2])
+    group.add(1, "x", bad)
+    for _ in range(8):
+        try:
+            group.exchange([1, 2], 1)
+        except RuntimeError:
+            group.pump(1, 2)
+            group.pump(2, 1)
+    return group.values(1), group.values(2)
+
+
+def test_f_raising_callback_does_not_apply_twice() -> None:
+    leader, follower = raising_callback(Stock())
+    assert leader.count("x") > 1 and leader != follower
+    assert raising_callback(Ours()) == (["x"], ["x"])
+
+
+def test_f_poisoned_command_is_a_result_and_a_raising_machine_stops_the_node() -> None:
+    group: Group = Stock(1)
+    group.force_election(1)
+    group.add(1, "boom")
+    group.add(1, "after")
+    raised = 0
+    for _ in range(10):
+        try:
+            group.tick(1)
+        except ValueError:
+            raised += 1
+    assert raised >= 8 and group.values(1) == []  # stock: for ever
+
+    ours = Ours(1)
+    for value in ("boom", "after"):
+        ours.add(1, value)
+    ours.tick(1)
+    assert ours.values(1) == ["after"]
+
+    def broken(index: int, command: bytes) -> None:
+        raise ValueError("a machine that is not total")
+
+    ours.machines[1].apply = broken  # type: ignore[method-assign]
+    ours.add(1, "x")
+    with pytest.raises(ValueError, match="not total"):  # rises: the daemon stops, it does not go on without the entry
+        ours.tick(1)
+
+
+def test_f_version_entries_are_not_taken_from_a_peer() -> None:
+    version = Entry(bytes([stock._COMMAND_TYPE.VERSION]) + b"99", 2, 1)
+    body = encode_message(AppendEntries(1, 1, 1, 0, (version,)))
+    with pytest.raises(ProtocolError, match="neither a command nor a no-op"):
+        decode_message(body)
+
+
+def test_g_a_flipped_bit_in_the_journal_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = stock_journal.FileJournal(str(path))
+    journal.add(b"\x00pay 100", 2, 1)
+    journal.add(b"\x00pay 200", 3, 1)
+    journal._destroy()
+    path.write_bytes(path.read_bytes().replace(b"pay 100", b"pay 900"))
+    journal = stock_journal.FileJournal(str(path))
+    assert journal[0][0] == b"\x00pay 900"  # stock: believed
+    journal._destroy()
+
+    ours = Ours(1)
+    for value in ("pay 100", "pay 200"):
+        ours.add(1, value)
+        ours.tick(1)
+    content = ours.disks[1].files[Path("raft/journal")]
+    content.data[:] = content.data.replace(b"pay 100", b"pay 900")
+    with pytest.raises(StorageError, match=r"raft/journal is corrupt.*damaged"):
+        ours.start(1)
+
+
+@stock_leaks_files
+def test_h_a_lost_vote_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = stock_journal.FileJournal(str(path))
+    journal.setCurrentTerm(7, 2)
+    journal._destroy()
+    (tmp_path / "journal.meta").write_bytes(b"")  # renamed without fsync, then a power cut
+    journal = stock_journal.FileJournal(str(path))
+    assert (journal.getCurrentTerm(), journal.getVotedForNodeId()) == (0, None)  # stock: may vote again in term 7
+    journal._destroy()
+
+    ours = Ours(1)
+    ours.tick(1)
+    ours.disks[1].files[Path("raft/quorum-state")].data.clear()
+    with pytest.raises(StorageError, match="quorum-state is corrupt"):
+        ours.start(1)
+
+
+def state_after_compaction_and_restart(group: Group) -> list[str]:
+    group.force_election(1)
+    for k in range(6):
+        group.add(1, f"v{k}")
+        group.tick(1)
+    group.tick(1)
+    group.compact(1)
+    group.start(1)
+    group.force_election(1)
+    for _ in range(3):
+        group.tick(1)
+    return group.values(1)
+
+
+def test_i_compaction_without_a_dump_file_keeps_the_state() -> None:
+    assert len(state_after_compaction_and_restart(Stock(1))) < 3
+    assert state_after_compaction_and_restart(Ours(1)) == [f"v{k}" for k in range(6)]
+
+
+def rounds_to_repair(group: Group) -> int:
+    """A follower with 40 entries that contradict the leader: heartbeats until the logs are equal."""
+    group.elect(1, [2, 3])
+    group.exchange([1, 2, 3])
+    for k in range(40):
+        group.add(1, f"lost{k}")
+        group.tick(1)
+    group.take(1)
+    group.elect(2, [3])
+    for k in range(40):
+        group.add(2, f"kept{k}")
+    group.exchange([2, 3], 6)
+    group.elect(3, [2])
+    group.take(3)
+    rounds = 0
+    while group.log(1) != group.log(3):
+        group.exchange([3, 1], 1)
+        rounds += 1
+    return rounds
+
+
+def test_j_a_contradicting_tail_is_skipped_a_term_at_a_time() -> None:
+    assert rounds_to_repair(Stock()) > 30
+    assert rounds_to_repair(Ours()) <= 5
+
+
+@stock_leaks_files
+def test_k_no_flood_while_a_snapshot_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def messages(group: Any, chunk: int) -> int:
+        group.elect(1, [2, 3])
+        for k in range(6):
+            group.add(1, f"k{k}")
+        group.exchange([1, 3], 6)
+        group.compact(1)
+        group.take(1)
+        node = group.nodes[1]
+        node._SyncObj__raftNextIndex[next(peer for peer in node.otherNodes if peer.id == 2)] = 1
+        if isinstance(group, Stock):
+            node._SyncObj__serializer._Serializer__pid = 1  # a dump is being written
+            node._SyncObj__serializer.checkSerializing = lambda: (1, None)
+        group.advance()
+        group.tick(1)
+        return len(group.take(1, 2))
+
+    assert messages(Stock(directory=tmp_path), 0) > 100
+    monkeypatch.setattr(limits, "RAFT_SNAPSHOT_CHUNK_BYTES", 8)
+    assert messages(Ours(), 8) == 1
+
+
+def stale_leader(group: Group) -> bool:
+    """1 leads term 1; 2 and 3 moved on without its hearing. Does 1 still lead after an answer to its heartbeat?"""
+    group.elect(1, [2, 3])
+    group.take(1)
+    group.elect(2, [3])
+    group.take(2)
+    group.advance()
+    group.tick(1)
+    group.pump(1, 3)
+    group.pump(3, 1)
+    return group.leads(1)
+
+
+def test_l_a_stale_leader_is_told() -> None:
+    assert stale_leader(Stock())
+    assert not stale_leader(Ours())
+
+
+def test_m_nothing_is_forwarded_so_no_answer_can_be_taken_for_another() -> None:
+    """Stock's request ids start at 1 in every process; ours has no forwarded requests at all."""
+
+    def follower_proposes(group: Group) -> tuple[list[str], list[Any]]:
+        fates: list[str] = []
+        group.elect(1, [2, 3])
+        group.exchange([1, 2, 3])
+        group.add(2, "x", lambda _result, fate: fates.append(fate))
+        group.tick(2)
+        return fates, group.take(2, 1)
+
+    fates, sent = follower_proposes(Stock())
+    assert fates == [] and any(message.get("request_id") == 1 for message in sent)
+    fates, sent = follower_proposes(Ours())
+    assert fates == ["refused"] and sent == []
+
+
+def test_n_entries_of_every_size_up_to_the_limit_arrive() -> None:
+    group: Group = Stock(2)
+    group.elect(1, [2])
+    group.exchange([1, 2])
+    failed = 0
+    for size in range(131000, 131080, 10):
+        group.add(1, "z" * size)
+        group.tick(1)
+        group.advance()
+        group.tick(1)
+        for message in group.take(1, 2):
+            try:
+                group.deliver(1, 2, message)
+            except Exception:
+                failed += 1
+        group.pump(2, 1)
+    assert failed > 0
+
+    ours = Ours(2)
+    ours.elect(1, [2])
+    ours.exchange([1, 2])
+    sizes = [limits.RAFT_COMMAND_BYTES_MAX - k for k in range(3)] + [1, 0, 30_000]
+    for size in sizes:
+        ours.add(1, "z" * size)
+    ours.exchange([1, 2], 6)
+    assert [len(value) for value in ours.values(2)] == sizes
+    with pytest.raises(AssertionError):
+        ours.add(1, "z" * (limits.RAFT_COMMAND_BYTES_MAX + 1))
+
+
+def test_o_only_configured_voters_are_heard_and_each_has_one_vote() -> None:
+    group: Group = Stock(5)
+    group.connect(1, 2, 3, 4, 5)
+    group.force_election(1)
+    for _ in range(2):
+        group.deliver(99, 1, {"type": "response_vote", "term": group.term(1)})
+    assert group.leads(1)  # stock: two forged votes
+
+    ours = Ours(5)
+    ours.connect(1, 2, 3, 4, 5)
+    ours.force_election(1)
+    for sender in (99, 99, 2, 2, 2):
+        ours.deliver(sender, 1, Vote(ours.term(1)))
+    assert not ours.leads(1)
+    ours.deliver(3, 1, Vote(ours.term(1)))
+    assert ours.leads(1)
+
+
+@stock_leaks_files
+def test_p_a_damaged_snapshot_stops_the_start(tmp_path: Path) -> None:
+    def compacted(group: Any) -> Any:
+        group.force_election(1)
+        for k in range(6):
+            group.add(1, f"v{k}")
+            group.tick(1)
+        group.tick(1)
+        group.compact(1)
+        return group
+
+    group = compacted(Stock(1, directory=tmp_path))
+    (tmp_path / "dump-1").write_bytes(b"not a dump")
+    group.start(1)
+    group.tick(1)  # stock: logs, and runs on without its state
+    assert group.values(1) == []
+
+    ours = compacted(Ours(1))
+    ours.disks[1].files[Path("raft/snapshot")].data[-1] ^= 1
+    with pytest.raises(StorageError, match=r"raft/snapshot is corrupt: its checksum does not match.*remove raft"):
+        ours.start(1)
+
+
+def test_q_a_wiped_node_or_another_cluster_is_not_heard() -> None:
+    group: Any = Stock()
+    group.elect(1, [2, 3])
+    group.journals.clear()
+    group.start(2)  # stock: empty, and votes again in a term in which it had voted
+    assert group.term(2) == 0
+
+    ours = Ours()
+    ours.elect(1, [2, 3])
+    del ours.disks[2].files[Path("raft/journal")]
+    with pytest.raises(StorageError, match="journal is missing, though"):
+        ours.start(2)
+    uuid = ours.journals[1].node_uuid
+    doors = Doorkeeper(cluster_id="c", node_id=1, voters=frozenset({1, 2, 3}), incarnation=uuid)
+    caller = Doorkeeper(cluster_id="other", node_id=2, voters=frozenset({1, 2, 3}), incarnation=uuid)
+    with pytest.raises(ProtocolError, match="'other'; this is cluster 'c'"):
+        doors.admit(caller.greeting(1)[14:], "10.0.0.9:1")
+
+
+# -- the fsync comes first: a leader's own copy counts when it is durable
+
+
+class _CountsUnsynced(Ours.node_class):  # type: ignore[name-defined,misc]
+    """Ours without its limit on the commit index."""
+
+    def _durable_index(self) -> int:
+        return int(self._journal.last_index)
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_quorum_of_one_applies_nothing_before_its_fsync(limited: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not limited:
+        monkeypatch.setattr(Ours, "node_class", _CountsUnsynced)
+    ours = Ours(1)
+    node, told = ours.nodes[1], []
+    ours.tick(1)
+    assert node.ready
+    ours.add(1, "x", lambda _index, fate: told.append(fate))
+    node.turn(ours.now)
+    node.turn(ours.now + 1)
+    if not limited:
+        assert ours.values(1) == ["x"] and told == ["applied"]  # and a power cut now would undo it
+        return
+    assert ours.values(1) == [] and told == [] and ours.journals[1].dirty
+    ours.journals[1].flush()
+    assert node.can_commit()
+    node.turn(ours.now + 2)
+    assert ours.values(1) == ["x"] and told == ["applied"]
+
+
+def test_a_leader_of_three_does_not_count_its_own_unsynced_copy() -> None:
+    """The follower's copy is durable, the leader's is not: one of three."""
+    ours = Ours(3)
+    ours.elect(1, [2, 3])
+    ours.exchange([1, 2, 3])
+    node = ours.nodes[1]
+    ours.add(1, "x")
+    node.turn(ours.now)
+    entry = ours.journals[1].entries[-1]
+    commit = ours.commit(1)
+    node.receive(ours.now, 2, AppendReply(ours.term(1), entry.index + 1, True, False))
+    node.turn(ours.now)
+    assert ours.commit(1) == commit
+    ours.journals[1].flush()
+    node.turn(ours.now)
+    assert ours.commit(1) == entry.index
+
+
+def test_a_follower_applies_nothing_before_its_fsync() -> None:
+    ours = Ours(3)
+    ours.elect(1, [2, 3])
+    ours.exchange([1, 2, 3])
+    last, term = ours.log(2)[-1]
+    node = ours.nodes[2]
+    entry = Entry(b"\x00x", last + 1, term)
+    node.receive(ours.now, 1, AppendEntries(term, last + 1, last, term, (entry,)))
+    node.turn(ours.now)
+    assert ours.values(2) == [] and node._outbox.messages
+    ours.journals[2].flush()
+    assert node.can_commit()
+    node.turn(ours.now)
+    assert ours.values(2) == ["x"]
+
+
+def test_a_vote_is_on_disk_before_it_leaves() -> None:
+    ours = Ours(3)
+    ours.connect(1, 2, 3)
+    ours.force_election(1)
+    asked = decode_message(ours.take(1, 2)[0])
+    ours.nodes[2].receive(ours.now, 1, asked)
+    with pytest.raises(AssertionError):
+        ours.nodes[2].flushed()  # nothing can be had before the flush
+    ours.disks[2].crash()
+    ours.start(2)
+    assert ours.journals[2].vote is None  # never said, so it may vote again
+    ours.deliver(1, 2, asked)
+    ours.disks[2].crash()
+    ours.start(2)
+    assert (ours.journals[2].term, ours.journals[2].vote) == (1, 1)
+
+
+def test_leadership_is_handed_over() -> None:
+    ours = Ours(3)
+    ours.elect(1, [2, 3])
+    ours.exchange([1, 2, 3])
+    assert ours.nodes[1].stand_down()
+    ours.exchange([1, 2, 3], 2)
+    assert ours.nodes[1].role is Role.FOLLOWER and any(ours.leads(i) for i in (2, 3))
+    assert not ours.nodes[1].stand_down()

@@ -1,0 +1,370 @@
+"""The real service under Trio, on real files and real loopback sockets: alone, and three together."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from struct import unpack_from
+
+import pytest
+import trio
+
+from mqd import limits
+from mqd.errors import MqError, ProtocolError, StorageError
+from mqd.io.clock import SystemClock
+from mqd.io.disk import Disk, OsDisk
+from mqd.io.entropy import RandomEntropy
+from mqd.io.net import OsNetwork
+from mqd.raft import codec
+from mqd.raft.codec import TimeoutNow, encode_message
+from mqd.raft.service import NotLeader, OutcomeUnknown, RaftService, RaftStatus, Role, Timing
+from tests.raft.memory_disk import MemoryDisk
+
+QUICK = Timing(election_timeout_min=0.16, election_timeout_max=0.4, heartbeat=0.04)
+
+
+class Log:
+    """A machine that remembers."""
+
+    def __init__(self) -> None:
+        self.applied: list[tuple[int, bytes]] = []
+
+    def apply(self, index: int, command: bytes) -> None:
+        self.applied.append((index, command))
+
+    def snapshot(self) -> bytes:
+        return b"\n".join(b"%d %s" % pair for pair in self.applied)
+
+    def restore(self, state: bytes) -> None:
+        pairs = (line.split(b" ", 1) for line in state.splitlines())
+        self.applied = [(int(index), command) for index, command in pairs]
+
+    @property
+    def commands(self) -> list[bytes]:
+        return [command for _, command in self.applied]
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    with trio.fail_after(seconds):
+        while not condition():  # noqa: ASYNC110  # the services tell nobody else
+            await trio.sleep(0.002)
+
+
+def alone(directory: Path, machine: Log, *, disk: Disk | None = None, **options: object) -> RaftService:
+    return RaftService(
+        node_id=1,
+        voters={1: ("127.0.0.1", 1)},
+        cluster_id="c",
+        directory=directory,
+        disk=disk if disk is not None else OsDisk(),
+        clock=SystemClock(),
+        entropy=RandomEntropy(),
+        network=OsNetwork(),
+        machine=machine,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+async def test_a_quorum_of_one(tmp_path: Path) -> None:
+    for life in range(3):
+        machine, seen = Log(), list[RaftStatus]()
+        raft = alone(tmp_path / "raft", machine, on_role_change=seen.append)
+        with pytest.raises(NotLeader):
+            await raft.propose(b"too early")
+        async with trio.open_nursery() as nursery:
+            began = trio.current_time()
+            await nursery.start(raft.run)
+            await until(lambda raft=raft: raft.status().ready)
+            assert trio.current_time() - began < 1.0  # 15 ms on a quiet machine
+            assert seen[-1].role is Role.LEADER and seen[-1].ready and seen[-1].leader_id == 1
+            assert machine.commands == [b"a", b"b"] * life
+            first = await raft.propose(b"a")
+            assert await raft.propose(b"b") == first + 1
+            assert machine.applied[-2:] == [(first, b"a"), (first + 1, b"b")]
+            assert await raft.read_barrier() == first + 2
+            assert raft.status().durable_index == raft.status().applied_index == first + 2
+            await raft.stop()
+        assert not raft.status().ready
+        with pytest.raises(NotLeader):
+            await raft.propose(b"too late")
+
+
+async def test_proposals_that_come_together_share_a_flush(tmp_path: Path) -> None:
+    machine = Log()
+    raft = alone(tmp_path / "raft", machine)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(raft.run)
+        await until(lambda: raft.status().ready)
+        before = raft.statistics().flushes
+        async with trio.open_nursery() as proposals:
+            for k in range(200):
+                proposals.start_soon(raft.propose, b"%d" % k)
+        assert raft.statistics().flushes - before <= 3
+        assert sorted(machine.commands) == sorted(b"%d" % k for k in range(200))
+        nursery.cancel_scope.cancel()
+
+
+class SlowDisk(MemoryDisk):
+    """Syncs in a worker thread wait for the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def spend(self) -> bool:
+        assert self.gate.wait(10)
+        return super().spend()
+
+
+async def test_nothing_is_applied_while_the_fsync_is_under_way_and_the_loop_goes_on() -> None:
+    disk, machine = SlowDisk(), Log()
+    raft = alone(Path("raft"), machine, disk=disk)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(raft.run)
+        await until(lambda: raft.status().ready)
+        disk.gate.clear()
+        done = trio.Event()
+
+        async def propose() -> None:
+            await raft.propose(b"x")
+            done.set()
+
+        nursery.start_soon(propose)
+        for _ in range(50):
+            await trio.sleep(0.001)  # the loop turns while the disk does not
+        assert machine.applied == [] and not done.is_set()
+        with pytest.raises(OutcomeUnknown):
+            await raft.propose(b"y", timeout=0.01)
+        disk.gate.set()
+        await done.wait()
+        await until(lambda: machine.commands == [b"x", b"y"])  # unknown it was: it did come
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+async def test_a_journal_that_cannot_be_written_stops_the_node(code: int) -> None:
+    disk, machine = MemoryDisk(), Log()
+    raft = alone(Path("raft"), machine, disk=disk)
+    fates: list[str] = []
+
+    async def propose() -> None:
+        try:
+            await raft.propose(b"x")
+        except OutcomeUnknown:
+            fates.append("unknown")
+
+    with pytest.RaisesGroup(StorageError, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(raft.run)
+            await until(lambda: raft.status().ready)
+            disk.fail_with = OSError(code, "no")
+            with trio.CancelScope(shield=True):
+                await propose()
+    assert fates == ["unknown"] and machine.applied == []
+    with pytest.raises(NotLeader):
+        await raft.propose(b"later")
+
+
+async def test_too_many_proposals_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RAFT_PROPOSALS_MAX", 0)
+    raft = alone(tmp_path / "raft", Log())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(raft.run)
+        await until(lambda: raft.status().ready)
+        with pytest.raises(MqError, match="THROTTLING_QUOTA_EXCEEDED"):
+            await raft.propose(b"x")
+        nursery.cancel_scope.cancel()
+
+
+class Voters:
+    """Three services, each with a peer listener such as the server has."""
+
+    def __init__(self, directory: Path, nursery: trio.Nursery, listeners: dict[int, trio.SocketListener]) -> None:
+        self.directory, self.nursery, self.listeners = directory, nursery, listeners
+        self.addresses = {i: ("127.0.0.1", listener.socket.getsockname()[1]) for i, listener in listeners.items()}
+        self.machines: dict[int, Log] = {}
+        self.services: dict[int, RaftService] = {}
+        self.scopes: dict[int, trio.CancelScope] = {}
+        self.refused: list[str] = []
+        self.streams: dict[int, set[trio.SocketStream]] = {i: set() for i in listeners}
+        for i in listeners:
+            nursery.start_soon(self._serve, i)
+
+    async def start(self, i: int, *, cluster: str = "c") -> None:
+        self.machines[i] = Log()
+        self.services[i] = RaftService(
+            node_id=i,
+            voters=self.addresses,
+            cluster_id=cluster,
+            directory=self.directory / f"{cluster}-{i}",
+            disk=OsDisk(),
+            clock=SystemClock(),
+            entropy=RandomEntropy(),
+            network=OsNetwork(),
+            machine=self.machines[i],
+            timing=QUICK,
+        )
+        self.scopes[i] = trio.CancelScope()
+        await self.nursery.start(self._run, i)
+
+    async def _run(self, i: int, task_status: trio.TaskStatus[None]) -> None:
+        with self.scopes[i]:
+            await self.services[i].run(task_status=task_status)
+
+    def kill(self, i: int) -> None:
+        self.scopes[i].cancel()
+        del self.services[i]
+
+    async def _serve(self, i: int) -> None:
+        async with trio.open_nursery() as connections:
+            while True:
+                connections.start_soon(self._connection, i, await self.listeners[i].accept())
+
+    async def _connection(self, i: int, stream: trio.SocketStream) -> None:
+        sender, buffer = None, bytearray()
+        async with stream:
+            while i in self.services and (data := await stream.receive_some(65536)):
+                buffer += data
+                while len(buffer) >= 4 and len(buffer) >= 4 + (size := unpack_from(">i", buffer)[0]):
+                    frame = bytes(buffer[4 : 4 + size])
+                    del buffer[: 4 + size]
+                    if i not in self.services:
+                        return
+                    try:
+                        if sender is None:
+                            assert unpack_from(">hhih", frame) == (codec.API_KEY_HANDSHAKE, 0, 0, -1)
+                            sender = self.services[i].accept_handshake(frame[10:], "127.0.0.1")
+                        else:
+                            assert unpack_from(">hh", frame) == (codec.API_KEY_MESSAGE, 0)
+                            self.services[i].receive(sender, frame[10:])
+                    except ProtocolError as error:
+                        self.refused.append(str(error))
+                        return
+
+    def leader(self) -> int | None:
+        ready = [i for i, service in self.services.items() if service.status().ready]
+        return ready[0] if len(ready) == 1 else None
+
+    async def wait_leader(self, *, other_than: int | None = None) -> int:
+        await until(lambda: self.leader() not in (None, other_than))
+        leader = self.leader()
+        assert leader is not None
+        return leader
+
+
+@asynccontextmanager
+async def three_voters(directory: Path) -> AsyncIterator[Voters]:
+    listeners = {i: (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0] for i in (1, 2, 3)}
+    async with trio.open_nursery() as nursery:
+        voters = Voters(directory, nursery, listeners)
+        try:
+            yield voters
+        finally:
+            nursery.cancel_scope.cancel()
+            for listener in listeners.values():
+                listener.socket.close()
+
+
+async def test_three_elect_replicate_and_survive_restarts(tmp_path: Path) -> None:
+    async with three_voters(tmp_path) as voters:
+        for i in (1, 2, 3):
+            await voters.start(i)
+        leader = await voters.wait_leader()
+        expected = [b"%d" % k for k in range(20)]
+        for command in expected:
+            await voters.services[leader].propose(command)
+        await until(lambda: all(machine.commands == expected for machine in voters.machines.values()))
+
+        follower = next(i for i in (1, 2, 3) if i != leader)
+        with pytest.raises(NotLeader) as caught:
+            await voters.services[follower].propose(b"x")
+        assert caught.value.leader_id == leader
+
+        voters.kill(leader)  # as kill -9: nothing is handed over
+        second = await voters.wait_leader(other_than=leader)
+        await voters.services[second].propose(b"after")
+        await voters.start(leader)
+        await until(lambda: voters.machines[leader].commands == [*expected, b"after"])
+
+        for i in (1, 2, 3):
+            voters.kill(i)
+        for i in (1, 2, 3):
+            await voters.start(i)
+        leader = await voters.wait_leader()
+        await voters.services[leader].read_barrier()
+        assert voters.machines[leader].commands == [*expected, b"after"]
+        await until(lambda: all(machine.commands == [*expected, b"after"] for machine in voters.machines.values()))
+
+
+async def test_a_stopping_leader_hands_over(tmp_path: Path) -> None:
+    async with three_voters(tmp_path) as voters:
+        for i in (1, 2, 3):
+            await voters.start(i)
+        leader = await voters.wait_leader()
+        service = voters.services[leader]
+        await until(lambda: len(service.status().connected) == 2)
+        assert await service.transfer_leadership()
+        assert service.status().role is Role.FOLLOWER
+        leader = await voters.wait_leader()
+        await voters.services[leader].stop()
+        del voters.services[leader]
+        await voters.wait_leader(other_than=leader)
+
+
+async def test_a_leader_without_a_majority_knows_no_outcome(tmp_path: Path) -> None:
+    async with three_voters(tmp_path) as voters:
+        for i in (1, 2, 3):
+            await voters.start(i)
+        leader = await voters.wait_leader()
+        for i in (1, 2, 3):
+            if i != leader:
+                voters.kill(i)
+        service = voters.services[leader]
+        with pytest.raises(OutcomeUnknown):
+            await service.propose(b"x", timeout=5.0)
+        await until(lambda: service.status().role is not Role.LEADER)
+        with pytest.raises(NotLeader):
+            await service.propose(b"y")
+        assert b"x" not in voters.machines[leader].commands
+
+
+async def test_a_node_of_another_cluster_is_kept_out(tmp_path: Path) -> None:
+    async with three_voters(tmp_path) as voters:
+        await voters.start(1)
+        await voters.start(2)
+        leader = await voters.wait_leader()
+        term = voters.services[leader].status().term
+        await voters.start(3, cluster="d")
+        await until(lambda: any("of cluster 'd'; this is cluster 'c'" in reason for reason in voters.refused))
+        assert voters.services[leader].status().ready and voters.services[leader].status().term == term
+
+
+async def test_malformed_messages_are_the_callers_fault(tmp_path: Path) -> None:
+    raft = alone(tmp_path / "raft", Log())
+    with pytest.raises(ProtocolError):
+        raft.receive(2, b"garbage")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(raft.run)
+        raft.receive(2, encode_message(TimeoutNow(9)))  # no voter
+        await until(lambda: raft.status().ready)
+        assert raft.statistics().messages_received == 1
+        nursery.cancel_scope.cancel()
+
+
+def test_only_voters_have_a_service(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="node 1 is not among the voters"):
+        RaftService(
+            node_id=1,
+            voters={2: ("127.0.0.1", 1)},
+            cluster_id="c",
+            directory=tmp_path,
+            disk=OsDisk(),
+            clock=SystemClock(),
+            entropy=RandomEntropy(),
+            network=OsNetwork(),
+            machine=Log(),
+        )

@@ -1,0 +1,64 @@
+"""A few seeds of the simulation on every run, and proof that it notices what it looks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqd.raft.codec import AppendEntries
+from mqd.raft.seams import RaftNode
+from tests.raft.simulate import Life, Violation, World
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 5])
+def test_seeds(nodes: int) -> None:
+    acknowledged = crashes = 0
+    for seed in range(4):
+        world = World(seed, nodes=nodes, seconds=6.0).run()
+        acknowledged += len(world.acknowledged)
+        crashes += world.crashes
+    assert acknowledged > 100 and crashes > 3
+
+
+def test_a_seed_replays() -> None:
+    runs = [World(3, seconds=3.0).run() for _ in range(2)]
+    assert runs[0].events == runs[1].events and runs[0].acknowledged == runs[1].acknowledged
+
+
+class CountsUnsynced(RaftNode):
+    def _durable_index(self) -> int:
+        return self._journal.last_index
+
+
+class BelievesPrevious(RaftNode):
+    """Appends without comparing the entry before."""
+
+    def _on_append(self, node: object, message: AppendEntries) -> None:
+        journal, previous = self._journal, message.previous_index
+        if message.entries and journal.base_index <= previous <= journal.last_index:
+            message = AppendEntries(message.term, message.commit_index, previous, journal.term_at(previous), message.entries)
+        super()._on_append(node, message)
+
+
+class SaysBeforeItIsDurable(World):
+    def turn(self, life: Life) -> None:
+        if not life.busy and self.alive(life):
+            super().turn(life)
+            messages, life.node._outbox.messages = life.node._outbox.messages, []
+            for peer, message in messages:
+                self.send(life.node_id, peer, message)
+
+
+def broken_seeds(world: type[World], node_class: type[RaftNode], seeds: range) -> int:
+    broken = 0
+    for seed in seeds:
+        try:
+            world(seed, seconds=6.0, node_class=node_class).run()
+        except (Violation, AssertionError):
+            broken += 1
+    return broken
+
+
+def test_it_notices_what_is_switched_off() -> None:
+    assert broken_seeds(World, CountsUnsynced, range(3)) > 0
+    assert broken_seeds(SaysBeforeItIsDurable, RaftNode, range(2)) > 0
+    assert broken_seeds(World, BelievesPrevious, range(26, 34)) > 0  # rarer: one seed in eight
