@@ -74,7 +74,6 @@ class Journal:
         self._end = end
         self._durable_end = end
         self.durable_index = self.last_index
-        self.bytes_since_snapshot = sum(len(entry.command) for entry in entries)
         self._marked = False
         self._quiet = True
         self._failure: str | None = None
@@ -139,7 +138,6 @@ class Journal:
         assert index == self.last_index + 1, (index, self.last_index)
         assert term >= self.entries[-1].term, (term, self.entries[-1].term)
         self.entries.append(Entry(command, index, term))
-        self.bytes_since_snapshot += len(command)
         self._quiet = False
         if not self._rewrite:
             self._record(formats.KIND_ENTRY, index, term, command)
@@ -169,7 +167,6 @@ class Journal:
         base_index = index - kept
         base = Entry(NO_OP, base_index, self.term_at(base_index))
         self.entries[: base_index - self.base_index + 1] = [base]
-        self.bytes_since_snapshot = sum(len(entry.command) for entry in self.entries[index - base_index + 1 :])
 
     def install(self, snapshot: Snapshot) -> None:
         """A leader's snapshot replaces everything here."""
@@ -182,7 +179,6 @@ class Journal:
         self.entries = [Entry(NO_OP, snapshot.index, snapshot.term)]
         self.snapshot_index, self.snapshot_term = snapshot.index, snapshot.term
         self.durable_index = snapshot.index
-        self.bytes_since_snapshot = 0
         self._rewrite = True
         self._records.clear()
 

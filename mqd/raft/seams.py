@@ -3,7 +3,7 @@
 PySyncObj 0.3.17 keeps the roles, terms, votes, election timers, the commit rule and the order of applying. What it does
 unsafely is replaced here, each time in the same place: the append handler (A, B), replies (C, L), snapshots (D, E, I),
 callbacks (F), its journal (G, H), back-tracking (J), sending (K, N), forwarding (M), whom it hears (O), silent disk
-errors (P). The letters are those of docs/INVARIANTS.md and tests/raft/test_defects.py, where each is shown.
+errors (P). The letters are those of tests/raft/test_defects.py, where each is shown.
 
 Durability, by construction:
 - A turn changes memory only. Whatever it wants to say waits in `outbox` until the journal's flush has returned.
@@ -141,6 +141,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._commit = journal.snapshot_index
         self._proven_commit = journal.snapshot_index
         self._announced_commit = 0
+        self._applied_bytes = 0
+        """Of commands applied since the last snapshot."""
         self._proposals: deque[tuple[bytes, Settle]] = deque()
         self._votes: set[int] = set()
         self._sending: dict[int, _Sending] = {}
@@ -313,6 +315,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> int:  # noqa: N802
         index = self.applied_index + 1
+        self._applied_bytes += len(command)
         if command[:1] == COMMAND:
             self._machine.apply(index, command[1:])
         return index
@@ -333,10 +336,10 @@ class RaftNode(SyncObj):  # type: ignore[misc]
 
     def _SyncObj__tryLogCompaction(self) -> None:  # noqa: N802
         journal = self._journal
-        if self.applied_index - journal.snapshot_index < self._compact_entries and journal.bytes_since_snapshot < self._compact_bytes:
+        if self.applied_index - journal.snapshot_index < self._compact_entries and self._applied_bytes < self._compact_bytes:
             return
-        if self.applied_index > journal.snapshot_index:
-            journal.compact(self.applied_index, self._machine.snapshot(), entries_kept=self._entries_kept)
+        journal.compact(self.applied_index, self._machine.snapshot(), entries_kept=self._entries_kept)
+        self._applied_bytes = 0
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> NoReturn:  # noqa: N802, N803
         raise AssertionError("pysyncobj has no files")
@@ -548,6 +551,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             logger.error("raft: the leader's snapshot is not the one that it announced, asking again")
             return False
         self._journal.install(snapshot)
+        self._applied_bytes = 0
         self._machine.restore(snapshot.state)
         self._SyncObj__raftLastApplied = snapshot.index
         self._proven_commit = self._commit = snapshot.index

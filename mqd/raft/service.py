@@ -71,7 +71,7 @@ class RaftStatistics:
     messages_dropped: int
     proposals_waiting: int
     entries: int
-    bytes_since_snapshot: int
+    """In the journal, since its base."""
 
 
 class _Waiting:
@@ -158,7 +158,6 @@ class RaftService:
             messages_dropped=self._dropped + sum(queue.dropped for queue in self._queues.values()),
             proposals_waiting=self._unsettled,
             entries=len(journal.entries) - 1 if journal is not None else 0,
-            bytes_since_snapshot=journal.bytes_since_snapshot if journal is not None else 0,
         )
 
     async def propose(self, command: bytes, *, timeout: float | None = None) -> int:
@@ -222,7 +221,8 @@ class RaftService:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Open the journal, take part until `stop` or cancellation. `started` when the files are read and sound.
 
-        Raises StorageError when they are not, or cannot be written any more; QuorumBroken; what the machine raises."""
+        Raises StorageError when they are not. After `started`, in an ExceptionGroup: StorageError when the journal cannot be
+        written any more, QuorumBroken, and what the machine raises."""
         journal = await self._blocking(
             lambda: open_journal(
                 self._disk, self._directory, cluster_id=self._cluster_id, node_id=self._node_id, new_uuid=self._entropy.uuid

@@ -609,3 +609,21 @@ def test_leadership_is_handed_over() -> None:
     ours.exchange([1, 2, 3], 2)
     assert ours.nodes[1].role is Role.FOLLOWER and any(ours.leads(i) for i in (2, 3))
     assert not ours.nodes[1].stand_down()
+
+
+def test_the_journal_is_compacted_by_entries_and_by_bytes() -> None:
+    ours = Ours(1)
+    node = ours.nodes[1]
+    node._compact_entries, node._compact_bytes, node._entries_kept = 10, 1_000, 2
+    ours.tick(1)
+    for _ in range(9):
+        ours.add(1, "small")
+        ours.tick(1)
+    journal = ours.journals[1]
+    assert (journal.snapshot_index, journal.base_index) == (11, 9)
+    ours.add(1, "z" * 1_000)
+    ours.tick(1)
+    assert journal.snapshot_index == 12
+    ours.start(1)
+    ours.tick(1)
+    assert ours.values(1) == ["small"] * 9 + ["z" * 1_000]
