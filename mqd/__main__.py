@@ -30,17 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
     except SystemExit as stop:  # argparse has told the reason
         return int(stop.code or OK)
+    from mqd.errors import StorageError
     from mqd.options import StartError
 
     try:
         return int(options.run(options))
-    except StartError as error:
+    except (StartError, StorageError) as error:
         print(f"mqd: {error}", file=sys.stderr)
         return FAILURE
     except KeyboardInterrupt:
-        return FAILURE
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read the output has gone; nothing is left to tell
         return FAILURE
 
 
@@ -139,10 +137,11 @@ def _start(options: Namespace) -> int:
 
 
 def _told_to_the_user(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one StartError or KeyboardInterrupt that a nursery has wrapped; a fault of ours stays the group that it is."""
+    """What the operator can mend, the disk's fault or an interrupt, taken out of its nurseries; a fault of ours stays in its group."""
+    from mqd.errors import StorageError
     from mqd.options import StartError
 
-    for kind in (StartError, KeyboardInterrupt):
+    for kind in (StartError, StorageError, KeyboardInterrupt):
         matched, rest = group.split(kind)
         if matched is not None and rest is None:
             leaf: BaseException = matched
@@ -163,7 +162,12 @@ def _dev(options: Namespace) -> int:
 def _config_list(options: Namespace) -> int:
     from mqd import option_listing
 
-    print(option_listing.render(options.output))
+    try:
+        print(option_listing.render(options.output), flush=True)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        import os
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
     return OK
 
 

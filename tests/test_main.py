@@ -12,6 +12,7 @@ import mqd
 from mqd import __main__ as command_line
 from mqd.__main__ import FAILURE, OK, USAGE, main
 from mqd.config import OPTIONS, StartOptions
+from mqd.errors import StorageError
 from mqd.options import StartError
 
 PEERS = 'cluster_id = "c"\n[[node]]\nid = 1\nhost = "127.0.0.1"\nport = 1\npeer_port = 2\n'
@@ -76,6 +77,7 @@ def test_what_the_user_can_mend_is_one_line_and_exit_code_1(tmp_path: Path, caps
     [
         StartError("port 1 is in use"),
         BaseExceptionGroup("nursery", [BaseExceptionGroup("nursery", [StartError("port 1 is in use")])]),
+        BaseExceptionGroup("nursery", [StorageError("port 1 is in use")]),
     ],
 )
 def test_the_daemon_gets_its_options_and_its_refusals_are_told(
@@ -138,7 +140,8 @@ def test_output_that_nobody_reads_to_the_end_is_no_traceback() -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        assert b"Traceback" not in process.stderr.read()
+        assert process.stderr.read() == b""
+    assert process.returncode == OK
 
 
 def test_understanding_the_arguments_imports_nothing_heavy() -> None:

@@ -1,0 +1,98 @@
+"""The daemon as a process: ready line, clean stop, exit codes, and what it refuses to start on."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chaos.node import Node, NodeFailed, free_port
+
+
+def test_a_node_starts_stops_cleanly_and_starts_again(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    for _ in range(2):
+        node.start()
+        node.stop()  # demands exit code 0 and no traceback
+    assert "clean=True" in node.stderr()
+
+
+def test_a_killed_node_starts_again(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.start()
+    node.kill()
+    node.start()
+    node.stop()
+
+
+def test_a_data_directory_serves_one_process(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.start()
+    try:
+        text = (tmp_path / "peers.toml").read_text()
+        for line in text.splitlines():
+            if "port" in line:
+                text = text.replace(line, f"{line.split('=')[0]}= {free_port()}")
+        (tmp_path / "other.toml").write_text(text)
+        refused = start(tmp_path / "other.toml", node.data_directory)
+        assert refused.returncode == 1
+        assert one_line(refused.stderr).startswith("mqd: ")
+        assert str(node.data_directory) in refused.stderr
+    finally:
+        node.stop()
+
+
+def test_a_data_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.start()
+    node.stop()
+    text = (tmp_path / "peers.toml").read_text()
+    (tmp_path / "other.toml").write_text(text.replace('cluster_id = "', 'cluster_id = "other-'))
+    refused = start(tmp_path / "other.toml", node.data_directory)
+    assert refused.returncode == 1
+    assert "cluster" in one_line(refused.stderr)
+    (tmp_path / "other.toml").write_text(text.replace("id = 1", "id = 2"))
+    refused = start(tmp_path / "other.toml", node.data_directory, node_id=2)
+    assert refused.returncode == 1
+    assert "node" in one_line(refused.stderr)
+
+
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
+    first = Node(tmp_path / "first")
+    first.start()
+    try:
+        second = Node(tmp_path / "second")
+        peers = tmp_path / "second" / "peers.toml"
+        peers.write_text(peers.read_text().replace(f"port = {second.port}\n", f"port = {first.port}\n", 1))
+        with pytest.raises(NodeFailed, match="exit code 1"):
+            second.start()
+        assert str(first.port) in one_line(second.stderr())
+    finally:
+        first.stop()
+
+
+def test_a_local_cluster_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mqd", "dev", "--data", str(tmp_path), "-o", "num.io.threads=8"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any("1 node(s) ready on 127.0.0.1:" in line for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    assert "node 1 | mqd node 1 ready on 127.0.0.1:" in errors
+    assert "num.io.threads is ignored: one event loop serves a node" in errors
+
+
+def start(peers: Path, data: Path, node_id: int = 1) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mqd", "start", "--peers", str(peers), "--node", str(node_id), "--data", str(data)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30)
+
+
+def one_line(errors: str) -> str:
+    """The refusal: what `mqd` itself says, apart from log lines; a traceback fails the test."""
+    assert "Traceback" not in errors
+    (line,) = [line for line in errors.splitlines() if line.startswith("mqd: ")]
+    return line
