@@ -226,7 +226,7 @@ class _Loader:
         """The next segment begins at `following`: this one ends there."""
         if segment.next_offset > following:
             raise LogDamaged(
-                f"{self.path}: segment {segment.base_offset} ends at offset {segment.next_offset}, the next begins at {following}. {_REMEDY}"
+                f"{self.path}: segment {segment.base_offset} ends at {segment.next_offset}, the next begins at {following}. {_REMEDY}"
             )
         if segment.next_offset < following:
             self.report.note(f"offsets {segment.next_offset} to {following - 1} are missing between two segments")
@@ -333,7 +333,7 @@ class _Loader:
                 raise LogDamaged(f"{where}; offset {found[1]} follows in {path.name}: corruption, not a torn tail. {_REMEDY}")
         self.report.truncated_bytes = file.size() - segment.size
         name = segment_file_name(segment.base_offset, LOG_SUFFIX)
-        self.report.note(f"torn tail: {self.report.truncated_bytes} bytes from offset {segment.next_offset} on cut off {name} ({bad.reason})")
+        self.report.note(f"torn tail: {self.report.truncated_bytes} B from offset {segment.next_offset} on cut off {name} ({bad.reason})")
         file.truncate(segment.size)
         for base in later:
             self.report.note(f"segment {base} behind the torn tail holds no batch and is removed")

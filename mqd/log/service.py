@@ -63,10 +63,6 @@ CHECKPOINT_SECONDS = 60.0
 """Kafka's `log.flush.offset.checkpoint.interval.ms`: how often recovery points and log starts are written."""
 HIGH_WATERMARK_SECONDS = 5.0
 """Kafka's `replica.high.watermark.checkpoint.interval.ms`."""
-RETENTION_SECONDS = 300.0
-"""Kafka's `log.retention.check.interval.ms`."""
-PRODUCER_EXPIRY_MS = 86_400_000
-"""Kafka's `producer.id.expiration.ms`."""
 PROGRESS_SECONDS = 5.0
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -108,6 +104,8 @@ class LogService:
         on_durable: Callable[[PartitionLog], None],
         on_directory_failed: Callable[[Path, StorageError], None],
         claim: Callable[[], MetaProperties] | None = None,
+        retention_check_interval_ms: int = 300_000,
+        producer_id_expiration_ms: int = 86_400_000,
     ) -> None:
         """`claim` gives what a directory without `meta.properties` is marked with; None leaves that file alone."""
         assert directories
@@ -124,6 +122,8 @@ class LogService:
         self._on_durable = on_durable
         self._on_directory_failed = on_directory_failed
         self._claim = claim
+        self._retention_seconds = retention_check_interval_ms / 1000
+        self._producer_expiry_ms = producer_id_expiration_ms
         self._touched: list[PartitionLog] = []
         self._syncing = trio.Event()
         self._housekeeping = trio.Event()
@@ -430,7 +430,7 @@ class LogService:
     def delete_records(self, log: PartitionLog, offset: Offset) -> Offset:
         """Let the log begin at `offset` (not beyond the written end, or OFFSET_OUT_OF_RANGE); returns the log start."""
         if offset > log.written_end_offset or offset < 0:
-            raise MqError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{log.topic_partition} has no offset {offset}: it ends at {log.written_end_offset}")
+            raise MqError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{log.topic_partition} ends at {log.written_end_offset}, before {offset}")
         if offset > log.log_start_offset:
             log.advance_log_start(offset)
             self._log_starts_moved = True
@@ -540,7 +540,7 @@ class LogService:
 
     async def _run_housekeeping(self) -> None:
         checkpoint_at = self._clock.monotonic() + CHECKPOINT_SECONDS
-        retention_at = self._clock.monotonic() + RETENTION_SECONDS
+        retention_at = self._clock.monotonic() + self._retention_seconds
         while True:
             self._housekeeping = trio.Event()
             now = self._clock.monotonic()
@@ -548,7 +548,7 @@ class LogService:
                 del self._flush_due[log]
                 self.request_sync(log)
             if retention_at <= now:
-                retention_at = now + RETENTION_SECONDS
+                retention_at = now + self._retention_seconds
                 await self.retain()
             if self._log_starts_moved:
                 self._log_starts_moved = False
@@ -569,7 +569,7 @@ class LogService:
         """Remove what retention and log starts allow, roll what is old enough, forget producers that went away."""
         now_ms = self._clock.wall_ms()
         for log in [log for log in self.logs.values() if log.opened and log.failed is None and not log.queue]:
-            log.producers.expire(now_ms - PRODUCER_EXPIRY_MS)
+            log.producers.expire(now_ms - self._producer_expiry_ms)
             try:
                 count, reason = plan_retention(log, now_ms)
                 if count == len(log.segments) or rolls_by_time(log, now_ms):

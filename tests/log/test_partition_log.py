@@ -1,0 +1,205 @@
+"""What may be appended, and what the log's state says then. No service, no disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import pack_into
+
+import pytest
+
+from mqd.errors import ErrorCode, MqError
+from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.segment import Segment
+from mqd.protocol.batch import Codec, parse_header, seal, validate
+from tests.log.support import NOW, PARTITION, TOPIC_ID, batch
+
+
+def new_log(**options: object) -> PartitionLog:
+    return PartitionLog(PARTITION, TOPIC_ID, Path("d"), LogConfig(**options), [Segment(0, NOW)])  # type: ignore[arg-type]
+
+
+def plan(log: PartitionLog, data: bytes | bytearray, *, epoch: int = 3, client: bool = True, now_ms: int = NOW):  # type: ignore[no-untyped-def]
+    return log.plan_append(memoryview(bytearray(data)), leader_epoch=epoch, now_ms=now_ms, client=client)
+
+
+def refusal(log: PartitionLog, data: bytes | bytearray, **given: object) -> ErrorCode:
+    before = (log.log_end_offset, len(log.queue), len(log.producers))
+    with pytest.raises(MqError) as caught:
+        plan(log, data, **given)  # type: ignore[arg-type]
+    assert caught.value.message
+    assert (log.log_end_offset, len(log.queue), len(log.producers)) == before, "a refusal changes nothing"
+    return caught.value.code
+
+
+def patched(data: bytearray, form: str, position: int, value: int, *, sealed: bool = True) -> bytearray:
+    pack_into(form, data, position, value)
+    if sealed:
+        seal(data)
+    return data
+
+
+def test_offsets_and_epoch_are_patched_in_and_the_crc_still_holds() -> None:
+    log = new_log()
+    view = memoryview(batch(b"a", b"b"))
+    assert log.plan_append(view, leader_epoch=3, now_ms=NOW) == (0, 1, -1, False)
+    second = memoryview(batch(b"c"))
+    assert log.plan_append(second, leader_epoch=4, now_ms=NOW) == (2, 2, -1, False)
+    header = validate(second)
+    assert (header.base_offset, header.partition_leader_epoch) == (2, 4)
+    assert (log.log_start_offset, log.durable_end_offset, log.written_end_offset, log.log_end_offset) == (0, 0, 0, 3)
+    assert log.epochs.entries() == [(3, 0), (4, 2)]
+    assert [list(queued.views) for queued in log.queue] == [[view, second]]
+
+
+def test_shapes_that_are_refused_have_kafkas_codes() -> None:
+    log = new_log()
+    whole = batch(b"value")
+    assert refusal(log, b"") is ErrorCode.INVALID_RECORD
+    assert refusal(log, whole[:60]) is ErrorCode.INVALID_RECORD
+    assert refusal(log, whole[:-1]) is ErrorCode.INVALID_RECORD
+    assert refusal(log, whole + whole) is ErrorCode.INVALID_RECORD
+    assert refusal(log, whole + b"\0") is ErrorCode.INVALID_RECORD
+    for magic, code in ((0, ErrorCode.INVALID_RECORD), (1, ErrorCode.INVALID_RECORD), (3, ErrorCode.CORRUPT_MESSAGE)):
+        assert refusal(log, patched(batch(), ">b", 16, magic, sealed=False)) is code
+    for length in (48, 0, -1, -(2**31)):
+        assert refusal(log, patched(batch(), ">i", 8, length, sealed=False)) is ErrorCode.CORRUPT_MESSAGE
+    assert refusal(log, patched(batch(), ">i", 8, 2**31 - 1, sealed=False)) is ErrorCode.INVALID_RECORD
+    assert refusal(log, patched(batch(), ">q", 0, 1, sealed=False)) is ErrorCode.INVALID_RECORD
+    flipped = batch(b"value")
+    flipped[-1] ^= 1
+    assert refusal(log, flipped) is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("count, last_delta", [(-1, 0), (0, 0), (2, 0), (1, 1), (0, -1), (2**31 - 1, 0)])
+def test_counts_and_offsets_must_agree(count: int, last_delta: int) -> None:
+    data = patched(patched(batch(), ">i", 57, count), ">i", 23, last_delta)
+    assert refusal(new_log(), data) in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
+
+
+def test_sizes() -> None:
+    data = batch(b"x" * 500)
+    assert refusal(new_log(max_message_bytes=len(data) - 1), data) is ErrorCode.MESSAGE_TOO_LARGE
+    assert not plan(new_log(max_message_bytes=len(data)), data).duplicate
+    assert not plan(new_log(max_message_bytes=len(data) - 1), data, client=False).duplicate, "what the broker writes is not limited"
+    assert refusal(new_log(segment_bytes=len(data) - 1), data) is ErrorCode.RECORD_LIST_TOO_LARGE
+
+
+def test_what_clients_may_not_write() -> None:
+    assert refusal(new_log(), batch(control=True)) is ErrorCode.INVALID_RECORD
+    assert refusal(new_log(), batch(transactional=True, producer_id=1, sequence=0)) is ErrorCode.INVALID_TXN_STATE
+    assert refusal(new_log(), batch(producer_id=1, sequence=-1)) is ErrorCode.INVALID_RECORD
+    assert refusal(new_log(), patched(batch(), ">h", 21, 5)) is ErrorCode.CORRUPT_MESSAGE
+    assert refusal(new_log(), patched(batch(), ">h", 21, 8)) is ErrorCode.INVALID_TIMESTAMP
+    assert plan(new_log(), batch(control=True, producer_id=1), client=False).base_offset == 0
+
+
+def test_keys_are_asked_for_where_the_topic_is_compacted() -> None:
+    compacted = frozenset({"compact"})
+    assert refusal(new_log(cleanup_policy=compacted), batch(keyed=False)) is ErrorCode.INVALID_RECORD
+    assert refusal(new_log(cleanup_policy=compacted), batch(keyed=False, codec=Codec.ZSTD)) is ErrorCode.INVALID_RECORD
+    assert plan(new_log(cleanup_policy=compacted), batch()).base_offset == 0
+    assert plan(new_log(), batch(keyed=False)).base_offset == 0
+
+
+def test_timestamps_against_before_and_after() -> None:
+    limits = {"message_timestamp_before_max_ms": 1000, "message_timestamp_after_max_ms": 10}
+    for timestamp in (NOW - 1000, NOW + 10, -1):
+        assert plan(new_log(**limits), batch(timestamp=timestamp)).base_offset == 0
+    for timestamp in (NOW - 1001, NOW + 11, 2**62):
+        assert refusal(new_log(**limits), batch(timestamp=timestamp)) is ErrorCode.INVALID_TIMESTAMP
+    assert refusal(new_log(), batch(timestamp=NOW + 3_600_001)) is ErrorCode.INVALID_TIMESTAMP
+    assert plan(new_log(), batch(timestamp=0)).base_offset == 0
+
+
+def test_log_append_time_is_stamped_under_a_new_crc() -> None:
+    log = new_log(message_timestamp_type="LogAppendTime")
+    view = memoryview(batch(b"a", timestamp=5, codec=Codec.GZIP))
+    assert log.plan_append(view, leader_epoch=0, now_ms=NOW).log_append_time_ms == NOW
+    header = validate(view)
+    assert header.is_log_append_time and header.max_timestamp == NOW and header.codec == Codec.GZIP
+
+
+def test_a_duplicate_is_answered_and_not_appended() -> None:
+    log = new_log()
+    first = plan(log, batch(b"a", b"b", producer_id=9, sequence=0))
+    again = plan(log, batch(b"a", b"b", producer_id=9, sequence=0))
+    assert again == (first.base_offset, first.last_offset, -1, True)
+    assert log.log_end_offset == 2 and sum(len(queued.views) for queued in log.queue) == 1
+    assert refusal(log, batch(producer_id=9, sequence=3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def bases(log: PartitionLog) -> list[tuple[int, bool]]:
+    return [(queued.base_offset, queued.new_segment is not None) for queued in log.queue]
+
+
+def test_rolls_by_size_within_one_turn() -> None:
+    data = batch(b"x" * 100)
+    log = new_log(segment_bytes=2 * len(data))
+    for _ in range(5):
+        plan(log, data)
+    assert bases(log) == [(0, False), (2, True), (4, True)]
+
+
+def test_rolls_by_the_timestamps_of_batches() -> None:
+    log = new_log(segment_ms=1000)
+    for timestamp in (NOW, NOW + 1000, NOW + 1001, NOW + 2001, NOW + 2002):
+        plan(log, batch(timestamp=timestamp), now_ms=NOW)
+    assert bases(log) == [(0, False), (2, True), (4, True)]
+
+
+def test_rolls_before_a_relative_offset_overflows() -> None:
+    def many(count: int) -> bytearray:
+        return patched(patched(batch(), ">i", 57, count), ">i", 23, count - 1)
+
+    log = new_log()
+    plan(log, many(2**31 - 1))
+    plan(log, batch())
+    plan(log, batch())
+    assert bases(log) == [(0, False), (2**31, True)]
+    assert log.queue[0].batches[-1][0] == 2**31 - 1
+
+
+@pytest.mark.parametrize("index_bytes, expected", [(24, [0, 2, 4]), (36, [0, 3]), (1000, [0])])
+def test_rolls_when_an_index_is_full(index_bytes: int, expected: list[int]) -> None:
+    log = new_log(segment_index_bytes=index_bytes, index_interval_bytes=0)
+    for _ in range(5):
+        plan(log, batch(timestamp=NOW + log.log_end_offset))
+        for queued in log.queue:
+            if queued.new_segment is not None:
+                log.on_rolled(Segment(queued.base_offset, NOW))
+            log.on_written(queued)
+        log.on_queue_written()
+    assert [segment.base_offset for segment in log.segments] == expected
+
+
+def test_a_snapshot_of_a_roll_does_not_know_what_comes_after() -> None:
+    data = batch(b"x" * 100, producer_id=5, sequence=0)
+    log = new_log(segment_bytes=len(data))
+    plan(log, data)
+    plan(log, batch(b"x" * 100, producer_id=5, sequence=1))
+    snapshot = log.queue[1].new_segment
+    assert snapshot is not None and [(one.last_sequence, one.last_offset) for one in snapshot] == [(0, 0)]
+
+
+def test_forgetting_the_queue_takes_offsets_back() -> None:
+    log = new_log()
+    plan(log, batch(b"a", b"b"))
+    log.forget_queue()
+    assert log.log_end_offset == 0 and plan(log, batch()).base_offset == 0
+
+
+def test_options_by_their_dotted_names() -> None:
+    config = LogConfig.from_options(
+        {"segment.bytes": 5, "cleanup.policy": "compact, delete", "flush.messages": 1, "min.insync.replicas": 2, "retention.ms": -1}
+    )
+    assert (config.segment_bytes, config.cleanup_policy, config.flush_before_ack) == (5, frozenset({"compact", "delete"}), True)
+    assert LogConfig.from_options({}) == LogConfig()
+    assert LogConfig.from_options({"cleanup.policy": ["compact"]}).cleanup_policy == {"compact"}
+
+
+def test_headers_of_queued_batches_are_dense() -> None:
+    log = new_log()
+    for count in (1, 3, 2):
+        plan(log, batch(*[b"x"] * count))
+    spans = [(parse_header(view).base_offset, parse_header(view).next_offset) for queued in log.queue for view in queued.views]
+    assert spans == [(0, 1), (1, 4), (4, 6)]

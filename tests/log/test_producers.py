@@ -1,0 +1,106 @@
+"""The rules of idempotence, as observed on Apache Kafka 4.3.1."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from mqd.errors import ErrorCode, MqError
+from mqd.limits import PRODUCERS_PER_PARTITION_MAX
+from mqd.log.producers import SEQUENCE_MAX, Producers, last_sequence
+from mqd.protocol.batch import CONTROL_MASK, TRANSACTIONAL_MASK
+
+PID = 7
+
+
+def after(*batches: tuple[int, int], epoch: int = 0) -> Producers:
+    """(base sequence, records) batches, one behind the other."""
+    producers, offset = Producers(), 0
+    for sequence, count in batches:
+        producers.replay(PID, epoch, sequence, offset, count - 1, 1000 + offset, 0)
+        offset += count
+    return producers
+
+
+def refused(producers: Producers, epoch: int, sequence: int, count: int = 1) -> ErrorCode:
+    with pytest.raises(MqError) as caught:
+        producers.check(PID, epoch, sequence, count - 1)
+    return caught.value.code
+
+
+def test_an_unknown_producer_may_begin_anywhere() -> None:
+    assert Producers().check(PID, 3, 5, 0) is None
+
+
+def test_what_follows_is_accepted_and_a_gap_or_an_overlap_is_not() -> None:
+    producers = after((0, 5))
+    assert producers.check(PID, 0, 5, 0) is None
+    for sequence in (6, 4, 1):
+        assert refused(producers, 0, sequence) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_each_of_the_last_five_is_known_again_and_the_sixth_is_not() -> None:
+    producers = after(*((sequence, 2) for sequence in range(0, 12, 2)))
+    for index in range(1, 6):
+        assert producers.check(PID, 0, 2 * index, 1) == (2 * index, 2 * index + 1, 1000 + 2 * index)
+    assert refused(producers, 0, 0, 2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(producers, 0, 2, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "same start, other length"
+
+
+def test_epochs() -> None:
+    producers = after((0, 1), epoch=4)
+    assert refused(producers, 3, 0) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refused(producers, 5, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert producers.check(PID, 5, 0, 0) is None
+    producers.replay(PID, 5, 0, 1, 0, 0, 0)
+    assert refused(producers, 4, 1) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert producers.check(PID, 5, 1, 0) is None
+
+
+def test_sequences_wrap() -> None:
+    assert last_sequence(SEQUENCE_MAX, 0) == SEQUENCE_MAX
+    assert last_sequence(SEQUENCE_MAX, 1) == 0
+    assert last_sequence(SEQUENCE_MAX - 1, 3) == 1
+    producers = after((SEQUENCE_MAX - 1, 4))
+    assert producers.check(PID, 0, 2, 0) is None
+    assert producers.check(PID, 0, SEQUENCE_MAX - 1, 3) == (0, 3, 1000)
+    assert Producers(producers.entries()).check(PID, 0, SEQUENCE_MAX - 1, 3) == (0, 3, 1000)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=30))
+def test_a_snapshot_knows_the_last_batch_of_each_producer(batches: list[tuple[int, int]]) -> None:
+    producers, sequences, offset = Producers(), dict.fromkeys(range(4), 0), 0
+    last: dict[int, tuple[int, int, int]] = {}
+    for producer_id, count in batches:
+        producers.replay(producer_id, 0, sequences[producer_id], offset, count - 1, offset, 0)
+        last[producer_id] = (sequences[producer_id], offset, count)
+        sequences[producer_id] += count
+        offset += count
+    again = Producers(producers.entries())
+    assert again.entries() == producers.entries()
+    for producer_id, (sequence, first, count) in last.items():
+        assert again.check(producer_id, 0, sequence, count - 1) == (first, first + count - 1, first)
+        assert again.check(producer_id, 0, sequences[producer_id], 0) is None
+
+
+def test_transactions_leave_their_first_offset_until_the_marker() -> None:
+    producers = Producers()
+    producers.replay(PID, 0, 0, 10, 1, 5, TRANSACTIONAL_MASK)
+    producers.replay(PID, 0, 2, 12, 0, 6, TRANSACTIONAL_MASK)
+    assert producers.entries()[0].current_txn_first_offset == 10
+    producers.expire(1 << 50)
+    assert len(producers) == 1, "an open transaction is not forgotten"
+    producers.replay(PID, 0, -1, 13, 0, 7, CONTROL_MASK | TRANSACTIONAL_MASK)
+    assert producers.entries()[0].current_txn_first_offset == -1
+    assert producers.check(PID, 0, 3, 0) is None
+
+
+def test_expiry_and_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert PRODUCERS_PER_PARTITION_MAX > 10
+    monkeypatch.setattr("mqd.log.producers.PRODUCERS_PER_PARTITION_MAX", 3)
+    producers = Producers()
+    for producer_id in range(5):
+        producers.replay(producer_id, 0, 0, producer_id, 0, 100 + producer_id, 0)
+    assert [entry.producer_id for entry in producers.entries()] == [2, 3, 4]
+    producers.expire(104)
+    assert [entry.producer_id for entry in producers.entries()] == [4]

@@ -1,0 +1,331 @@
+"""Opening what a crash, a bad disk or a careless hand left (RELIABILITY: bad files, torn tails, corruption)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from struct import pack_into
+
+import pytest
+
+from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.recovery import find_batch
+from mqd.protocol.batch import parse_header, seal
+from mqd.protocol.files import decode_index, decode_time_index, encode_offset_checkpoint
+from tests.log.support import PARTITION, FaultyDisk, Harness, batch, records_of
+
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
+
+
+def values(harness: Harness, log: PartitionLog) -> list[bytes]:
+    return [record.value or b"" for record in harness.read_all(log)]
+
+
+async def filled(path: Path, count: int = 30, config: LogConfig = SMALL, *, clean: bool = False) -> Harness:
+    """A log of `count` one-record batches of about 100 bytes (7 or so a segment), after its process died or stopped."""
+    harness = Harness(path)
+    await harness.service.start()
+    log = harness.open(config)
+    for number in range(count):
+        harness.write(log, batch(b"%03d" % number + b"x" * 30, producer_id=1, sequence=number), epoch=number // 10)
+    if clean:
+        await harness.service.close()
+    harness.kill()
+    return harness
+
+
+def segment_files(path: Path, suffix: str = ".log") -> list[Path]:
+    return sorted((path / str(PARTITION)).glob(f"*{suffix}"))
+
+
+async def reopened(harness: Harness) -> PartitionLog:
+    await harness.restart()
+    assert PARTITION in harness.service.logs, harness.service.fenced
+    return harness.open(SMALL)
+
+
+async def fenced(harness: Harness) -> str:
+    await harness.restart()
+    assert PARTITION not in harness.service.logs
+    return harness.service.fenced[PARTITION]
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["killed", "stopped"])
+async def test_everything_is_there_again(tmp_path: Path, clean: bool) -> None:
+    harness = await filled(tmp_path, clean=clean)
+    log = await reopened(harness)
+    assert harness.service.clean_start is clean
+    assert [value[:3] for value in values(harness, log)] == [b"%03d" % number for number in range(30)]
+    assert log.epochs.entries() == [(0, 0), (1, 10), (2, 20)]
+    assert [entry[:4] for entry in log.producers.entries()] == [(1, 0, 29, 29)]
+    assert len(log.segments) > 3 and harness.service.reports == []
+    harness.write(log, batch(b"more", producer_id=1, sequence=30), epoch=3)
+    assert values(harness, log)[-1] == b"more"
+    harness.kill()
+
+
+async def test_the_last_batches_cut_at_every_byte(tmp_path: Path) -> None:
+    """A kill -9 at any byte leaves whole batches, dense, and a log that goes on."""
+    harness = await filled(tmp_path, 10, LogConfig())
+    path = segment_files(tmp_path)[0]
+    whole = path.read_bytes()
+    ends, position = [], 0
+    while position < len(whole):
+        position += parse_header(whole, position).size
+        ends.append(position)
+    for size in range(ends[-3], len(whole) + 1):
+        path.write_bytes(whole[:size])
+        log = await reopened(harness)
+        expected = sum(end <= size for end in ends)
+        assert log.log_end_offset == expected == log.durable_end_offset
+        assert path.stat().st_size == ends[expected - 1]
+        assert [entry.last_sequence for entry in log.producers.entries()] == [expected - 1]
+        assert bool(harness.service.reports) is (size not in ends)
+    harness.kill()
+
+
+async def test_the_torn_tail_of_an_older_write_is_garbage_or_zeros(tmp_path: Path) -> None:
+    harness = await filled(tmp_path, 10, LogConfig())
+    path = segment_files(tmp_path)[0]
+    whole = path.read_bytes()
+    for tail in (b"\0" * 5000, os.urandom(3000), b"\x02" * 3000, b"\0" * 100 + whole[:50], whole[:61] + b"\0" * 40):
+        path.write_bytes(whole + tail)
+        log = await reopened(harness)
+        assert log.log_end_offset == 10 and path.read_bytes() == whole
+        assert harness.service.reports[0].truncated_bytes == len(tail)
+    harness.kill()
+
+
+@pytest.mark.parametrize("batch_index, torn", [(29, True), (28, False), (12, False), (0, False)])
+async def test_one_flipped_bit_at_the_tail_is_torn_and_elsewhere_corruption(tmp_path: Path, batch_index: int, torn: bool) -> None:
+    harness = await filled(tmp_path, 30, LogConfig())
+    path = segment_files(tmp_path)[0]
+    data = bytearray(path.read_bytes())
+    position = 0
+    for _ in range(batch_index):
+        position += parse_header(data, position).size
+    data[position + 70] ^= 4
+    path.write_bytes(data)
+    if torn:
+        log = await reopened(harness)
+        assert log.log_end_offset == batch_index
+    else:
+        reason = await fenced(harness)
+        assert "corruption" in reason and path.name in reason and f"byte {position}:" in reason
+        assert path.read_bytes() == bytes(data), "what is fenced is not touched"
+    harness.kill()
+
+
+async def test_corruption_is_also_seen_across_segments_and_others_start(tmp_path: Path) -> None:
+    harness = await filled(tmp_path)
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(b"")
+    path = segment_files(tmp_path)[-2]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    other = tmp_path / "other-0"
+    other.mkdir()
+    (other / "partition.metadata").write_bytes((tmp_path / str(PARTITION) / "partition.metadata").read_bytes())
+    assert segment_files(tmp_path)[-1].name in await fenced(harness)
+    assert [str(partition) for partition in harness.service.logs] == ["other-0"]
+    harness.kill()
+
+
+async def test_an_empty_segment_behind_a_torn_tail_goes(tmp_path: Path) -> None:
+    harness = await filled(tmp_path, 5, LogConfig())
+    first = segment_files(tmp_path)[0]
+    first.write_bytes(first.read_bytes()[:-1])
+    first.with_name(f"{5:020d}.log").write_bytes(b"")
+    log = await reopened(harness)
+    assert log.log_end_offset == 4 and segment_files(tmp_path) == [first]
+    harness.kill()
+
+
+async def test_ending_below_the_high_watermark_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    harness = await filled(tmp_path, 10, LogConfig())
+    (tmp_path / "replication-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: 10}))
+    path = segment_files(tmp_path)[0]
+    path.write_bytes(path.read_bytes()[:-1])
+    log = await reopened(harness)
+    assert harness.service.reports[0].truncated_below_high_watermark == 10
+    assert harness.service.recovered_high_watermark(PARTITION) == 9 == log.log_end_offset
+    assert any(record.levelname == "ERROR" and "high watermark" in record.message for record in caplog.records)
+    harness.kill()
+
+
+BAD_INDEXES = {
+    "missing": None,
+    "empty": b"",
+    "oversized": b"\0\0\0\1\0\0\0\1" * 5000,
+    "backwards": b"\0\0\0\5\0\0\2\0" + b"\0\0\0\4\0\0\1\0",
+    "cut": b"\0\0\0\1\0",
+    "zeros": b"\0" * 4096,
+}
+
+
+@pytest.mark.parametrize("kind", BAD_INDEXES)
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("clean", [False, True], ids=["killed", "stopped"])
+async def test_bad_indexes_are_rebuilt(tmp_path: Path, kind: str, suffix: str, clean: bool) -> None:
+    harness = await filled(tmp_path, clean=clean)
+    if not clean:
+        (tmp_path / "recovery-point-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: 25}))
+    for path in segment_files(tmp_path, suffix):
+        content = BAD_INDEXES[kind]
+        path.unlink() if content is None else path.write_bytes(content)
+    log = await reopened(harness)
+    for offset in range(30):
+        read = harness.service.read(log, offset, max_bytes=1, limit_offset=30, min_one=True)
+        assert [record.offset for record in records_of(read.ranges)] == [offset]
+    found = harness.service.offset_for_timestamp(log, 0, 30)
+    assert found is not None and found.offset == 0
+    await harness.service.close()
+    for path in segment_files(tmp_path):
+        decode_index(path.with_suffix(".index").read_bytes(), path.stat().st_size)
+        assert decode_time_index(path.with_suffix(".timeindex").read_bytes())[0]
+
+
+async def test_indexes_agree_with_the_log(tmp_path: Path) -> None:
+    await filled(tmp_path, clean=True)
+    for path in segment_files(tmp_path):
+        data = path.read_bytes()
+        offsets, positions = decode_index(path.with_suffix(".index").read_bytes(), len(data))
+        assert len(offsets) >= 2
+        for relative, position in zip(offsets, positions):
+            assert parse_header(data, position).last_offset == int(path.stem) + relative
+
+
+async def test_a_damaged_snapshot_falls_back_to_an_older_one_and_the_log(tmp_path: Path) -> None:
+    harness = await filled(tmp_path, clean=True)
+    for path in segment_files(tmp_path, ".snapshot")[-2:]:
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+    log = await reopened(harness)
+    assert [entry.last_sequence for entry in log.producers.entries()] == [29]
+    assert log.producers.check(1, 0, 26, 0) is not None, "replayed batches are known one by one"
+    assert any("snapshot" in finding for finding in harness.service.reports[0].findings)
+    harness.kill()
+
+
+@pytest.mark.parametrize("content", [None, b"0\n1\nx y\n", b"0\n5\n0 0\n", b"9\n0\n", b"\xff\xfe", b"0\n2\n3 5\n2 9\n"])
+async def test_a_bad_epoch_file_is_rebuilt_from_the_log(tmp_path: Path, content: bytes | None) -> None:
+    harness = await filled(tmp_path, clean=True)
+    path = tmp_path / str(PARTITION) / "leader-epoch-checkpoint"
+    path.unlink() if content is None else path.write_bytes(content)
+    log = await reopened(harness)
+    assert log.epochs.entries() == [(0, 0), (1, 10), (2, 20)]
+    assert [entry.last_sequence for entry in log.producers.entries()] == [29]
+    harness.kill()
+
+
+@pytest.mark.parametrize("content", [b"0\n7\norders 0 3\n", b"0\n1\norders zero 3\n", b"\0" * 20, b"0\n1\norders 0 -4\n", b"letters"])
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint"])
+async def test_bad_checkpoints_count_as_missing(tmp_path: Path, name: str, content: bytes) -> None:
+    harness = await filled(tmp_path, 8)
+    (tmp_path / name).write_bytes(content)
+    log = await reopened(harness)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 8)
+    harness.kill()
+
+
+async def test_odd_names_are_left_alone_or_cleared_away(tmp_path: Path) -> None:
+    harness = await filled(tmp_path, 8)
+    home = tmp_path / str(PARTITION)
+    for name in ("-1.log", "0.log", "abc.index", "00000000000000000777.index", "00000000000000000003.log.deleted", "x.cleaned"):
+        (home / name).write_bytes(b"junk")
+    for name in ("not-a-partition", "orders-00", "orders--1", "..", "file"):
+        if name == "file":
+            (tmp_path / name).write_bytes(b"")
+        elif name != "..":
+            (tmp_path / name).mkdir()
+    log = await reopened(harness)
+    assert log.log_end_offset == 8 and list(harness.service.logs) == [PARTITION]
+    names = {path.name for path in home.iterdir()}
+    assert {"-1.log", "0.log"} <= names
+    assert not {"00000000000000000777.index", "00000000000000000003.log.deleted", "x.cleaned"} & names
+    harness.kill()
+
+
+async def test_segments_that_overlap_are_refused(tmp_path: Path) -> None:
+    harness = await filled(tmp_path, 20)
+    (tmp_path / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+    first, second = segment_files(tmp_path)[:2]
+    twin = first.with_name(f"{int(second.stem) - 1:020d}.log")
+    twin.write_bytes(first.read_bytes())
+    assert "orders-0" in await fenced(harness)
+    harness.kill()
+
+
+async def test_symlinks_and_unreadable_things(tmp_path: Path) -> None:
+    harness = await filled(tmp_path / "real", 8)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    harness.directories = (tmp_path / "link",)
+    log = await reopened(harness)
+    assert log.log_end_offset == 8
+    harness.kill()
+    segment = segment_files(tmp_path / "real")[0]
+    segment.unlink()
+    segment.mkdir()
+    assert "directory" in (await fenced(harness)).lower()
+    harness.kill()
+
+
+async def test_metadata_of_a_partition(tmp_path: Path) -> None:
+    harness = await filled(tmp_path, 8)
+    path = tmp_path / str(PARTITION) / "partition.metadata"
+    path.write_bytes(b"version: 0\ntopic_id: nonsense")
+    assert "partition.metadata" in await fenced(harness)
+    path.unlink()
+    assert "partition.metadata" in await fenced(harness)
+    for file in segment_files(tmp_path):
+        file.write_bytes(b"")
+    await harness.restart()
+    assert not harness.service.logs and not harness.service.fenced and not path.parent.exists(), "an unfinished creation is undone"
+    harness.kill()
+
+
+async def test_a_log_that_ends_before_its_start_begins_anew(tmp_path: Path) -> None:
+    harness = await filled(tmp_path, 8)
+    (tmp_path / "log-start-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: 100}))
+    log = await reopened(harness)
+    assert (log.log_start_offset, log.log_end_offset) == (100, 100)
+    harness.write(log, batch())
+    assert harness.read_all(log)[0].offset == 100
+    harness.kill()
+
+
+async def test_old_formats_and_half_compactions_are_fenced(tmp_path: Path) -> None:
+    harness = await filled(tmp_path, 3, LogConfig())
+    home = tmp_path / str(PARTITION)
+    (home / f"{0:020d}.log.swap").write_bytes(b"")
+    assert "compaction" in await fenced(harness)
+    harness.kill()
+
+
+async def test_many_segments_are_not_read_beyond_the_recovery_point(tmp_path: Path) -> None:
+    harness = await filled(tmp_path)
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: 25}))
+    first = segment_files(tmp_path)[0]
+    data = bytearray(first.read_bytes())
+    data[-1] ^= 1  # below the recovery point nobody looks
+    first.write_bytes(data)
+    for number, snapshot in enumerate(segment_files(tmp_path, ".snapshot")):
+        assert number >= 0 and snapshot.exists()
+    log = await reopened(harness)
+    assert log.log_end_offset == 30
+    harness.kill()
+
+
+def test_find_batch_crosses_chunks_and_ignores_lower_offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqd.log.recovery.SCAN_BYTES", 128)
+    data = batch(b"x" * 50)
+    pack_into(">q", data, 0, 9)
+    seal(data)
+    for before in range(0, 300, 7):
+        path = tmp_path / "f"
+        path.write_bytes(b"\x02\0\x02" * before + bytes(data) + b"\x02")
+        file = FaultyDisk().open(path)
+        assert find_batch(file, 0, 9) == (3 * before, 9)
+        assert find_batch(file, 0, 10) is None
+        assert find_batch(file, 3 * before + 1, 0) is None
