@@ -49,20 +49,27 @@ class Stream(Protocol):
 
 
 class Socket(Protocol):
-    """One accepted connection that never waits. `None` and 0 mean: would block, ask the poller."""
+    """One accepted connection that never waits: each call raises BlockingIOError instead, and the poller tells when to come again."""
 
-    peer: str
+    @property
+    def peer(self) -> str: ...
 
-    def receive_into(self, view: memoryview) -> int | None:
-        """Bytes received, 0 at the end of the stream, None when there is nothing yet."""
+    @property
+    def receive_into(self) -> Callable[[memoryview], int]:
+        """(view) -> bytes received, 0 at the end of the stream. An attribute, so that a call costs no more than the system's."""
         ...
 
-    def send(self, data: bytes | bytearray | memoryview, *, more: bool = False) -> int:
-        """Bytes taken, 0 when the peer reads too slowly. `more` tells the kernel that the answer goes on."""
+    @property
+    def send(self) -> Callable[[bytes | bytearray | memoryview], int]:
+        """(data) -> bytes taken, fewer when the peer reads too slowly."""
+        ...
+
+    def send_more(self, data: bytes | bytearray | memoryview) -> int:
+        """As `send`, and tells the kernel that the answer goes on."""
         ...
 
     def send_file(self, file: File, position: int, size: int) -> int:
-        """Bytes sent from the file straight to the peer, 0 when it reads too slowly."""
+        """Bytes sent from the file straight to the peer."""
         ...
 
     def close(self) -> None: ...
@@ -156,30 +163,20 @@ class OsStream:
 class OsSocket:
     """A Socket of the operating system."""
 
-    __slots__ = ("_descriptor", "_socket", "peer")
+    __slots__ = ("_descriptor", "_socket", "peer", "receive_into", "send")
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self._socket = sock
         self._descriptor = sock.fileno()
         self.peer = peer
+        self.receive_into: Callable[[memoryview], int] = sock.recv_into
+        self.send: Callable[[bytes | bytearray | memoryview], int] = sock.send
 
-    def receive_into(self, view: memoryview) -> int | None:
-        try:
-            return self._socket.recv_into(view)
-        except BlockingIOError:
-            return None
-
-    def send(self, data: bytes | bytearray | memoryview, *, more: bool = False) -> int:
-        try:
-            return self._socket.send(data, socket.MSG_MORE) if more else self._socket.send(data)
-        except BlockingIOError:
-            return 0
+    def send_more(self, data: bytes | bytearray | memoryview) -> int:
+        return self._socket.send(data, socket.MSG_MORE)
 
     def send_file(self, file: File, position: int, size: int) -> int:
-        try:
-            sent = os.sendfile(self._descriptor, file.fileno(), position, size)
-        except BlockingIOError:
-            return 0
+        sent = os.sendfile(self._descriptor, file.fileno(), position, size)
         if sent == 0:  # the file is shorter than what was promised: the answer cannot be completed
             raise OSError(errno.EIO, f"{file.path} ends before position {position + size}")
         return sent

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
 from mqd.log.partition_log import PartitionLog
-from mqd.replica.waiters import FetchWaiter, ProduceTicket
+from mqd.replica.waiters import Append, FetchWaiter, ProduceTicket
 from mqd.types import NO_EPOCH, NodeId, Offset, TopicPartition
 
 
@@ -48,6 +48,7 @@ class Partition:
         "min_insync_replicas",
         "news_bytes",
         "node_id",
+        "short_of_replicas",
         "touched",
     )
 
@@ -59,7 +60,9 @@ class Partition:
         self.is_leader = False
         self.min_insync_replicas = min_insync_replicas
         self.high_watermark: Offset = log.log_start_offset
-        self.acks: deque[tuple[Offset, ProduceTicket]] = deque()
+        self.short_of_replicas = False
+        """Fewer in-sync replicas than `min.insync.replicas` asks for: nothing is accepted with acks=all, nothing is committed."""
+        self.acks: deque[tuple[Append, ProduceTicket]] = deque()
         """Produce requests that wait for the high watermark, in the order of their offsets."""
         self.fetches: set[FetchWaiter] = set()
         """Fetch requests parked here until there is enough to send."""
@@ -78,11 +81,15 @@ class Partition:
         assert assignment.leader_epoch >= self.assignment.leader_epoch, (assignment, self.assignment)
         was_leader = self.is_leader and assignment.leader_epoch == self.leader_epoch
         self.assignment = assignment
-        self.min_insync_replicas = min_insync_replicas
+        self.configure(min_insync_replicas)
         self.is_leader = assignment.leader == self.node_id
         self.leader_epoch = assignment.leader_epoch
         if self.is_leader and not was_leader:
             self.advance()
+
+    def configure(self, min_insync_replicas: int) -> None:
+        self.min_insync_replicas = min_insync_replicas
+        self.short_of_replicas = len(self.assignment.isr) < self.effective_min_insync_replicas
 
     @property
     def effective_min_insync_replicas(self) -> int:
@@ -104,7 +111,7 @@ class Partition:
 
         The only in-sync replica until "Cluster" lands is the leader itself, so its own end is the minimum.
         """
-        if not self.is_leader or len(self.assignment.isr) < self.effective_min_insync_replicas:
+        if not self.is_leader or self.short_of_replicas:
             return False
         end = self.local_end_offset()
         moved = end > self.high_watermark
@@ -117,7 +124,7 @@ class Partition:
         """Raises MqError when a produce with `acks` cannot be accepted here now."""
         if not self.is_leader:
             raise self.not_leader()
-        if acks == -1 and len(self.assignment.isr) < self.effective_min_insync_replicas:
+        if acks == -1 and self.short_of_replicas:
             raise MqError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.assignment.isr)} replicas in sync, {self.effective_min_insync_replicas} needed by min.insync.replicas",

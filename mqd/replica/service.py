@@ -22,8 +22,8 @@ from mqd.log.partition_log import Appended, LogConfig, PartitionLog
 from mqd.log.service import LogService
 from mqd.replica.fetch_session import FetchSessions
 from mqd.replica.partition import Assignment, Partition
-from mqd.replica.waiters import Deadlines, FetchWaiter, Place, ProduceTicket
-from mqd.types import NodeId, Offset, TopicPartition
+from mqd.replica.waiters import Deadlines, FetchWaiter, ProduceTicket
+from mqd.types import NodeId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class ReplicaService:
         """Partitions assigned to this node whose log could not be opened, and why."""
         self._clock = clock
         self._touched: list[Partition] = []
-        self._tickets: list[tuple[ProduceTicket, list[tuple[Partition, Offset, Place]]]] = []
+        self._tickets: list[ProduceTicket] = []
         self._produce_deadlines: Deadlines[ProduceTicket] = Deadlines()
         self._fetch_deadlines: Deadlines[FetchWaiter] = Deadlines()
         self._earlier = trio.Event()
@@ -103,7 +103,7 @@ class ReplicaService:
         """A topic's configuration changed."""
         for partition in self.by_name.get(topic.encode(), {}).values():
             self.logs.update_config(partition.log, settings.log)
-            partition.min_insync_replicas = settings.min_insync_replicas
+            partition.configure(settings.min_insync_replicas)
 
     def delete(self, topic: str) -> None:
         """The topic is gone from the metadata: so are its logs."""
@@ -134,9 +134,9 @@ class ReplicaService:
     def _refuse_waiting(self, partition: Partition, code: ErrorCode) -> None:
         """Send whoever waits here away: the outcome is unknown, the client finds out from the next leader."""
         while partition.acks:
-            _, ticket = partition.acks.popleft()
+            append, ticket = partition.acks.popleft()
             if not ticket.freed:
-                ticket.refusals[partition] = code
+                ticket.refuse(append, code)
                 ticket.settle()
         for waiter in list(partition.fetches):
             waiter.free()
@@ -174,7 +174,8 @@ class ReplicaService:
 
     def append_nowait(self, partition: Partition, records: memoryview, acks: int, now_ms: int) -> Appended:
         """Queue one batch. `records` must stay as it is until `end_of_turn`. Raises MqError where it is refused."""
-        partition.check_append(acks)
+        if not partition.is_leader or (acks == -1 and partition.short_of_replicas):
+            partition.check_append(acks)
         appended = self.logs.append_nowait(partition.log, records, leader_epoch=partition.leader_epoch, now_ms=now_ms)
         partition.news_bytes += len(records)
         if not partition.touched:
@@ -182,32 +183,31 @@ class ReplicaService:
             self._touched.append(partition)
         return appended
 
-    def wait_committed(self, ticket: ProduceTicket, appends: list[tuple[Partition, Offset, Place]]) -> None:
-        """Free the ticket when each (partition, offset) is below the high watermark; settled when the turn ends."""
-        self._tickets.append((ticket, appends))
+    def wait_committed(self, ticket: ProduceTicket) -> None:
+        """Free the ticket when everything in it is committed; looked at when the turn ends."""
+        self._tickets.append(ticket)
 
     def end_of_turn(self) -> None:
         """Write what the turn queued, and free whoever waited for it. Harmless when nothing was queued."""
-        touched = self._touched
-        if not touched and not self._tickets:
+        touched, tickets = self._touched, self._tickets
+        if not touched and not tickets:
             return
-        self._touched = []
+        self._touched, self._tickets = [], []
         failed: dict[PartitionLog, StorageError] = dict(self.logs.flush()) if touched else {}
         moved: list[Partition] = []
         for partition in touched:
             partition.touched = False
-            if partition.log in failed:
+            if failed and partition.log in failed:
                 self._after_failed_write(partition)
             if partition.advance():
                 moved.append(partition)
-        tickets = self._tickets
-        self._tickets = []
-        for ticket, appends in tickets:
-            for partition, offset, place in appends:
-                if partition.log in failed:
-                    ticket.refusals[place] = ErrorCode.KAFKA_STORAGE_ERROR
-                elif partition.high_watermark < offset:
-                    partition.acks.append((offset, ticket))
+        for ticket in tickets:
+            for append in ticket.appends:
+                partition = append[0]
+                if failed and partition.log in failed:
+                    ticket.refuse(append, ErrorCode.KAFKA_STORAGE_ERROR)
+                elif partition.high_watermark < append[1]:
+                    partition.acks.append((append, ticket))
                     ticket.waiting += 1
             if not ticket.waiting:
                 ticket.free()
@@ -220,13 +220,14 @@ class ReplicaService:
     def _after_failed_write(self, partition: Partition) -> None:
         """The log was put back to what is on disk: whoever waited for offsets beyond that is told so."""
         end = partition.log.log_end_offset
-        kept = [(offset, ticket) for offset, ticket in partition.acks if offset <= end]
-        for offset, ticket in partition.acks:
-            if offset > end and not ticket.freed:
-                ticket.refusals[partition] = ErrorCode.KAFKA_STORAGE_ERROR
-                ticket.settle()
+        waiting = list(partition.acks)
         partition.acks.clear()
-        partition.acks.extend(kept)
+        for append, ticket in waiting:
+            if append[1] <= end:
+                partition.acks.append((append, ticket))
+            elif not ticket.freed:
+                ticket.refuse(append, ErrorCode.KAFKA_STORAGE_ERROR)
+                ticket.settle()
 
     def on_durable(self, log: PartitionLog) -> None:
         """More of a log is on stable storage: what waited for that may be committed now."""
@@ -237,7 +238,7 @@ class ReplicaService:
     def _wake(self, partition: Partition) -> None:
         acks = partition.acks
         high_watermark = partition.high_watermark
-        while acks and acks[0][0] <= high_watermark:
+        while acks and acks[0][0][1] <= high_watermark:
             _, ticket = acks.popleft()
             if not ticket.freed:
                 ticket.settle()
@@ -274,7 +275,10 @@ class ReplicaService:
             for waiter in self._fetch_deadlines.expired(now):
                 waiter.free()
             for ticket in self._produce_deadlines.expired(now):
-                ticket.free()  # its answer says REQUEST_TIMED_OUT for what is not committed
+                for append in ticket.appends:
+                    if append[0].high_watermark < append[1]:
+                        ticket.refuse(append, ErrorCode.REQUEST_TIMED_OUT)
+                ticket.free()
             deadlines = [self._fetch_deadlines.next_deadline(), self._produce_deadlines.next_deadline()]
             self._sleeping_until = min((one for one in deadlines if one is not None), default=math.inf)
             self._earlier = trio.Event()

@@ -8,28 +8,42 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from mqd.errors import ErrorCode
+from mqd.types import Offset
 
-Place = tuple[int, int]
-"""Where in a produce request a partition stands: index of its topic, index of the partition in it."""
+if TYPE_CHECKING:
+    from mqd.replica.partition import Partition
+
+Append = tuple["Partition", Offset, list[Any], int]
+"""One batch of a produce request: where it went, below which high watermark it is committed (-1: written is enough), and
+the answer's rows and index of its row. A plain tuple: there is one for every batch."""
 
 
 class ProduceTicket:
-    """One produce request on its way: freed when every partition in it is committed or refused."""
+    """One produce request on its way: freed when every partition in it is committed or refused.
 
-    __slots__ = ("deadline", "freed", "refusals", "release", "waiting")
+    Abstract: the handler's answer is the ticket, there is one object a request.
+    """
 
-    def __init__(self, release: Callable[[ProduceTicket], None]) -> None:
-        self.release = release
-        """Called once, when the ticket is free: sends the answer."""
+    __slots__ = ("appends", "deadline", "freed", "waiting")
+
+    def __init__(self) -> None:
+        self.appends: list[Append] = []
+        """What this request appended, and up to where each must be committed."""
         self.waiting = 0
-        """Partitions whose records are not committed yet."""
-        self.refusals: dict[Place | HoldsFetches, ErrorCode] = {}
-        """What became of partitions that were appended and then could not be kept or committed."""
+        """How many of `appends` are neither committed nor refused."""
         self.freed = False
         self.deadline = 0.0
+
+    def refuse(self, append: Append, code: ErrorCode) -> None:
+        """What was appended could not be kept, or nobody can tell whether it will be committed."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Called once, when the ticket is free: sends the answer."""
+        raise NotImplementedError
 
     def settle(self) -> None:
         """One partition of this request is committed or refused."""
@@ -41,7 +55,7 @@ class ProduceTicket:
     def free(self) -> None:
         assert not self.freed
         self.freed = True
-        self.release(self)
+        self.release()
 
 
 class FetchWaiter:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from struct import Struct
 from typing import Protocol
 
@@ -73,16 +72,20 @@ class Freeable(Protocol):
     def free(self) -> None: ...
 
 
-class Slot:
-    """The place of one answer in its connection's queue; `complete` may be called at once or much later."""
+class Answer(Protocol):
+    """A place in a connection's queue of answers. Whoever sets `parts` calls `Connection.answered`."""
 
-    __slots__ = ("connection", "parked", "parts")
+    parts: list[Part] | None
+
+
+class Slot:
+    """An Answer that is completed once, at once or much later."""
+
+    __slots__ = ("connection", "parts")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.parts: list[Part] | None = None
-        self.parked: Freeable | None = None
-        """The waiter of a parked fetch, freed early when a request comes behind it."""
 
     def complete(self, parts: list[Part]) -> None:
         """The answer, with its length and header; an empty list where none is sent (acks=0)."""
@@ -140,7 +143,7 @@ class Connection:
         "_frame_start",
         "_frame_view",
         "_large",
-        "_queued_bytes",
+        "_ranges",
         "_sending",
         "barrier",
         "client_id",
@@ -150,6 +153,7 @@ class Connection:
         "listener",
         "open",
         "owner",
+        "parked",
         "peer",
         "peer_node",
         "slots",
@@ -168,7 +172,9 @@ class Connection:
         self.open = True
         self.barrier = False
         """A request is being answered by a task: those behind it wait, as clients expect of administrative requests."""
-        self.slots: deque[Slot] = deque()
+        self.slots: deque[Answer] = deque()
+        self.parked: Freeable | None = None
+        """The waiter of a fetch that is parked here, freed early when a request comes behind it."""
         self.last_active = now
         self.frame_since: float | None = None
         """Since when a frame has been arriving, for the time limit on it."""
@@ -177,7 +183,8 @@ class Connection:
         self._closing = False
         self._large = False
         self._sending: deque[Part] = deque()
-        self._queued_bytes = 0
+        self._ranges = False
+        """Whether there may be ranges of files in `_sending`."""
         self._frame: bytearray | None = None
         """Bytes received and not yet handled: an unfinished frame, or frames behind a barrier."""
         self._frame_view = _NOTHING
@@ -188,7 +195,7 @@ class Connection:
     # -- receiving -------------------------------------------------------------------------------------------------
 
     def on_ready(self, events: int) -> None:
-        """The poller's call: this socket can be read, written, or is gone."""
+        """The poller's call: this socket can be read, written, or is gone. Whatever its peer did wrong costs it this connection only."""
         if not self.open:
             return
         watched = self._events
@@ -196,34 +203,33 @@ class Connection:
             self._send()
             self._after_progress()
         if events & READABLE and watched & READABLE:
-            self._guarded(self._receive)
+            try:
+                if self._frame is None:
+                    self._receive_in_arena()
+                else:
+                    self._receive_in_frame()
+            except ProtocolError as error:
+                self._refuse(error)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self._lost(error)
         elif events & HANG_UP:
             self.close()
 
-    def _guarded(self, step: Callable[[], None]) -> None:
-        """Run a step of receiving: whatever the peer did wrong costs it this connection, and nothing else."""
-        try:
-            step()
-        except ProtocolError as error:
-            logger.warning("closing a connection peer=%s listener=%s reason=%s", self.peer, self.listener, error)
-            self.close()
-        except OSError as error:
-            logger.debug("connection lost peer=%s reason=%s", self.peer, error)
-            self.close()
+    def _refuse(self, error: ProtocolError) -> None:
+        logger.warning("closing a connection peer=%s listener=%s reason=%s", self.peer, self.listener, error)
+        self.close()
 
-    def _receive(self) -> None:
-        if self._frame is None:
-            self._receive_in_arena()
-        else:
-            self._receive_in_frame()
+    def _lost(self, error: OSError) -> None:
+        logger.debug("connection lost peer=%s reason=%s", self.peer, error)
+        self.close()
 
     def _receive_in_arena(self) -> None:
         arena = self.owner.arena
         start = arena.position
         size = _SMALL_RECEIVE_BYTES if self._large else RECEIVE_BYTES_MAX
         received = self.sock.receive_into(arena.view[start : start + size])
-        if received is None:
-            return
         if not received:
             self._end_of_stream()
             return
@@ -244,8 +250,6 @@ class Connection:
         if len(self._frame) == self._frame_end and not self._grow(wanted):
             return
         received = self.sock.receive_into(self._frame_view[self._frame_end : min(wanted, len(self._frame))])
-        if received is None:
-            return
         if not received:
             self._end_of_stream()
             return
@@ -327,6 +331,8 @@ class Connection:
     def _handle_frames(self, buffer: bytearray, view: memoryview, start: int, end: int) -> int:
         """Dispatch every whole frame in buffer[start:end]; returns the position of the first byte not handled."""
         dispatch = self.owner.dispatcher.dispatch
+        slots = self.slots
+        events = self._events
         self.last_active = self.owner.now
         while end - start >= 4:
             size = _INT32(buffer, start)[0]
@@ -334,7 +340,10 @@ class Connection:
             if frame_end > end or size < FRAME_BYTES_MIN:
                 self._checked_size(size)
                 break
-            if self.held or not dispatch(self, buffer, view, start + 4, frame_end):
+            if self.barrier or len(slots) >= IN_FLIGHT_REQUESTS_MAX or (events & WRITABLE and self.held):
+                self._pause()
+                break
+            if not dispatch(self, buffer, view, start + 4, frame_end):
                 self._pause()
                 break
             start = frame_end
@@ -345,7 +354,9 @@ class Connection:
     @property
     def held(self) -> bool:
         """Whether the next request must wait until something before it is answered or sent."""
-        return self.barrier or len(self.slots) >= IN_FLIGHT_REQUESTS_MAX or self._queued_bytes > SEND_QUEUE_BYTES_MAX
+        if self.barrier or len(self.slots) >= IN_FLIGHT_REQUESTS_MAX:
+            return True
+        return sum(len(part) for part in self._sending if not isinstance(part, FileRange)) > SEND_QUEUE_BYTES_MAX
 
     def frame_is_late(self, now: float, seconds_max: float) -> bool:
         """Whether a frame began to arrive more than `seconds_max` ago and is still not whole."""
@@ -364,7 +375,10 @@ class Connection:
     def resume(self) -> None:
         """What held this connection back is gone: handle what was kept, then read on. The caller ends the turn."""
         if self._frame is not None and self._frame_end >= self._first_frame_end():
-            self._guarded(self._handle_kept)
+            try:
+                self._handle_kept()
+            except ProtocolError as error:
+                self._refuse(error)
         waits_for_bytes = self._frame is None or self._frame_end < self._first_frame_end()
         if self.open and not self._closing and not self.held and waits_for_bytes:
             self._watch(self._events | READABLE)
@@ -374,9 +388,8 @@ class Connection:
         self._closing = True
         self._pause()
         self._drop_frame()
-        for slot in list(self.slots):
-            if slot.parked is not None:
-                slot.parked.free()
+        if self.parked is not None:
+            self.parked.free()
         self._close_when_done()
 
     # -- sending ---------------------------------------------------------------------------------------------------
@@ -389,7 +402,7 @@ class Connection:
 
     def answered(self) -> None:
         """A slot was completed: send it when the turn ends, if it is its turn."""
-        if self.open and not self.is_dirty and self.slots and self.slots[0].parts is not None:
+        if not self.is_dirty and self.open and self.slots and self.slots[0].parts is not None:
             self.is_dirty = True
             self.owner.dirty(self)
 
@@ -400,13 +413,14 @@ class Connection:
             return
         slots = self.slots
         sending = self._sending
-        while slots and slots[0].parts is not None:
-            parts = slots.popleft().parts
-            assert parts is not None
-            for part in parts:
-                if not isinstance(part, FileRange):
-                    self._queued_bytes += len(part)
-                sending.append(part)
+        while slots:
+            parts = slots[0].parts
+            if parts is None:
+                break
+            slots.popleft()
+            sending.extend(parts)
+            if len(parts) > 1:
+                self._ranges = True
         if sending and not self._events & WRITABLE:
             self._send()
         if self._closing or not self._events & READABLE:
@@ -421,66 +435,62 @@ class Connection:
             self.resume()
 
     def _send(self) -> None:
+        """Send until everything is sent or the peer reads too slowly; then the poller calls again."""
         sending = self._sending
         sock = self.sock
         try:
             while sending:
-                part = sending.popleft()
-                if isinstance(part, FileRange) and part.size >= SENDFILE_BYTES_MIN:
-                    sent = sock.send_file(part.file, part.position, part.size)
-                    if sent < part.size:
-                        sending.appendleft(FileRange(part.file, part.position + sent, part.size - sent))
-                        if not sent:
-                            self._watch(self._events | WRITABLE)
-                            return
-                    continue
-                data = self._joined(part)
-                more = bool(sending)
-                sent = sock.send(data, more=more)
-                if sent < len(data):
-                    sending.appendleft(memoryview(data)[sent:])
-                    self._queued_bytes += len(data) - sent
+                piece = self._next_piece()
+                try:
+                    if isinstance(piece, FileRange):
+                        sent = sock.send_file(piece.file, piece.position, piece.size)
+                        if sent < piece.size:
+                            sending.appendleft(FileRange(piece.file, piece.position + sent, piece.size - sent))
+                    else:
+                        sent = sock.send_more(piece) if sending else sock.send(piece)
+                        if sent < len(piece):
+                            sending.appendleft(memoryview(piece)[sent:])
+                except BlockingIOError:
+                    sending.appendleft(piece)
                     self._watch(self._events | WRITABLE)
                     return
         except OSError as error:
-            logger.debug("connection lost peer=%s reason=%s", self.peer, error)
-            self.close()
+            self._lost(error)
             return
+        self._ranges = False
         if self._events & WRITABLE:
             self._watch(self._events & ~WRITABLE)
 
-    def _joined(self, part: Part) -> bytes | bytearray | memoryview:
-        """The part and the small ones behind it as one piece; small file ranges are read here."""
+    def _next_piece(self) -> Part:
+        """What one call can send: a large range, or all small parts up to it as one. Small ranges are read here."""
         sending = self._sending
-        if not isinstance(part, FileRange):
-            self._queued_bytes -= len(part)
+        part = sending.popleft()
+        if not self._ranges:
             if not sending:
                 return part
-            pieces: list[bytes | bytearray | memoryview] = [part]
-            size = len(part)
-        else:
-            pieces = [part.file.read_at(part.position, part.size)]
-            size = part.size
-            self._check_whole(part, pieces[0])
+            data = b"".join((part, *sending))  # type: ignore[arg-type]
+            sending.clear()
+            return data
+        if isinstance(part, FileRange) and part.size >= SENDFILE_BYTES_MIN:
+            return part
+        pieces = [self._bytes_of(part)]
+        size = len(pieces[0])
         while sending and size < _JOIN_BYTES_MAX:
             following = sending[0]
-            if isinstance(following, FileRange):
-                if following.size >= SENDFILE_BYTES_MIN:
-                    break
-                piece: bytes | bytearray | memoryview = following.file.read_at(following.position, following.size)
-                self._check_whole(following, piece)
-            else:
-                piece = following
-                self._queued_bytes -= len(piece)
-            sending.popleft()
-            pieces.append(piece)
-            size += len(piece)
+            if isinstance(following, FileRange) and following.size >= SENDFILE_BYTES_MIN:
+                break
+            pieces.append(self._bytes_of(sending.popleft()))
+            size += len(pieces[-1])
         return b"".join(pieces) if len(pieces) > 1 else pieces[0]
 
     @staticmethod
-    def _check_whole(part: FileRange, data: bytes | bytearray | memoryview) -> None:
+    def _bytes_of(part: Part) -> bytes | bytearray | memoryview:
+        if not isinstance(part, FileRange):
+            return part
+        data = part.file.read_at(part.position, part.size)
         if len(data) != part.size:
             raise OSError(f"{part.file.path} ends before position {part.position + part.size}")
+        return data
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -500,10 +510,9 @@ class Connection:
         self.open = False
         self.owner.poller.forget(self.sock)
         self.sock.close()
-        slots, self.slots = self.slots, deque()
+        self.slots.clear()
         self._sending.clear()
         self._drop_frame()
-        for slot in slots:
-            if slot.parked is not None:
-                slot.parked.free()
+        if self.parked is not None:
+            self.parked.free()
         self.owner.closed(self)

@@ -112,31 +112,23 @@ class Dispatcher:
         self.requests += 1
         if api_key == PRODUCE and 3 <= version <= 13:
             if version >= 9:
-                body = self._skip_header_tags(view, start, end, body)
-            if connection.slots:
-                self._wake_parked(connection)
+                body = self._skip_header_tags(view, start, end, body) if body >= end or view[body] else body + 1
+            if connection.parked is not None:
+                connection.parked.free()
             self._produce(connection, buffer, view, body, end, version, correlation_id)
             return True
         if api_key == FETCH and 4 <= version <= 18:
             if version >= 12:
-                body = self._skip_header_tags(view, start, end, body)
+                body = self._skip_header_tags(view, start, end, body) if body >= end or view[body] else body + 1
             return self._fetch(connection, view, body, end, version, correlation_id)
-        self._wake_parked(connection)
+        if connection.parked is not None:  # a request stands behind a parked fetch: it answers with what there is
+            connection.parked.free()
         self._request(connection, api_key, view[start:end])
         return True
 
     @staticmethod
     def _skip_header_tags(view: memoryview, start: int, end: int, body: int) -> int:
-        if body < end and not view[body]:
-            return body + 1
         return start + decode_request_header(view[start:end]).body_position
-
-    @staticmethod
-    def _wake_parked(connection: Connection) -> None:
-        """A request stands behind a parked fetch: the fetch answers with what there is, where Kafka would let it wait."""
-        for slot in connection.slots:
-            if slot.parked is not None:
-                slot.parked.free()
 
     # -- everything but Produce and Fetch --------------------------------------------------------------------------
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mqd.replica.waiters import Deadlines, FetchWaiter, ProduceTicket
 
@@ -13,10 +12,19 @@ class Holder:
         self.fetches: set[FetchWaiter] = set()
 
 
+class Ticket(ProduceTicket):
+    def __init__(self, waiting: int, freed_tickets: list[ProduceTicket]) -> None:
+        super().__init__()
+        self.waiting = waiting
+        self.freed_tickets = freed_tickets
+
+    def release(self) -> None:
+        self.freed_tickets.append(self)
+
+
 def test_a_ticket_is_freed_when_its_last_partition_is_settled() -> None:
     freed: list[ProduceTicket] = []
-    ticket = ProduceTicket(freed.append)
-    ticket.waiting = 2
+    ticket = Ticket(2, freed)
     ticket.settle()
     assert not freed
     ticket.settle()

@@ -6,8 +6,7 @@ from pathlib import Path
 from struct import pack
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mqd.errors import ProtocolError
 from mqd.io.disk import FileRange, OsDisk
@@ -27,9 +26,9 @@ class ScriptedSocket:
         self.room = 1 << 30
         self.closed = False
 
-    def receive_into(self, view: memoryview) -> int | None:
+    def receive_into(self, view: memoryview) -> int:
         if not self.incoming:
-            return None
+            raise BlockingIOError
         piece = self.incoming[0]
         taken = min(len(piece), len(view))
         view[:taken] = piece[:taken]
@@ -39,11 +38,15 @@ class ScriptedSocket:
             self.incoming[0] = piece[taken:]
         return taken
 
-    def send(self, data: bytes | bytearray | memoryview, *, more: bool = False) -> int:
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        if not self.room:
+            raise BlockingIOError
         taken = min(len(data), self.room)
         self.room -= taken
         self.sent += data[:taken]
         return taken
+
+    send_more = send
 
     def send_file(self, file: object, position: int, size: int) -> int:
         data = file.read_at(position, min(size, self.room))  # type: ignore[attr-defined]

@@ -56,12 +56,10 @@ class Fetch:
     def __call__(self, connection: Connection, view: memoryview, position: int, end: int, version: int, correlation_id: int) -> bool:
         """Take up the request in [position, end); False while an ordinary fetch is parked before it on its connection."""
         request = decode_fetch_request(view, position, end, version)
-        parked = next((slot for slot in connection.slots if slot.parked is not None), None)
-        if parked is not None:
+        if connection.parked is not None:
             if request.session_epoch != FINAL_EPOCH:
                 return False
-            assert parked.parked is not None
-            parked.parked.free()
+            connection.parked.free()
         now = self._node.clock.monotonic()
         wait_ms = min(max(0, request.max_wait_ms), FETCH_WAIT_MAX_MS)
         fetching = _Fetching(connection.slot(), version, correlation_id, request, now + wait_ms / 1000)
@@ -85,15 +83,14 @@ class Fetch:
         if may_wait and not urgent and size < fetching.request.min_bytes and partitions and fetching.slot.connection.open:
             waiter = FetchWaiter(lambda: self._woken(fetching), fetching.request.min_bytes - size, fetching.deadline)
             fetching.waiter = waiter
-            fetching.slot.parked = waiter
+            fetching.slot.connection.parked = waiter
             self._replica.park(waiter, partitions)
             return
         self._answer(fetching, rows)
 
     def _woken(self, fetching: _Fetching) -> None:
         """Freed by bytes, by the deadline, or by what came behind: plan once more; wait again only when bytes fell short."""
-        slot = fetching.slot
-        slot.parked = None
+        fetching.slot.connection.parked = None
         waiter = fetching.waiter
         assert waiter is not None
         enough_came = waiter.bytes_wanted <= 0

@@ -17,8 +17,8 @@ from uuid import UUID
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.hot import decode_produce_request, encode_produce_response
 from mqd.replica.partition import Partition
-from mqd.replica.waiters import Place, ProduceTicket
-from mqd.server.connection import Connection, Slot
+from mqd.replica.waiters import Append, ProduceTicket
+from mqd.server.connection import Connection, Part
 from mqd.server.context import Node
 from mqd.types import NodeId, TopicPartition
 
@@ -30,20 +30,36 @@ _CODEC_MASK = 0x07
 
 Row = tuple[Any, ...]
 Topic = tuple[bytes | None, bytes | None, list[Row]]
-Append = tuple[Partition, int, Place]
 Endpoint = tuple[int, str, int, str | None]
 
 
 class _Pending(ProduceTicket):
-    """A produce request until it is answered."""
+    """A produce request until it is answered: its ticket and the place of its answer in one."""
 
-    __slots__ = ("appends", "correlation_id", "slot", "topics", "version")
+    __slots__ = ("connection", "correlation_id", "node", "parts", "topics", "version")
 
-    slot: Slot
-    version: int
-    correlation_id: int
-    topics: list[Topic]
-    appends: list[Append]
+    def __init__(self, node: Node, connection: Connection, version: int, correlation_id: int) -> None:
+        super().__init__()
+        self.connection = connection
+        self.parts: list[Part] | None = None
+        self.node = node
+        self.version = version
+        self.correlation_id = correlation_id
+        self.topics: list[Topic] = []
+
+    def refuse(self, append: Append, code: ErrorCode) -> None:
+        partition, _, rows, row = append
+        rows[row] = refused_row(rows[row][0], MqError(code), partition)
+
+    def release(self) -> None:
+        topics = self.topics
+        addresses: Sequence[Endpoint] = ()
+        if self.version >= 10:
+            moved = {row[6][0] for _, _, rows in topics for row in rows if len(row) > 6}
+            if moved:
+                addresses = endpoints(self.node, moved)
+        self.parts = [encode_produce_response(self.version, self.correlation_id, topics, 0, addresses)]
+        self.connection.answered()
 
 
 class Produce:
@@ -61,67 +77,39 @@ class Produce:
         transactional_id, acks, timeout_ms, asked = decode_produce_request(view, position, end, version)
         replica = self._replica
         now_ms = self._wall_ms()
-        slot = connection.slot()
-        topics: list[Topic] = []
-        appends: list[Append] = []
+        pending = _Pending(self._node, connection, version, correlation_id)
+        connection.slots.append(pending)
+        impossible = transactional_id is not None or acks not in (1, -1, 0)
         refused = False
         for name, topic_id, partitions in asked:
             held = replica.by_name.get(name) if name is not None else replica.by_id.get(topic_id or b"")
             rows: list[Row] = []
+            pending.topics.append((name, topic_id, rows))
             for index, start, stop in partitions:
                 partition = held.get(index) if held is not None else None
                 try:
-                    if partition is None or acks not in (1, -1, 0) or start < 0 or transactional_id is not None:
+                    if partition is None or impossible or start < 0:
                         raise self._refusal(partition, name, topic_id, index, acks, start)
                     if version < 7 and stop - start > _ATTRIBUTES_POSITION and buffer[start + _ATTRIBUTES_POSITION] & _CODEC_MASK == _ZSTD:
                         raise MqError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later")
-                    appended = replica.append_nowait(partition, view[start:stop], acks, now_ms)
+                    base_offset, last_offset, log_append_time_ms, _ = replica.append_nowait(partition, view[start:stop], acks, now_ms)
                 except MqError as error:
                     refused = True
-                    rows.append(self._refused_row(index, error, partition))
+                    rows.append(refused_row(index, error, partition))
                     continue
                 log = partition.log
-                wanted = appended.last_offset + 1 if acks == -1 or log.config.flush_before_ack else _NONE
-                appends.append((partition, wanted, (len(topics), len(rows))))
-                rows.append((index, 0, appended.base_offset, appended.log_append_time_ms, log.log_start_offset, None))
-            topics.append((name, topic_id, rows))
+                wanted = last_offset + 1 if acks == -1 or log.config.flush_before_ack else _NONE
+                pending.appends.append((partition, wanted, rows, len(rows)))
+                rows.append((index, 0, base_offset, log_append_time_ms, log.log_start_offset, None))
         if acks == 0:
-            slot.complete([])
+            pending.freed = True
+            pending.parts = []
+            connection.answered()
             if refused:
                 connection.close()
             return
-        pending = _Pending(self._release)
-        pending.slot = slot
-        pending.version = version
-        pending.correlation_id = correlation_id
-        pending.topics = topics
-        pending.appends = appends
-        pending.deadline = connection.owner.now + max(0, timeout_ms) / 1000
-        replica.wait_committed(pending, appends)
-
-    def _release(self, ticket: ProduceTicket) -> None:
-        assert isinstance(ticket, _Pending)
-        for partition, wanted, (topic, row) in ticket.appends:
-            code = ticket.refusals.get((topic, row)) or ticket.refusals.get(partition)
-            if code is None and wanted > partition.high_watermark:
-                code = ErrorCode.REQUEST_TIMED_OUT
-            if code is not None:
-                index = ticket.topics[topic][2][row][0]
-                ticket.topics[topic][2][row] = self._refused_row(index, MqError(code), partition)
-        addresses: Sequence[Endpoint] = ()
-        if ticket.version >= 10:
-            moved = {row[6][0] for _, _, rows in ticket.topics for row in rows if len(row) > 6}
-            if moved:
-                addresses = endpoints(self._node, moved)
-        if ticket.slot.connection.open:
-            ticket.slot.complete([encode_produce_response(ticket.version, ticket.correlation_id, ticket.topics, 0, addresses)])
-
-    @staticmethod
-    def _refused_row(index: int, error: MqError, partition: Partition | None) -> Row:
-        row: Row = (index, int(error.code), _NONE, _NONE, _NONE, error.message or None)
-        if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and partition is not None:
-            return (*row, (partition.assignment.leader, partition.leader_epoch))
-        return row
+        pending.deadline = connection.owner.now + (timeout_ms / 1000 if timeout_ms > 0 else 0)
+        replica.wait_committed(pending)
 
     def _refusal(
         self, partition: Partition | None, name: bytes | None, topic_id: bytes | None, index: int, acks: int, start: int
@@ -133,6 +121,14 @@ class Produce:
         if start < 0:
             return MqError(ErrorCode.INVALID_RECORD, "no records")
         return MqError(ErrorCode.INVALID_TXN_STATE, "transactions are not served by this release: produce without a transactional id")
+
+
+def refused_row(index: int, error: MqError, partition: Partition | None) -> Row:
+    """The answer for one partition that took nothing; to a stale client it names the leader (KIP-951)."""
+    row: Row = (index, int(error.code), _NONE, _NONE, _NONE, error.message or None)
+    if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and partition is not None:
+        return (*row, (partition.assignment.leader, partition.leader_epoch))
+    return row
 
 
 def endpoints(node: Node, node_ids: Iterable[int]) -> list[Endpoint]:
