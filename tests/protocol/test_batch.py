@@ -227,6 +227,7 @@ GOOD = bytes([14,   0,    0,    0,     1,   2, 0x61,  0])  # fmt: skip
         (bytes([14, 0, 0, 0, 1, 2, 0x61, 1]), 2),  # -1 headers
         (bytes([14, 0, 0, 0, 1, 2, 0x61, 126]), 2),  # 63 headers in no bytes
         (bytes([0x80] * 10) + GOOD, 2),  # a varint without end
+        (bytes([22, 0, 0, 0x80, 0x80, 0x80, 0x80, 0x10, 1, 2, 0x61, 0]), 2),  # an offset delta of more than 32 bits
         (bytes([18, 0, 0, 0, 1, 2, 0x61, 2, 1, 1]), 87),  # a header with a null key
         (bytes([20, 0, 0, 0, 1, 2, 0x61, 2, 2, 0xFF, 1]), 87),  # a header key that is not UTF-8
         (bytes([14, 0, 0, 2, 1, 2, 0x61, 0]), 87),  # offset delta 1 in the first record

@@ -251,6 +251,91 @@ def test_damaged_fetch_requests_are_judged_alike(
     assert verdict(hot.decode_fetch_request, memoryview(body + after), 0, len(body), version) == expected
 
 
+def produce_bytes(
+    name: bytes = b"\x02t", partitions: bytes = b"\x02", records: bytes = b"\x04abc", tail: bytes = b"\0\0\0", absent: bytes = b"\0"
+) -> bytes:
+    """A Produce v9 body, piece by piece: null transactional id, acks 1, one topic, partition 0."""
+    return absent + b"\0\x01\0\0\x75\x30\x02" + name + partitions + bytes(4) + records + tail
+
+
+@pytest.mark.parametrize(
+    ("body", "accepted"),
+    [
+        (produce_bytes(), True),
+        (produce_bytes(name=b"\x03\xc3\xa9"), True),
+        (produce_bytes(name=b"\x03\xc3\x28"), False),  # not UTF-8
+        (produce_bytes(name=b"\x01"), True),  # empty
+        (produce_bytes(name=b"\x00"), False),  # null
+        (produce_bytes(name=b"\x82\x00t"), True),  # a length of more bytes than it needs
+        (produce_bytes(name=b"\x80\x80\x02" + b"t" * 32_767), True),
+        (produce_bytes(name=b"\x81\x80\x02" + b"t" * 32_768), False),  # longer than any string
+        (produce_bytes(partitions=b"\x03"), False),  # two partitions, of which one is there
+        (produce_bytes(partitions=b"\x00"), False),  # null
+        (produce_bytes(records=b"\x00"), True),  # null
+        (produce_bytes(records=b"\x84\x80\x80\x80\x00abc"), True),  # five bytes of length
+        (produce_bytes(records=b"\x84\x80\x80\x80\x10abc"), False),  # more than 32 bits
+        (produce_bytes(records=b"\x84\x80\x80\x80\x80\x00abc"), False),  # six bytes
+        (produce_bytes(records=b"\x05abc"), False),
+        (produce_bytes(tail=b"\0\0\0\0"), False),  # a byte too many
+        (produce_bytes(tail=b"\0\0"), False),
+        (produce_bytes(tail=b"\x01\x07\x02ab\0\0"), True),  # an unknown tag
+        (produce_bytes(tail=b"\0\0\x02\x07\x00\x09\x01a"), True),
+        (produce_bytes(tail=b"\0\0\x02\x07\x00\x07\x01a"), False),  # the same tag twice
+        (produce_bytes(tail=b"\0\0\x02\x09\x00\x07\x01a"), False),  # tags that do not ascend
+        (produce_bytes(tail=b"\0\0\x01\xff\xff\xff\xff\x0f\x00"), True),  # the largest tag
+        (produce_bytes(tail=b"\0\0\x01\xff\xff\xff\xff\x10\x00"), False),  # one above it
+        (produce_bytes(tail=b"\0\0\xff\xff\xff\x7f"), False),  # millions of tags
+        (produce_bytes(absent=b"\x01"), True),  # an empty transactional id
+        (produce_bytes(absent=b"\x02\xff"), False),
+    ],
+)
+def test_edges_of_a_produce_request(body: bytes, accepted: bool) -> None:
+    expected = verdict(lambda: produce_as_hot(PRODUCE.decode_request(9, body), 9))
+    assert (expected is not ProtocolError) == accepted
+    for behind in (b"", b"\0" * 8):
+        assert verdict(decode_produce, body + behind, 0, len(body), 9) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "tagged"),
+    [
+        (17, b"\x01\x00\x10" + bytes(range(16))),
+        (17, b"\x01\x00\x0f" + bytes(range(15))),
+        (17, b"\x01\x00\x11" + bytes(range(17))),
+        (16, b"\x01\x00\x02ab"),  # not known yet
+        (17, b"\x01\x01\x02ab"),  # not known yet
+        (18, b"\x01\x01\x02ab"),
+        (18, b"\x01\x01\x08" + bytes(range(8))),
+        (18, b"\x01\x01\x09" + bytes(range(9))),
+        (18, b"\x02\x01\x08" + bytes(range(8)) + b"\x00\x10" + bytes(range(16))),
+    ],
+)
+def test_edges_of_a_fetched_partitions_tagged_fields(version: int, tagged: bytes) -> None:
+    head = bytes(13) + bytes(8) + b"\x02" + bytes(range(16)) + b"\x02" + bytes(range(32))
+    body = head + tagged + b"\0" + b"\x01" + b"\x01" + b"\0"
+    expected = verdict(lambda: fetch_as_hot(FETCH.decode_request(version, body), version))
+    assert verdict(hot.decode_fetch_request, body, 0, len(body), version) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "tagged"),
+    [
+        (12, b"\x01\x00\x02\x02c"),
+        (12, b"\x01\x00\x01\x00"),  # a null cluster id
+        (12, b"\x01\x00\x03\x02cc"),  # a byte too many in it
+        (14, b"\x01\x01\x02ab"),  # not known yet
+        (15, b"\x01\x01\x02ab"),
+        (15, b"\x01\x01\x0d" + bytes(range(12)) + b"\0"),
+        (15, b"\x01\x01\x0c" + bytes(range(12))),
+        (15, b"\x01\x01\x10" + bytes(range(12)) + b"\x01\x05\x01x"),
+    ],
+)
+def test_edges_of_a_fetchs_tagged_fields(version: int, tagged: bytes) -> None:
+    body = bytes(17 if version < 15 else 13) + bytes(8) + b"\x01\x01\x01" + tagged
+    expected = verdict(lambda: fetch_as_hot(FETCH.decode_request(version, body), version))
+    assert verdict(hot.decode_fetch_request, body, 0, len(body), version) == expected
+
+
 @pytest.mark.parametrize(("api", "versions"), [(PRODUCE, PRODUCE_VERSIONS), (FETCH, FETCH_VERSIONS)])
 def test_every_prefix_of_a_request_is_refused(api: Api, versions: range) -> None:
     partition = {"index": 1, "records": b"abc", "partition": 1, "fetch_offset": 5}
@@ -359,6 +444,26 @@ def test_produce_responses_are_written_alike(
     )
     shown = [(name.encode(), topic_id.bytes, rows) for name, topic_id, rows in topics]
     assert hot.encode_produce_response(version, correlation_id, shown, throttle_ms, nodes) == expected
+
+
+@pytest.mark.parametrize("version", [9, 10, 13])
+@pytest.mark.parametrize(
+    "row",
+    [
+        (0, 0, 5, -1, 0, None),
+        (0, 6, -1, -1, -1, None),
+        (0, 0, 5, -1, 0, "a message beside a success"),
+        (0, 6, -1, -1, -1, None, (2, 7)),
+        (0, 6, -1, -1, -1, None, (-1, -1)),  # the default: not on the wire
+        (0, 6, -1, -1, -1, None, None),
+    ],
+)
+def test_edges_of_a_produce_response(version: int, row: tuple[Any, ...]) -> None:
+    partition = dict(zip(("index", "error_code", "base_offset", "log_append_time_ms", "log_start_offset", "error_message"), row))
+    if len(row) > 6 and row[6] is not None:
+        partition["current_leader"] = {"leader_id": row[6][0], "leader_epoch": row[6][1]}
+    response = {"responses": [{"name": "t", "topic_id": UUID(int=9), "partition_responses": [partition]}], "throttle_time_ms": 3}
+    assert hot.encode_produce_response(version, 7, [(b"t", UUID(int=9).bytes, [row])], 3) == framed(PRODUCE, version, 7, response)
 
 
 def test_an_error_message_longer_than_a_string_is_cut() -> None:
