@@ -138,12 +138,16 @@ class LogService:
     async def start(self) -> None:
         """Take the directories, recover every log in them. StorageError when no directory can be used, or one is not ours."""
         began = self._clock.monotonic()
+        refusals: list[StorageError] = []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._tell_progress)
             async with trio.open_nursery() as loading:
                 for directory in self.directories.values():
-                    loading.start_soon(self._start_directory, directory)
+                    loading.start_soon(self._start_directory, directory, refusals)
             nursery.cancel_scope.cancel()
+        if refusals:
+            self._release_locks()
+            raise refusals[0]
         online = [directory for directory in self.directories.values() if directory.failed is None]
         if not online:
             raise StorageError("; ".join(str(directory.failed) for directory in self.directories.values()))
@@ -159,13 +163,17 @@ class LogService:
             progress = self._progress
             logger.info("recovery goes on logs=%d/%d scanned_bytes=%d", progress.loaded, progress.found, progress.scanned_bytes)
 
-    async def _start_directory(self, directory: LogDirectory) -> None:
+    async def _start_directory(self, directory: LogDirectory, refusals: list[StorageError]) -> None:
         now_ms = self._clock.wall_ms()
         try:
             loaded = await trio.to_thread.run_sync(load_directory, self._disk, directory, self._claim, now_ms, self._progress)
+        except StorageError as error:
+            refusals.append(error)
+            return
+        except BlockingIOError:
+            refusals.append(StorageError(f"{directory.path} is in use by another process"))
+            return
         except OSError as error:
-            if isinstance(error, BlockingIOError):
-                raise StorageError(f"{directory.path} is in use by another process") from None
             directory.failed = f"{directory.path}: {error}"
             logger.error("log directory is offline directory=%s reason=%s", directory.path, error)
             return
@@ -529,6 +537,7 @@ class LogService:
         if plan.cuts != log.cuts:
             remove_snapshots(self._disk, log.path, log.segments)
         elif log.on_synced(plan.end_offset):
+            self._close_old(log)
             self._on_durable(log)
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
@@ -629,12 +638,17 @@ class LogService:
                     await trio.to_thread.run_sync(close_directory, self._disk, directory, logs, broker_epoch)
             except OSError as error:
                 self._fail_directory(directory.path, self._storage_error(f"cannot close {directory.path}", error))
-            if directory.lock is not None:
-                directory.lock.close()
+        self._release_locks()
         for log in self.logs.values():
             log.failed, log.heals = "the node is shutting down", False
             for segment in log.segments:
                 segment.file = None
+
+    def _release_locks(self) -> None:
+        for directory in self.directories.values():
+            if directory.lock is not None:
+                directory.lock.close()
+                directory.lock = None
 
     def statistics(self) -> LogStatistics:
         offline = sum(directory.failed is not None for directory in self.directories.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
@@ -145,6 +145,7 @@ class Harness:
         for directory in self.service.directories.values():
             if directory.lock is not None:
                 directory.lock.close()
+                directory.lock = None
 
     async def restart(self) -> LogService:
         self.kill()
@@ -197,8 +198,13 @@ def batch(
     )
 
 
-async def wait_until(condition: object, seconds: float = 5.0) -> None:
-    """Give the loop and its threads turns until `condition()` holds."""
-    with trio.fail_after(seconds):
-        while not condition():  # type: ignore[operator]
-            await trio.to_thread.run_sync(lambda: None)
+async def settle() -> None:
+    """Give the loop and its threads many turns."""
+    for _ in range(20):
+        await trio.to_thread.run_sync(lambda: None)
+
+
+async def wait_until(condition: Callable[[], object]) -> None:
+    """Turns until `condition()` holds; pytest's time-out is the deadline, since the clock may stand still."""
+    while not condition():
+        await trio.to_thread.run_sync(lambda: None)

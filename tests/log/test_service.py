@@ -1,0 +1,458 @@
+"""Writing, reading, syncing, retention and what a disk may do, through the service."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import trio
+import trio.testing
+
+from mqd.errors import ErrorCode, MqError, StorageError
+from mqd.io.clock import SystemClock
+from mqd.io.disk import OsDisk
+from mqd.limits import DISK_RESERVE_BYTES
+from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.service import LogService
+from mqd.protocol.batch import Codec, parse_header
+from mqd.protocol.files import MetaProperties, decode_offset_checkpoint
+from mqd.types import TopicPartition
+from tests.log.support import NOW, PARTITION, TOPIC_ID, FaultyDisk, Harness, batch, records_of, settle, wait_until
+
+ROLLING = LogConfig(segment_bytes=1000, index_interval_bytes=200)
+
+
+@pytest.fixture
+async def harness(tmp_path: Path) -> Harness:
+    made = Harness(tmp_path)
+    await made.service.start()
+    return made
+
+
+def faulty(harness: Harness) -> FaultyDisk:
+    assert isinstance(harness.disk, FaultyDisk)
+    return harness.disk
+
+
+def values(harness: Harness, log: PartitionLog, max_bytes: int = 1 << 20) -> list[bytes | None]:
+    return [record.value for record in harness.read_all(log, max_bytes)]
+
+
+# -- writing and reading
+
+
+async def test_nothing_is_readable_before_flush(harness: Harness) -> None:
+    log = harness.open()
+    harness.append(log)
+    assert (log.written_end_offset, log.log_end_offset) == (0, 1)
+    assert harness.service.read(log, 0, max_bytes=1000, limit_offset=1, min_one=True).size == 0
+    with pytest.raises(MqError):
+        harness.service.read(log, 1, max_bytes=1000, limit_offset=1, min_one=True)
+    assert harness.service.flush() == []
+    assert values(harness, log) == [b"v"]
+
+
+async def test_one_turn_is_one_write_a_log(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = [harness.open(partition=TopicPartition("orders", index)) for index in range(2)]
+    writes = []
+    for log in logs:
+        file = log.active.file
+        assert file is not None
+        original = file.append
+        monkeypatch.setattr(file, "append", lambda views, original=original: writes.append(len(views)) or original(views))
+    for _ in range(3):
+        for log in logs:
+            harness.append(log)
+    assert harness.service.flush() == [] and writes == [3, 3]
+    assert harness.service.statistics().appended_batches == 6
+
+
+@pytest.mark.parametrize("max_bytes", [1, 150, 1000, 1 << 20])
+@pytest.mark.parametrize("warm", [True, False])
+async def test_reads_give_whole_batches_within_their_bounds(harness: Harness, max_bytes: int, warm: bool) -> None:
+    log = harness.open(ROLLING)
+    for number in range(40):
+        harness.write(log, batch(*[b"%d" % number] * (number % 3 + 1), codec=Codec.GZIP if number % 5 == 0 else Codec.NONE))
+    assert len(log.segments) > 3
+    ends = sorted({record.offset for record in harness.read_all(log)})
+    assert ends == list(range(log.log_end_offset))
+    for offset in range(log.log_end_offset):
+        for limit in (offset, offset + 1, offset + 7, log.log_end_offset):
+            if not warm:
+                log.positions.clear()
+            for min_one in (True, False):
+                read = harness.service.read(log, offset, max_bytes=max_bytes, limit_offset=limit, min_one=min_one)
+                found = [record.offset for record in records_of(read.ranges)]
+                assert found == list(range(found[0], found[-1] + 1)) if found else read.next_offset == offset
+                if found:
+                    assert found[0] <= offset <= found[-1] < limit and read.next_offset == found[-1] + 1
+                    header = parse_header(read.ranges[0].file.read_at(read.ranges[0].position, 61))
+                    assert read.size <= max_bytes or (min_one and read.size == header.size)
+
+
+async def test_sequential_readers_need_no_search(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = harness.open(LogConfig(index_interval_bytes=100))
+    for _ in range(50):
+        harness.write(log, batch(b"x" * 50))
+    first = harness.service.read(log, 0, max_bytes=500, limit_offset=50, min_one=True)
+    offset = first.next_offset
+    monkeypatch.setattr("mqd.log.segment.Segment.seek", None)
+    while offset < 50:
+        read = harness.service.read(log, offset, max_bytes=500, limit_offset=50, min_one=True)
+        assert read.size and read.next_offset > offset
+        offset = read.next_offset
+    monkeypatch.setattr("mqd.log.segment.Segment.cut", None)
+    harness.write(log, batch(b"tail"))
+    assert harness.service.read(log, 50, max_bytes=500, limit_offset=51, min_one=True).next_offset == 51
+
+
+async def test_a_tail_reader_crosses_a_roll(harness: Harness) -> None:
+    log = harness.open(ROLLING)
+    for number in range(60):
+        harness.write(log, batch(b"x" * 60))
+        read = harness.service.read(log, number, max_bytes=1 << 20, limit_offset=number + 1, min_one=True)
+        assert read.next_offset == number + 1, number
+
+
+async def test_offsets_out_of_range(harness: Harness) -> None:
+    log = harness.open()
+    harness.write(log, batch(b"a"), batch(b"b"))
+    harness.service.delete_records(log, 1)
+    for offset in (-1, 0, 3, 2**63 - 1, -(2**63)):
+        with pytest.raises(MqError) as caught:
+            harness.service.read(log, offset, max_bytes=1, limit_offset=2, min_one=True)
+        assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert harness.service.read(log, 2, max_bytes=1, limit_offset=2, min_one=True).size == 0
+
+
+async def test_old_segments_are_closed_and_opened_again(harness: Harness) -> None:
+    log = harness.open(LogConfig(segment_bytes=200, index_interval_bytes=0))
+    for number in range(40):
+        harness.write(log, batch(b"%02d" % number + b"x" * 100))
+    for directory in harness.service.directories.values():
+        assert directory.to_sync
+    async with harness.running():
+        await wait_until(lambda: log.durable_end_offset >= log.active.base_offset)
+    assert [value[:2] for value in values(harness, log) if value] == [b"%02d" % number for number in range(40)]
+    assert sum(segment.file is not None for segment in log.segments) <= 10
+
+
+async def test_lookups_by_time(harness: Harness) -> None:
+    log = harness.open(ROLLING)
+    times = [NOW + shift for shift in (0, 10, 5, 20, 30, 30, 25, 40, 100, 90)]
+    for index in range(0, 10, 2):
+        harness.write(log, batch(b"x" * 150, timestamp=times[index], codec=Codec.ZSTD), batch(b"x" * 150, timestamp=times[index + 1]))
+    for wanted in range(NOW - 1, NOW + 102):
+        for limit in (10, 9, 5):
+            expected = next(((offset, time, 0) for offset, time in enumerate(times[:limit]) if time >= wanted), None)
+            assert harness.service.offset_for_timestamp(log, wanted, limit) == expected
+    assert harness.service.record_with_max_timestamp(log, 10) == (8, NOW + 100, 0)
+    assert harness.service.record_with_max_timestamp(log, 8) == (7, NOW + 40, 0)
+    harness.service.delete_records(log, 9)
+    assert harness.service.record_with_max_timestamp(log, 10) == (9, NOW + 90, 0)
+    assert harness.service.offset_for_timestamp(log, NOW, 10) == (9, NOW + 90, 0)
+    assert harness.service.record_with_max_timestamp(log, 0) is None
+
+
+# -- several directories, opening, deleting
+
+
+async def test_a_new_partition_goes_where_there_are_fewest(tmp_path: Path) -> None:
+    harness = Harness(tmp_path / "a", tmp_path / "b")
+    await harness.service.start()
+    for index in range(4):
+        harness.open(partition=TopicPartition("orders", index))
+    assert sorted(log.directory.name for log in harness.service.logs.values()) == ["a", "a", "b", "b"]
+    chosen = harness.service.open(TopicPartition("orders", 9), TOPIC_ID, LogConfig(), directory=tmp_path / "b")
+    assert chosen.directory.name == "b"
+    await harness.restart()
+    assert len(harness.service.logs) == 5
+    harness.kill()
+
+
+async def test_one_partition_in_two_directories_is_fenced(tmp_path: Path) -> None:
+    harness = Harness(tmp_path / "a", tmp_path / "b")
+    await harness.service.start()
+    harness.open()
+    for name in ("a", "b"):
+        (tmp_path / name / "orders-0").mkdir(exist_ok=True)
+        (tmp_path / name / "orders-0" / "partition.metadata").write_bytes(b"version: 0\ntopic_id: EjRWeJCrze8SNFZ4kKvN7w")
+    await harness.restart()
+    assert "two directories" in harness.service.fenced[PARTITION]
+    with pytest.raises(MqError) as caught:
+        harness.open()
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    harness.kill()
+
+
+async def test_a_log_of_another_topic_of_that_name_is_not_opened(harness: Harness) -> None:
+    harness.open()
+    with pytest.raises(MqError) as caught:
+        harness.service.open(PARTITION, UUID(int=5), LogConfig())
+    assert caught.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+async def test_a_directory_has_one_owner(tmp_path: Path) -> None:
+    def service(node_id: int = 1, cluster: str = "c") -> LogService:
+        return LogService(
+            OsDisk(), SystemClock(), [tmp_path], on_durable=print, on_directory_failed=print,
+            claim=lambda: MetaProperties(cluster, node_id, TOPIC_ID),
+        )  # fmt: skip
+
+    first = service()
+    await first.start()
+    with pytest.raises(StorageError, match="in use"):
+        await service().start()
+    await first.close()
+    for stranger in (service(node_id=2), service(cluster="d")):
+        with pytest.raises(StorageError, match=r"meta\.properties"):
+            await stranger.start()
+    again = service()
+    await again.start()
+    await again.close()
+
+
+async def test_delete_renames_now_and_removes_later(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open(LogConfig(file_delete_delay_ms=60_000))
+    harness.write(log, batch())
+    held = harness.service.read(log, 0, max_bytes=100, limit_offset=1, min_one=True)
+    harness.append(log)
+    harness.service.delete(PARTITION)
+    assert harness.service.flush() == [] and harness.service.logs == {}
+    (renamed,) = tmp_path.glob("*-delete")
+    assert renamed.name == f"orders-0.{TOPIC_ID.hex}-delete"
+    async with harness.running():
+        await settle()
+        mock_clock.jump(59)
+        await settle()
+        assert renamed.exists()
+        mock_clock.jump(2)
+        await wait_until(lambda: not renamed.exists())
+    assert records_of(held.ranges), "a fetch that is being sent is not disturbed"
+    fresh = harness.open()
+    assert fresh.log_end_offset == 0
+    harness.service.delete(TopicPartition("nobody", 0))
+    harness.kill()
+
+
+# -- durability
+
+
+async def test_flush_before_ack_is_a_group_commit(harness: Harness) -> None:
+    log = harness.open(LogConfig(flush_before_ack=True))
+    async with harness.running():
+        harness.write(log, batch(), batch())
+        assert log.durable_end_offset == 0
+        harness.write(log, batch())
+        await wait_until(lambda: log.durable_end_offset == 3)
+    assert harness.durable == [(PARTITION, 3)] and faulty(harness).syncs == 1
+
+
+async def test_flush_messages_and_flush_ms(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    by_count = harness.open(LogConfig(flush_messages=3), TopicPartition("count", 0))
+    by_time = harness.open(LogConfig(flush_ms=500), TopicPartition("time", 0))
+    never = harness.open(LogConfig(), TopicPartition("never", 0))
+    async with harness.running():
+        for log in (by_count, by_time, never):
+            harness.write(log, batch(b"a", b"b"))
+        await settle()
+        mock_clock.jump(0.4)
+        await settle()
+        assert harness.durable == []
+        harness.write(by_count, batch())
+        await wait_until(lambda: harness.durable == [(by_count.topic_partition, 3)])
+        mock_clock.jump(0.2)
+        await wait_until(lambda: harness.durable[1:] == [(by_time.topic_partition, 2)])
+    harness.kill()
+
+
+async def test_a_roll_makes_the_full_segment_durable(harness: Harness) -> None:
+    log = harness.open(ROLLING)
+    async with harness.running():
+        for _ in range(12):
+            harness.write(log, batch(b"x" * 100, producer_id=1, sequence=log.log_end_offset), epoch=2)
+        base = log.active.base_offset
+        await wait_until(lambda: log.durable_end_offset == base)
+    home = log.path
+    assert (home / f"{base:020d}.snapshot").exists() and (home / "leader-epoch-checkpoint").read_bytes() == b"0\n1\n2 0\n"
+
+
+async def test_a_failed_sync_takes_the_directory_offline_and_is_not_retried(tmp_path: Path) -> None:
+    harness = Harness(tmp_path / "a", tmp_path / "b")
+    await harness.service.start()
+    broken = harness.open(LogConfig(flush_before_ack=True))
+    other = harness.open(LogConfig(), TopicPartition("other", 0))
+    assert broken.directory != other.directory
+    harness.write(broken, batch())
+    faulty(harness).sync_error = errno.EIO
+    async with harness.running():
+        await wait_until(lambda: harness.failed)
+        syncs = faulty(harness).syncs
+        with pytest.raises(MqError) as caught:
+            harness.append(broken)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        with pytest.raises(MqError):
+            harness.service.read(broken, 0, max_bytes=1, limit_offset=1, min_one=True)
+        harness.write(other, batch())
+    assert [path.name for path, _ in harness.failed] == ["a"] and harness.durable == [] and faulty(harness).syncs == syncs
+    assert harness.service.statistics().directories_offline == 1
+    assert harness.service.open(TopicPartition("new", 0), TOPIC_ID, LogConfig()).directory.name == "b"
+    faulty(harness).sync_error = 0
+    await harness.service.close()
+    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists() and (tmp_path / "b" / ".kafka_cleanshutdown").exists()
+
+
+async def test_a_failed_write_takes_the_directory_offline(harness: Harness) -> None:
+    log = harness.open()
+    harness.append(log)
+    faulty(harness).write_error = errno.EIO
+    ((failed, error),) = harness.service.flush()
+    assert failed is log and not error.out_of_space and len(harness.failed) == 1 and log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("room", [0, 1, 61, 100, 250])
+async def test_a_full_disk_takes_the_write_back_reads_go_on_and_it_heals(harness: Harness, room: int) -> None:
+    log = harness.open(ROLLING)
+    other = harness.open(partition=TopicPartition("other", 0))
+    harness.write(log, *[batch(b"%d" % number, producer_id=1, sequence=number) for number in range(12)])
+    size, file = log.active.size, Path(log.path / f"{log.active.base_offset:020d}.log")
+    faulty(harness).free = room
+    for number in (12, 13, 14, 15):
+        harness.append(log, batch(b"x" * 200, producer_id=1, sequence=number), epoch=5)
+    ((failed, error),) = harness.service.flush()
+    assert failed is log and error.out_of_space and harness.failed == []
+    assert log.log_end_offset == log.written_end_offset == 12
+    assert file.stat().st_size == size == log.active.size and log.epochs.latest == 0
+    assert len(list(log.path.glob("*.log"))) == len(log.segments)
+    assert values(harness, log) == [b"%d" % number for number in range(12)]
+    with pytest.raises(MqError) as caught:
+        harness.append(log, batch(producer_id=1, sequence=12))
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR and caught.value.code.retriable
+    faulty(harness).free = 0
+    with pytest.raises(StorageError) as refused:
+        harness.open(partition=TopicPartition("new", 0))
+    assert refused.value.out_of_space and not (log.directory / "new-0").exists()
+    harness.service.delete(other.topic_partition)
+    faulty(harness).free = DISK_RESERVE_BYTES + 1000
+    harness.write(log, batch(b"again", producer_id=1, sequence=12), epoch=5)
+    assert values(harness, log)[-1] == b"again" and log.epochs.entries() == [(0, 0), (5, 12)]
+    await harness.restart()
+    assert harness.service.logs[PARTITION].log_end_offset == 13 and not harness.service.reports
+    harness.kill()
+
+
+# -- shortening
+
+
+async def test_truncation(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    log = harness.open(ROLLING)
+    for number in range(30):
+        harness.write(log, batch(b"a%02d" % number, b"b", producer_id=1, sequence=2 * number), epoch=number // 10)
+    harness.service.checkpoint_high_watermark(PARTITION, 41)
+    harness.service.truncate_to(log, 60)
+    assert log.log_end_offset == 60
+    harness.service.truncate_to(log, 43)
+    assert log.log_end_offset == 42, "a batch that reaches beyond goes whole"
+    assert log.epochs.entries() == [(0, 0), (1, 20), (2, 40)] and not caplog.records
+    assert log.producers.entries()[0].last_sequence == 41
+    harness.service.truncate_to(log, 20)
+    assert log.epochs.entries() == [(0, 0)] and any("high watermark" in record.message for record in caplog.records)
+    assert harness.service.recovered_high_watermark(PARTITION) == 20
+    harness.write(log, batch(b"new", producer_id=1, sequence=20), epoch=7)
+    assert len(values(harness, log)) == 21
+    harness.service.truncate_to(log, 0)
+    assert (log.log_start_offset, log.log_end_offset, len(log.segments)) == (0, 0, 1)
+    harness.write(log, batch(b"first", producer_id=9, sequence=0), epoch=8)
+    await harness.restart()
+    assert values(harness, harness.service.logs[PARTITION]) == [b"first"]
+    harness.kill()
+
+
+async def test_delete_records_moves_the_start_for_good(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open(LogConfig(segment_bytes=200, file_delete_delay_ms=1000))
+    for number in range(10):
+        harness.write(log, batch(b"%d" % number + b"x" * 100), epoch=number)
+    harness.service.checkpoint_high_watermark(PARTITION, 10)
+    async with harness.running():
+        assert harness.service.delete_records(log, 4) == 4 == harness.service.delete_records(log, 2)
+        for offset in (11, -1):
+            with pytest.raises(MqError):
+                harness.service.delete_records(log, offset)
+        await wait_until(lambda: log.segments[0].base_offset == 4)
+        assert log.epochs.entries()[0] == (4, 4)
+        await settle()
+        assert list(log.path.glob("*.deleted"))
+        mock_clock.jump(2)
+        await wait_until(lambda: not list(log.path.glob("*.deleted")))
+    await harness.restart()
+    log = harness.service.logs[PARTITION]
+    assert (log.log_start_offset, log.log_end_offset) == (4, 10)
+    harness.kill()
+
+
+async def test_retention_and_time_rolls(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open(LogConfig(segment_bytes=200, retention_ms=1000, segment_ms=10_000_000))
+    unclaimed = harness.open(LogConfig(segment_bytes=200, retention_ms=1), TopicPartition("unclaimed", 0))
+    unclaimed.opened = False
+    for one in (log, unclaimed):
+        for number in range(4):
+            harness.write(one, batch(b"x" * 100, timestamp=NOW + number))
+        harness.service.checkpoint_high_watermark(one.topic_partition, 4)
+    harness.clock.now_ms = NOW + 1002
+    await harness.service.retain()
+    assert log.log_start_offset == 2
+    harness.clock.now_ms = NOW + 5000
+    await harness.service.retain()
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (4, 4, 0), "the active segment was rolled and removed"
+    assert unclaimed.log_start_offset == 0
+    harness.service.update_config(log, LogConfig(segment_ms=100))
+    harness.write(log, batch(timestamp=harness.clock.now_ms))
+    harness.clock.now_ms += 101
+    await harness.service.retain()
+    assert log.active.base_offset == 5 and log.log_start_offset == 4
+    harness.kill()
+
+
+async def test_an_orderly_stop_leaves_what_the_next_start_needs(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open(ROLLING)
+    for number in range(20):
+        harness.write(log, batch(b"x" * 100, producer_id=4, sequence=number), epoch=6)
+    harness.service.checkpoint_high_watermark(PARTITION, 20)
+    await harness.service.close(broker_epoch=77)
+    assert decode_offset_checkpoint((tmp_path / "recovery-point-offset-checkpoint").read_bytes()) == {PARTITION: 20}
+    assert (log.path / f"{20:020d}.snapshot").exists()
+    await harness.restart()
+    service = harness.service
+    assert service.clean_start and service.directories[tmp_path].broker_epoch == 77 and service.recovered_high_watermark(PARTITION) == 20
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    log = harness.open(ROLLING)
+    assert harness.append(log, batch(b"x" * 100, producer_id=4, sequence=19)).duplicate
+    harness.kill()
+
+
+async def test_checkpoints_are_written_while_it_runs(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open(LogConfig(flush_before_ack=True))
+    async with harness.running():
+        harness.write(log, batch(), batch())
+        harness.service.checkpoint_high_watermark(PARTITION, 2)
+        await settle()
+        for name, seconds in (("replication-offset-checkpoint", 6), ("recovery-point-offset-checkpoint", 60)):
+            path = tmp_path / name
+            mock_clock.jump(seconds)
+            await wait_until(path.exists)
+            assert decode_offset_checkpoint(path.read_bytes()) == {PARTITION: 2}
+    harness.kill()
