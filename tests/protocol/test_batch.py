@@ -23,7 +23,7 @@ headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size
 timestamps = st.integers(0, 2**48) | st.integers(1_700_000_000_000, 1_700_000_000_100)
 record_lists = st.lists(st.tuples(timestamps, blobs, blobs, headers), min_size=1, max_size=8)
 codecs = st.sampled_from(list(Codec))
-quick = settings(deadline=None, max_examples=80)
+quick = settings(deadline=None, max_examples=40)
 
 
 def numbered(rows: list[Any], base_offset: int = 0) -> list[Record]:
@@ -247,7 +247,7 @@ def test_the_deep_check_refuses_a_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
     assert code_of(list, iterate_records(bomb, limit=1 << 20)) is ErrorCode.INVALID_RECORD
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(rows=record_lists, codec=codecs, where=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
 def test_damage_under_a_true_crc_is_an_mq_error(rows: list[Any], codec: Codec, where: float, byte: int) -> None:
     data = build_batch(numbered(rows), codec=codec)

@@ -35,7 +35,7 @@ stock_decode = {
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(data=payloads)
 def test_ours_and_stock_streams_are_read_by_both(codec: Codec, data: bytes) -> None:
     ours = bytes(compress(codec, data))
@@ -99,7 +99,7 @@ def test_damaged_streams_are_corrupt_and_nothing_else(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(where=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
 def test_one_wrong_byte_is_an_mq_error_or_bounded_output(codec: Codec, where: float, byte: int) -> None:
     stream = bytearray(compress(codec, b"some text " * 5000))
@@ -144,27 +144,27 @@ def gzip_bomb(size: int) -> bytes:
     return b"".join(encoder.compress(chunk) for _ in range(size // MIB)) + encoder.flush()
 
 
-def test_a_bomb_of_a_gigabyte_costs_next_to_nothing() -> None:
+def test_a_bomb_costs_next_to_nothing() -> None:
     bombs = {
-        Codec.GZIP: gzip_bomb(300 * MIB),
+        Codec.GZIP: gzip_bomb(80 * MIB),
         Codec.ZSTD: zstd_bomb(1024 * MIB),
         Codec.SNAPPY: b"\xff\xff\xff\xff\x0f" + b"\0" * 20,
         Codec.LZ4: bytes(compress(Codec.LZ4, bytes(8 * MIB)))[:-4],
     }
     lz4_header, lz4_body = bombs[Codec.LZ4][:7], bombs[Codec.LZ4][7:]
-    bombs[Codec.LZ4] = lz4_header + lz4_body * 128 + bytes(4)
+    bombs[Codec.LZ4] = lz4_header + lz4_body * 16 + bytes(4)
     assert decompress(Codec.ZSTD, zstd_bomb(8 * MIB)) == b"a" * (8 * MIB + 1), "the bomb is a true stream"
     before = peak_mib()
     for codec, bomb in bombs.items():
         assert len(bomb) < 6 * MIB
         with pytest.raises(MqError) as caught:
-            decompress(codec, bomb)
+            decompress(codec, bomb, 64 * MIB)
         assert caught.value.code is ErrorCode.INVALID_RECORD, codec
     assert peak_mib() - before < 16, "refused from what the streams say of themselves"
 
 
 def test_a_stream_that_lies_about_its_size_ends_at_the_limit() -> None:
-    gzip_lie = bytearray(gzip_bomb(64 * MIB))
+    gzip_lie = bytearray(gzip_bomb(32 * MIB))
     gzip_lie[-4:] = b"\1\0\0\0"
     encoder = cramjam.zstd.Compressor()
     encoder.compress(b"abcdefg" * (64 * MIB // 7))
