@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from mqd.log.partition_log import PartitionLog
-from mqd.log.segment import Segment, scan_headers
+from mqd.log.segment import Segment
 from mqd.protocol.batch import BatchHeader, iterate_records
+from mqd.protocol.files import scan_batches
 from mqd.types import Offset
 
 Opened = Callable[[PartitionLog, Segment], None]
@@ -111,7 +112,7 @@ def _headers(log: PartitionLog, segment: Segment, limit_offset: Offset, opened: 
     assert segment.file is not None
     start = segment.seek(log.log_start_offset)
     if start is not None:
-        for _position, header, _view in scan_headers(segment.file, start, segment.size):
+        for _position, header, _view in scan_batches(segment.file.read_at, start, segment.size):
             if header.last_offset >= limit_offset:
                 return
             yield header
@@ -123,7 +124,7 @@ def _search(log: PartitionLog, segment: Segment, offset: Offset, timestamp: int,
     start = segment.seek(max(offset, log.log_start_offset))
     if start is None:
         return None
-    for _position, header, view in scan_headers(segment.file, start, segment.size):
+    for _position, header, view in scan_batches(segment.file.read_at, start, segment.size):
         if header.base_offset >= limit_offset:
             return None
         if header.max_timestamp >= timestamp:

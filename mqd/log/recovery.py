@@ -29,7 +29,7 @@ from mqd.log.epochs import LeaderEpochs
 from mqd.log.index import OffsetIndex, TimeIndex
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.producers import Producers
-from mqd.log.segment import BadBatch, Segment, scan_headers
+from mqd.log.segment import Segment
 from mqd.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, crc_of, parse_header
 from mqd.protocol.files import (
     DELETED_SUFFIX,
@@ -42,11 +42,13 @@ from mqd.protocol.files import (
     SNAPSHOT_SUFFIX,
     TIME_INDEX_ENTRY,
     TIME_INDEX_SUFFIX,
+    BadBatch,
     FileFormatError,
     decode_leader_epochs,
     decode_partition_metadata,
     decode_producer_snapshot,
     parse_segment_file_name,
+    scan_batches,
     segment_file_name,
 )
 from mqd.types import NO_TIMESTAMP, Offset, TopicPartition
@@ -280,7 +282,7 @@ class _Loader:
         try:
             index, time_index = load_indexes(self.disk, self.path, segment.base_offset, size)
             start = index.last_position()
-            for position, header, view in scan_headers(file, start, size):
+            for position, header, view in scan_batches(file.read_at, start, size):
                 if position == start:
                     if len(index) and header.last_offset != index.last_offset():
                         return False
@@ -300,7 +302,7 @@ class _Loader:
         bad: BadBatch | None = None
         reported = 0
         try:
-            for position, header, view in scan_headers(file, 0, file.size()):
+            for position, header, view in scan_batches(file.read_at, 0, file.size()):
                 if crc_of(view, 0, len(view)) != header.crc:
                     raise BadBatch(position, "the CRC-32C is wrong")
                 if header.base_offset < segment.next_offset:
@@ -477,7 +479,7 @@ def open_segment(disk: Disk, path: Path, segment: Segment, config: LogConfig) ->
 def rebuild(segment: Segment, size: int, index_interval_bytes: int) -> None:
     """Fill an empty segment's state and indexes from the headers in its file. BadBatch where they make no sense."""
     assert segment.file is not None and not segment.size
-    for position, header, view in scan_headers(segment.file, 0, size):
+    for position, header, view in scan_batches(segment.file.read_at, 0, size):
         if not segment.next_offset <= header.base_offset or header.last_offset > segment.base_offset + RELATIVE_OFFSET_MAX:
             raise BadBatch(position, f"base offset {header.base_offset} where {segment.next_offset} was due")
         segment.add(header.last_offset, len(view), header.max_timestamp, index_interval_bytes)
@@ -491,7 +493,7 @@ def headers_from(disk: Disk, path: Path, segments: list[Segment], offset: Offset
             assert segment.file is not None
             start = segment.seek(offset)
             if start is not None:
-                for _position, header, _view in scan_headers(segment.file, start, segment.size):
+                for _position, header, _view in scan_batches(segment.file.read_at, start, segment.size):
                     yield header
 
 

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from mqd.limits import RECOVERY_BATCH_BYTES_MAX, SCAN_BYTES
 from mqd.log.index import OffsetIndex, TimeIndex
-from mqd.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader, parse_header
-from mqd.protocol.files import RELATIVE_OFFSET_MAX
+from mqd.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
+from mqd.protocol.files import RELATIVE_OFFSET_MAX, BadBatch
 from mqd.types import NO_TIMESTAMP, Offset
 
 if TYPE_CHECKING:
@@ -26,15 +25,6 @@ _WALK = Struct(">qi11xi")  # base offset, batch length, ..., last offset delta: 
 _WALK_BYTES = _WALK.size
 WALK_WINDOW_BYTES = 8192
 """Headers are walked in windows of this size: above the usual index interval, so that one read does."""
-
-
-class BadBatch(Exception):
-    """Bytes at `position` of a segment are not a batch; the message says why."""
-
-    def __init__(self, position: int, reason: str) -> None:
-        super().__init__(f"byte {position}: {reason}")
-        self.position = position
-        self.reason = reason
 
 
 class Segment:
@@ -162,33 +152,3 @@ class Segment:
                 raise BadBatch(position, f"a batch length of {length}")
             yield position, end, base_offset, base_offset + last_offset_delta
             position = end
-
-
-def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, bytes) of each whole batch in `[position, end)`, read in large chunks; nothing is checked but the shape.
-
-    BadBatch where the bytes cannot be a batch or the last one is cut off. The bytes are valid until the next step.
-    """
-    chunk, chunk_start = memoryview(b""), position
-    while position < end:
-        at = position - chunk_start
-        if len(chunk) - at < HEADER_BYTES:
-            chunk, chunk_start, at = memoryview(file.read_at(position, min(SCAN_BYTES, end - position))), position, 0
-            if len(chunk) < HEADER_BYTES:
-                raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
-        header = parse_header(chunk, at)
-        size = header.batch_length + LOG_OVERHEAD_BYTES
-        if header.magic != MAGIC:
-            raise BadBatch(position, f"magic {header.magic}")
-        if not HEADER_BYTES <= size <= RECOVERY_BATCH_BYTES_MAX:
-            raise BadBatch(position, f"a batch length of {header.batch_length}")
-        if position + size > end:
-            raise BadBatch(position, f"a batch of {size} bytes is cut off after {end - position}")
-        if header.base_offset < 0 or header.last_offset_delta < 0:
-            raise BadBatch(position, f"base offset {header.base_offset}, last offset delta {header.last_offset_delta}")
-        if len(chunk) - at < size:
-            chunk, chunk_start, at = memoryview(file.read_at(position, max(size, min(SCAN_BYTES, end - position)))), position, 0
-            if len(chunk) < size:
-                raise BadBatch(position, "the file ends inside a batch")
-        yield position, header, chunk[at : at + size]
-        position += size

@@ -43,12 +43,13 @@ from mqd.log.recovery import (
     remove_snapshots,
     retire_segment,
 )
-from mqd.log.segment import BadBatch, Segment
+from mqd.log.segment import Segment
 from mqd.protocol.files import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_CHECKPOINT,
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
+    BadBatch,
     MetaProperties,
     deleted_directory_name,
     encode_partition_metadata,

@@ -20,7 +20,7 @@ import re
 from array import array
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from struct import Struct
 from sys import byteorder
@@ -30,6 +30,8 @@ from uuid import UUID
 from crc32c import crc32c
 
 from mqd.errors import StorageError
+from mqd.limits import RECOVERY_BATCH_BYTES_MAX, SCAN_BYTES
+from mqd.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader, parse_header
 from mqd.types import NO_OFFSET, TopicPartition
 
 LOG_SUFFIX: Final = ".log"
@@ -65,6 +67,49 @@ _TEXT_VERSION = 0
 
 class FileFormatError(StorageError):
     """A file of the data directory that does not hold what its name says."""
+
+
+# -- segments
+
+
+class BadBatch(Exception):
+    """Bytes at `position` of a segment are not a batch; the message says why."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(f"byte {position}: {reason}")
+        self.position = position
+        self.reason = reason
+
+
+def scan_batches(read_at: Callable[[int, int], bytes], position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """(position, header, bytes) of each whole batch in `[position, end)`, read in large chunks; nothing is checked but the shape.
+
+    `read_at(position, size)` reads the segment. BadBatch where the bytes cannot be a batch or the last one is cut off. Memory: one
+    chunk or one batch.
+    """
+    chunk, chunk_start = memoryview(b""), position
+    while position < end:
+        at = position - chunk_start
+        if len(chunk) - at < HEADER_BYTES:
+            chunk, chunk_start, at = memoryview(read_at(position, min(SCAN_BYTES, end - position))), position, 0
+            if len(chunk) < HEADER_BYTES:
+                raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
+        header = parse_header(chunk, at)
+        size = header.batch_length + LOG_OVERHEAD_BYTES
+        if header.magic != MAGIC:
+            raise BadBatch(position, f"magic {header.magic}")
+        if not HEADER_BYTES <= size <= RECOVERY_BATCH_BYTES_MAX:
+            raise BadBatch(position, f"a batch length of {header.batch_length}")
+        if position + size > end:
+            raise BadBatch(position, f"a batch of {size} bytes is cut off after {end - position}")
+        if header.base_offset < 0 or header.last_offset_delta < 0:
+            raise BadBatch(position, f"base offset {header.base_offset}, last offset delta {header.last_offset_delta}")
+        if len(chunk) - at < size:
+            chunk, chunk_start, at = memoryview(read_at(position, max(size, min(SCAN_BYTES, end - position)))), position, 0
+            if len(chunk) < size:
+                raise BadBatch(position, "the file ends inside a batch")
+        yield position, header, chunk[at : at + size]
+        position += size
 
 
 # -- names

@@ -1,0 +1,284 @@
+"""Reading a data directory that no broker is using: what `log dump` shows and what `log verify` looks for.
+
+Files are opened for reading only and in chunks; nothing here needs a broker, and everything that a bad file can hold
+ends in a finding, not in a traceback. Formats are in mqd/protocol/files.py and batch.py.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mqd.errors import MqError
+from mqd.protocol.batch import BatchHeader, Codec, crc_of, iterate_records
+from mqd.protocol.files import (
+    HIGH_WATERMARK_CHECKPOINT,
+    INDEX_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    LOG_SUFFIX,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    BadBatch,
+    FileFormatError,
+    decode_index,
+    decode_leader_epochs,
+    decode_meta_properties,
+    decode_offset_checkpoint,
+    decode_partition_metadata,
+    decode_producer_snapshot,
+    decode_time_index,
+    parse_partition_directory,
+    parse_segment_file_name,
+    scan_batches,
+    segment_file_name,
+)
+
+CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
+Row = dict[str, Any]
+
+
+def read_batches(path: Path) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """(position, header, bytes) of each batch of a segment; BadBatch where it ends in something else."""
+    with path.open("rb", buffering=0) as file:
+        descriptor = file.fileno()
+        yield from scan_batches(lambda position, size: os.pread(descriptor, size, position), 0, os.fstat(descriptor).st_size)
+
+
+# -- dump
+
+
+def segments_of(path: Path) -> list[Path]:
+    """The segment files in a partition's directory, by base offset."""
+    return sorted(one for one in path.iterdir() if (parsed := parse_segment_file_name(one.name)) and parsed[1] == LOG_SUFFIX)
+
+
+def dump_batches(path: Path) -> Iterator[Row]:
+    """A row for each batch of a segment; the last one says what is wrong with the rest, where something is."""
+    try:
+        for position, header, view in read_batches(path):
+            yield {
+                "file": path.name,
+                "position": position,
+                "base_offset": header.base_offset,
+                "last_offset": header.last_offset,
+                "records": header.records_count,
+                "bytes": header.size,
+                "codec": codec_name(header.codec),
+                "max_timestamp": header.max_timestamp,
+                "timestamp_type": "LogAppendTime" if header.is_log_append_time else "CreateTime",
+                "leader_epoch": header.partition_leader_epoch,
+                "producer_id": header.producer_id,
+                "producer_epoch": header.producer_epoch,
+                "base_sequence": header.base_sequence,
+                "transactional": header.is_transactional,
+                "control": header.is_control,
+                "crc": "ok" if crc_of(view, 0, len(view)) == header.crc else "WRONG",
+            }
+    except BadBatch as bad:
+        yield {"file": path.name, "position": bad.position, "crc": bad.reason}
+
+
+def dump_records(path: Path) -> Iterator[Row]:
+    """A row for each record of a segment; a batch that cannot be unpacked gives one row that says so."""
+    try:
+        for position, header, view in read_batches(path):
+            try:
+                for record in iterate_records(view, header=header):
+                    yield {
+                        "offset": record.offset,
+                        "timestamp": record.timestamp,
+                        "key": _text(record.key),
+                        "value": _text(record.value),
+                        "headers": {name: _text(value) for name, value in record.headers},
+                    }
+            except MqError as error:
+                yield {"offset": header.base_offset, "value": f"batch at byte {position} cannot be read: {error.message}"}
+    except BadBatch as bad:
+        yield {"value": str(bad)}
+
+
+def codec_name(codec: int) -> str:
+    return Codec(codec).name.lower() if codec <= Codec.ZSTD else f"unknown ({codec})"
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "backslashreplace")
+
+
+def dump_small(path: Path) -> list[Row]:
+    """The rows of an index, a snapshot, a checkpoint or a properties file. FileFormatError when it is none, or damaged."""
+    data = path.read_bytes()
+    parsed = parse_segment_file_name(path.name)
+    if parsed is not None:
+        base, suffix = parsed
+        if suffix == INDEX_SUFFIX:
+            log = path.with_suffix(LOG_SUFFIX)
+            size = log.stat().st_size if log.exists() else 2**31
+            return [{"offset": base + offset, "position": position} for offset, position in zip(*decode_index(data, size))]
+        if suffix == TIME_INDEX_SUFFIX:
+            return [{"timestamp": timestamp, "offset": base + offset} for timestamp, offset in zip(*decode_time_index(data))]
+        if suffix == SNAPSHOT_SUFFIX:
+            return [entry._asdict() for entry in decode_producer_snapshot(data)]
+    if path.name == LEADER_EPOCH_CHECKPOINT:
+        return [{"epoch": epoch, "start_offset": start} for epoch, start in decode_leader_epochs(data)]
+    if path.name in CHECKPOINTS:
+        return [{"topic": tp.topic, "partition": tp.partition, "offset": offset} for tp, offset in decode_offset_checkpoint(data).items()]
+    if path.name == PARTITION_METADATA:
+        return [{"topic_id": str(decode_partition_metadata(data))}]
+    if path.name == META_PROPERTIES:
+        return [{name: str(value) for name, value in decode_meta_properties(data)._asdict().items()}]
+    raise FileFormatError(f"{path.name} is no file of a data directory")
+
+
+# -- verify
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be."""
+
+    file: str
+    problem: str
+
+
+class Verifier:
+    """Walks log directories and collects findings. `tell` is told each partition before it is read."""
+
+    def __init__(self, tell: Callable[[str], None], *, allow_gaps: bool = False) -> None:
+        self.findings: list[Finding] = []
+        self.partitions = self.batches = self.size_bytes = 0
+        self._tell = tell
+        self._allow_gaps = allow_gaps
+
+    def directory(self, path: Path) -> None:
+        """One log directory and every partition in it."""
+        ends: dict[Any, tuple[int, int]] = {}
+        for one in sorted(path.iterdir()):
+            partition = parse_partition_directory(one.name)
+            if partition is not None and one.is_dir():
+                self._tell(str(one))
+                ends[partition] = self.partition(one)
+        if (path / META_PROPERTIES).exists():
+            self._decoded(path / META_PROPERTIES, decode_meta_properties)
+        for name in CHECKPOINTS:
+            offsets = self._decoded(path / name, decode_offset_checkpoint) if (path / name).exists() else None
+            for partition, offset in (offsets or {}).items():
+                if partition in ends and offset > ends[partition][1]:
+                    self._found(path / name, f"{partition} has {offset}, its log ends at {ends[partition][1]}")
+
+    def partition(self, path: Path) -> tuple[int, int]:
+        """One partition's directory; returns its first and end offset."""
+        self.partitions += 1
+        if (path / PARTITION_METADATA).exists():
+            self._decoded(path / PARTITION_METADATA, decode_partition_metadata)
+        else:
+            self._found(path / PARTITION_METADATA, "missing")
+        epochs_path = path / LEADER_EPOCH_CHECKPOINT
+        epochs = (self._decoded(epochs_path, decode_leader_epochs) if epochs_path.exists() else None) or []
+        segments = segments_of(path)
+        if not segments:
+            self._found(path, "no segment")
+            return 0, 0
+        first = end = int(segments[0].stem)
+        for number, segment in enumerate(segments):
+            if int(segment.stem) < end:
+                self._found(segment, f"begins below offset {end}, where the segment before it ends")
+            elif int(segment.stem) > end and not self._allow_gaps:
+                self._found(segment, f"offsets {end} to {int(segment.stem) - 1} are missing before it")
+            end = self._segment(segment, epochs, last=number == len(segments) - 1)
+        self._snapshots(path, end)
+        if epochs and epochs[-1][1] > end:
+            self._found(epochs_path, f"epoch {epochs[-1][0]} begins at {epochs[-1][1]}, the log ends at {end}")
+        return first, end
+
+    def _segment(self, path: Path, epochs: list[tuple[int, int]], *, last: bool) -> int:
+        """Every batch of a segment, then its indexes against them; returns the end offset."""
+        expected = base = int(path.stem)
+        starts: dict[int, int] = {}
+        lasts: list[int] = []
+        largest: list[int] = []
+        try:
+            for position, header, view in read_batches(path):
+                self.batches += 1
+                self.size_bytes += header.size
+                if crc_of(view, 0, len(view)) != header.crc:
+                    self._found(path, f"byte {position}: the CRC-32C of offset {header.base_offset} is wrong")
+                if header.base_offset < expected:
+                    self._found(path, f"byte {position}: base offset {header.base_offset} after {expected - 1}")
+                elif header.base_offset > expected and not self._allow_gaps:
+                    self._found(path, f"byte {position}: offsets {expected} to {header.base_offset - 1} are missing")
+                if epochs and (epoch := _epoch_of(epochs, header.base_offset)) != header.partition_leader_epoch:
+                    self._found(path, f"byte {position}: leader epoch {header.partition_leader_epoch}, the checkpoint says {epoch}")
+                expected = max(expected, header.next_offset)
+                starts[position] = header.last_offset
+                lasts.append(header.last_offset)
+                largest.append(max(header.max_timestamp, largest[-1] if largest else -1))
+        except BadBatch as bad:
+            self._found(path, f"{bad}{' (a torn tail is cut off at the next start)' if last else ''}")
+        for suffix, check in ((INDEX_SUFFIX, self._index), (TIME_INDEX_SUFFIX, self._time_index)):
+            index = path.with_suffix(suffix)
+            if not index.exists():
+                self._found(index, "missing")
+                continue
+            check(index, base, path.stat().st_size, starts, lasts, largest)
+        return expected
+
+    def _index(self, path: Path, base: int, log_size: int, starts: dict[int, int], _lasts: list[int], _largest: list[int]) -> None:
+        decoded = self._decoded(path, lambda data: decode_index(data, log_size))
+        for relative, position in zip(*decoded) if decoded else ():
+            if starts.get(position) != base + relative:
+                self._found(path, f"says that offset {base + relative} ends the batch at byte {position}")
+
+    def _time_index(self, path: Path, base: int, _log_size: int, _starts: dict[int, int], lasts: list[int], largest: list[int]) -> None:
+        decoded = self._decoded(path, decode_time_index)
+        for timestamp, relative in zip(*decoded) if decoded else ():
+            batch = bisect_right(lasts, base + relative - 1)
+            if batch >= len(lasts) or largest[batch] != timestamp:
+                self._found(path, f"says that {timestamp} is the largest timestamp up to offset {base + relative}")
+
+    def _snapshots(self, path: Path, end: int) -> None:
+        for one in sorted(path.glob(f"*{SNAPSHOT_SUFFIX}")):
+            parsed = parse_segment_file_name(one.name)
+            entries = self._decoded(one, decode_producer_snapshot)
+            if parsed is not None and parsed[0] > end:
+                self._found(one, f"is beyond the end of the log, {end}")
+            for entry in entries or ():
+                if parsed is not None and entry.last_offset >= parsed[0]:
+                    self._found(one, f"producer {entry.producer_id} has offset {entry.last_offset}")
+
+    def _decoded(self, path: Path, decode: Callable[[bytes], Any]) -> Any:
+        try:
+            return decode(path.read_bytes())
+        except FileFormatError as error:
+            self._found(path, str(error))
+        except OSError as error:
+            self._found(path, f"cannot be read: {error.strerror}")
+        return None
+
+    def _found(self, path: Path, problem: str) -> None:
+        self.findings.append(Finding(str(path), problem))
+
+
+def _epoch_of(epochs: list[tuple[int, int]], offset: int) -> int:
+    index = bisect_right(epochs, offset, key=lambda entry: entry[1]) - 1
+    return epochs[index][0] if index >= 0 else -1
+
+
+def log_directories(path: Path) -> list[Path]:
+    """The log directories at `path`: itself when it holds partitions, else its folder `logs`."""
+    if not any(parse_partition_directory(one.name) for one in path.iterdir() if one.is_dir()) and (path / "logs").is_dir():
+        return [path / "logs"]
+    return [path]
+
+
+def is_segment(path: Path) -> bool:
+    parsed = parse_segment_file_name(path.name)
+    return parsed is not None and path.name == segment_file_name(parsed[0], LOG_SUFFIX)
