@@ -15,7 +15,7 @@ import pytest
 
 from mqd import limits
 from mqd.errors import ProtocolError, StorageError
-from mqd.raft.codec import AppendEntries, AppendReply, Entry, Vote, decode_message, encode_message
+from mqd.raft.codec import AppendEntries, AppendReply, Entry, InstallSnapshot, Vote, decode_message, encode_message
 from mqd.raft.machine import Role
 from mqd.raft.transport import Doorkeeper
 from tests.raft.directed import Group, Ours, Stock, stock, stock_journal
@@ -114,7 +114,7 @@ def acknowledgement_of_an_earlier_term(group: Group) -> tuple[int, int, int]:
     group.elect(1, [2, 3, 4])
     for message in group.take(1, 2):
         group.deliver(1, 2, message)
-    for value in "stuvw":
+    for value in "st":
         group.add(1, value)
     group.tick(1)
     group.advance()
@@ -519,6 +519,32 @@ def test_q_a_wiped_node_or_another_cluster_is_not_heard() -> None:
         doors.admit(caller.greeting(1)[14:], "10.0.0.9:1")
 
 
+def test_a_heartbeat_commits_only_what_it_proves() -> None:
+    ours = Ours(3)
+    ours.elect(1, [2, 3])
+    ours.exchange([1, 2, 3])
+    last, term = ours.log(2)[-1]
+    ours.deliver(1, 2, AppendEntries(term, last, last, term, (Entry(b"\x00contradicts", last + 1, term),)))
+    ours.deliver(3, 2, AppendEntries(term + 1, last + 1, last, term, ()))  # its entry `last + 1` is another one
+    ours.tick(2)
+    assert ours.commit(2) == last and ours.values(2) == []
+
+
+def test_e_snapshot_older_than_the_own_one_is_answered_with_what_is_committed() -> None:
+    ours = Ours(3)
+    ours.elect(1, [2, 3])
+    for k in range(6):
+        ours.add(1, f"v{k}")
+    ours.exchange([1, 2, 3])
+    ours.compact(2)
+    before = (ours.log(2), ours.values(2))
+    ours.take(2)
+    ours.deliver(1, 2, InstallSnapshot(ours.term(1), 4, 1, 10, 0, bytes(10)))
+    (reply,) = (decode_message(message) for message in ours.take(2, 1))
+    assert reply == AppendReply(ours.term(1), ours.commit(2) + 1, True, False)
+    assert (ours.log(2), ours.values(2)) == before
+
+
 # -- the fsync comes first: a leader's own copy counts when it is durable
 
 
@@ -566,6 +592,28 @@ def test_a_leader_of_three_does_not_count_its_own_unsynced_copy() -> None:
     ours.journals[1].flush()
     node.turn(ours.now)
     assert ours.commit(1) == entry.index
+
+
+def test_a_cut_commit_does_not_stop_at_an_entry_of_an_earlier_term() -> None:
+    """Raft's figure 8: an old entry on a majority is safe only under a newer one, which is not durable here yet."""
+    ours = Ours(3)
+    ours.elect(1, [2, 3])
+    ours.exchange([1, 2, 3])
+    ours.add(1, "old")
+    ours.tick(1)  # durable here, and nowhere else
+    ours.take(1)
+    commit, old = ours.commit(1), ours.log(1)[-1]
+    ours.deliver(2, 1, Vote(ours.term(1) + 1))  # a higher term: it leads no more
+    node = ours.nodes[1]
+    ours.force_election(1)
+    node.receive(ours.now, 2, Vote(ours.term(1)))
+    assert ours.leads(1) and ours.journals[1].durable_index == old[0] < ours.journals[1].last_index
+    node.receive(ours.now, 2, AppendReply(ours.term(1), ours.journals[1].last_index + 1, True, False))
+    node.turn(ours.now)
+    assert ours.commit(1) == commit
+    ours.journals[1].flush()
+    node.turn(ours.now)
+    assert ours.commit(1) == old[0] + 1
 
 
 def test_a_follower_applies_nothing_before_its_fsync() -> None:
