@@ -131,8 +131,9 @@ class ClusterClient:
                 failures.append(error)
         if len(failures) == 1:
             raise failures[0]
+        codes = {error.code for error in failures}
         raise PeerUnreachable(
-            ErrorCode.NETWORK_EXCEPTION,
+            codes.pop() if len(codes) == 1 else ErrorCode.NETWORK_EXCEPTION,
             "none of the nodes can be reached: " + "; ".join(error.message for error in failures),
             remedy=failures[0].remedy,
         )

@@ -335,7 +335,7 @@ async def start_peer(
                 await connection.negotiate()
             if scope.cancelled_caught:
                 raise PeerUnreachable(
-                    ErrorCode.NETWORK_EXCEPTION,
+                    ErrorCode.REQUEST_TIMED_OUT,
                     f"{address} accepts connections but did not answer within {timeout_s:g} s",
                     remedy="is that the client port of a node? A stopped or overloaded node behaves like this too",
                 )
@@ -350,6 +350,7 @@ def unreachable(address: str, error: OSError) -> PeerUnreachable:
     import errno
     import socket
 
+    code = ErrorCode.REQUEST_TIMED_OUT if error.errno == errno.ETIMEDOUT else ErrorCode.NETWORK_EXCEPTION
     if error.errno == errno.ECONNREFUSED:
         message = f"nothing listens at {address}"
         remedy = "is the node running? Start one with `mqd dev`, or name another with --bootstrap host:port"
@@ -362,7 +363,7 @@ def unreachable(address: str, error: OSError) -> PeerUnreachable:
     else:
         message = f"no connection to {address}: {_reason(error)}"
         remedy = "check the address"
-    return PeerUnreachable(ErrorCode.NETWORK_EXCEPTION, message, remedy=remedy)
+    return PeerUnreachable(code, message, remedy=remedy)
 
 
 def _reason(error: OSError) -> str:

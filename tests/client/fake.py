@@ -1,0 +1,377 @@
+"""A cluster of fake nodes in memory: a Network whose connections end in a small model of a broker.
+
+It speaks through the declarations of mqd/protocol/apis, keeps record batches, checks producer sequences as a broker
+does, and can be told to misbehave: `script` takes, for an API, what to do with the next requests instead.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import trio
+
+from mqd.errors import ErrorCode, ProtocolError
+from mqd.io.net import Listener, Poller
+from mqd.protocol.apis import by_key
+from mqd.protocol.batch import BASE_OFFSET_POSITION, iterate_records, parse_header
+from mqd.protocol.frame import FrameReader
+from mqd.protocol.schema import decode_request_header, encode_response_header
+from mqd.types import TopicPartition
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
+CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 19, 20, 22
+SERVED = (PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, 21, INIT_PRODUCER_ID, 32, 35, 37, 44, 60, 61)
+
+Answer = dict[str, Any]
+Action = Callable[["FakeBroker", Any], "Answer | Hang | HangUp | Raw | None"]
+
+
+class Hang:
+    """No answer, now or later."""
+
+
+class HangUp:
+    """The connection ends without an answer. With `after`, the request is carried out first."""
+
+    def __init__(self, *, after: bool = False) -> None:
+        self.after = after
+
+
+class Raw:
+    """These bytes as the body of the answer; with `version`, in place of the header's flexibility."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+
+class MemoryStream:
+    """One end of a connection. `chunk` bytes at most arrive at a time."""
+
+    def __init__(self, chunk: int = 1 << 20) -> None:
+        self.other: MemoryStream
+        self.chunk = chunk
+        self.closed = False
+        self.sent_calls = 0
+        self._incoming = bytearray()
+        self._ended = False
+        self._changed = trio.Event()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def receive_into(self, view: memoryview) -> int:
+        await trio.lowlevel.checkpoint()
+        while not self._incoming and not self._ended:
+            await self._changed.wait()
+        if self.closed:
+            raise OSError("closed on this side")
+        taken = self._incoming[: min(len(view), self.chunk)]
+        view[: len(taken)] = taken
+        del self._incoming[: len(taken)]
+        return len(taken)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+        self.sent_calls += 1
+        if self.closed or self.other.closed:
+            raise BrokenPipeError("the other side is closed")
+        self.other._incoming += data
+        self.other._wake()
+
+    def close(self) -> None:
+        self.closed = True
+        self._ended = True
+        self.other._ended = True
+        self._wake()
+        self.other._wake()
+
+
+def stream_pair(chunk: int = 1 << 20) -> tuple[MemoryStream, MemoryStream]:
+    """Two connected ends."""
+    left, right = MemoryStream(chunk), MemoryStream(chunk)
+    left.other, right.other = right, left
+    return left, right
+
+
+@dataclass
+class FakePartition:
+    """Batches with their offsets, and the last sequences of producers."""
+
+    batches: list[bytearray] = field(default_factory=list)
+    start: int = 0
+    end: int = 0
+    leader: int = 1
+    leader_epoch: int = 0
+    producers: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
+    """producer id -> (epoch, first sequence, count, base offset) of its last batch"""
+
+    def append(self, data: bytes | memoryview) -> tuple[int, int]:
+        """(error code, base offset)"""
+        batch = bytearray(data)
+        header = parse_header(batch)
+        if header.producer_id >= 0:
+            last = self.producers.get(header.producer_id)
+            if last is not None:
+                epoch, sequence, count, base = last
+                if header.producer_epoch == epoch and header.base_sequence == sequence:
+                    return 0, base
+                if header.base_sequence != sequence + count:
+                    return int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), -1
+            elif header.base_sequence != 0:
+                return int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), -1
+            self.producers[header.producer_id] = (header.producer_epoch, header.base_sequence, header.records_count, self.end)
+        batch[BASE_OFFSET_POSITION : BASE_OFFSET_POSITION + 8] = self.end.to_bytes(8, "big")
+        base = self.end
+        self.batches.append(batch)
+        self.end += header.records_count
+        return 0, base
+
+    def values(self) -> list[bytes | None]:
+        return [record.value for batch in self.batches for record in iterate_records(batch)]
+
+
+class FakeCluster:
+    """A Network, and the state that its brokers share."""
+
+    def __init__(self, nursery: trio.Nursery, *, nodes: int = 1, chunk: int = 1 << 20) -> None:
+        self.nursery = nursery
+        self.chunk = chunk
+        self.topics: dict[str, list[FakePartition]] = {}
+        self.ids: dict[str, UUID] = {}
+        self.brokers = {node_id: FakeBroker(self, node_id) for node_id in range(1, nodes + 1)}
+        self.down: set[int] = set()
+        self.connects = 0
+        self.auto_create = False
+        self.next_producer_id = 1000
+
+    @property
+    def one(self) -> FakeBroker:
+        return self.brokers[1]
+
+    def add_topic(self, name: str, partitions: int = 1) -> list[FakePartition]:
+        made = [FakePartition(leader=1 + index % len(self.brokers)) for index in range(partitions)]
+        self.topics[name] = made
+        self.ids[name] = UUID(int=len(self.ids) + 100)
+        return made
+
+    def partition(self, tp: TopicPartition) -> FakePartition:
+        return self.topics[tp.topic][tp.partition]
+
+    async def connect(self, host: str, port: int, *, timeout: float = 10.0) -> MemoryStream:
+        await trio.lowlevel.checkpoint()
+        self.connects += 1
+        node_id = port - 9000
+        if node_id not in self.brokers or node_id in self.down:
+            raise ConnectionRefusedError(111, "Connection refused")
+        ours, theirs = stream_pair(self.chunk)
+        self.nursery.start_soon(self.brokers[node_id].serve, theirs)
+        return ours
+
+    async def listen(self, host: str, port: int) -> Listener:
+        raise NotImplementedError
+
+    def poller(self) -> Poller:
+        raise NotImplementedError
+
+
+class FakeBroker:
+    """One node."""
+
+    def __init__(self, cluster: FakeCluster, node_id: int) -> None:
+        self.cluster = cluster
+        self.node_id = node_id
+        self.requests: list[tuple[int, int]] = []
+        """(API key, version) of everything that came, in order."""
+        self.versions = {key: api.advertised or api.versions for key in SERVED if (api := by_key(key)) is not None}
+        self.actions: dict[int, deque[Action]] = defaultdict(deque)
+        self.streams: list[MemoryStream] = []
+        self.changed = trio.Event()
+
+    def script(self, key: int, *actions: Any) -> None:
+        """What to do with the next requests of an API: an answer, Hang(), HangUp(), Raw(), or a function of (broker, request)."""
+        for action in actions:
+            self.actions[key].append(action if callable(action) else lambda broker, request, action=action: action)
+
+    def hang_up_all(self) -> None:
+        for stream in self.streams:
+            stream.close()
+
+    async def serve(self, stream: MemoryStream) -> None:
+        self.streams.append(stream)
+        frames = FrameReader()
+        buffer = memoryview(bytearray(65536))
+        while not stream.closed:
+            try:
+                received = await stream.receive_into(buffer)
+            except OSError:
+                return
+            if not received:
+                stream.close()
+                return
+            frames.receive_data(buffer[:received])
+            while (frame := frames.next_frame()) is not None:
+                if not await self._answer(stream, frame):
+                    return
+
+    async def _answer(self, stream: MemoryStream, frame: memoryview) -> bool:
+        header = decode_request_header(frame)
+        api = by_key(header.api_key)
+        assert api is not None
+        version = header.api_version
+        self.requests.append((header.api_key, version))
+        lowest, highest = self.versions[header.api_key]
+        if not lowest <= version <= highest:
+            if header.api_key != API_VERSIONS:
+                raise ProtocolError(f"{api.name} v{version} was not offered")
+            answer: Any = {"error_code": 35, "api_keys": [{"api_key": 18, "min_version": lowest, "max_version": highest}]}
+            version = 0
+        else:
+            request = api.decode_request(version, frame, header.body_position)
+            request["version"] = version
+            actions = self.actions[header.api_key]
+            told = actions.popleft()(self, request) if actions else None
+            if isinstance(told, HangUp):
+                if told.after:
+                    await getattr(self, f"_on_{header.api_key}")(request)
+                stream.close()
+                return False
+            if isinstance(told, Hang):
+                return True
+            answer = told if told is not None else await getattr(self, f"_on_{header.api_key}")(request)
+        if answer is None:
+            return True
+        body = answer.body if isinstance(answer, Raw) else api.encode_response(version, answer)
+        response = encode_response_header(api, version, header.correlation_id) + body
+        try:
+            await stream.send_all(len(response).to_bytes(4, "big") + response)
+        except OSError:
+            return False
+        return True
+
+    # -- the model
+
+    async def _on_18(self, request: Any) -> Answer:
+        rows = [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in sorted(self.versions.items())]
+        return {"api_keys": rows, "finalized_features": [{"name": "transaction.version", "max_version_level": 2, "min_version_level": 2}]}
+
+    async def _on_3(self, request: Any) -> Answer:
+        cluster = self.cluster
+        names = list(cluster.topics) if request.topics is None else [row.name for row in request.topics]
+        topics = []
+        for name in names:
+            if name not in cluster.topics:
+                topics.append({"name": name, "error_code": 3})
+                if cluster.auto_create and request.allow_auto_topic_creation:
+                    cluster.add_topic(name)
+                continue
+            partitions = [
+                {
+                    "partition_index": index,
+                    "leader_id": each.leader,
+                    "leader_epoch": each.leader_epoch,
+                    "replica_nodes": [each.leader],
+                    "isr_nodes": [each.leader],
+                }
+                for index, each in enumerate(cluster.topics[name])
+            ]
+            topics.append({"name": name, "topic_id": cluster.ids[name], "partitions": partitions})
+        brokers = [{"node_id": node, "host": "fake", "port": 9000 + node} for node in cluster.brokers]
+        return {"brokers": brokers, "cluster_id": "fake", "controller_id": 1, "topics": topics}
+
+    def _name(self, row: Any, attribute: str = "name") -> str:
+        return row[attribute] or next(name for name, topic_id in self.cluster.ids.items() if topic_id == row.topic_id)
+
+    async def _on_0(self, request: Any) -> Answer | None:
+        responses = []
+        for topic in request.topic_data:
+            rows = []
+            for row in topic.partition_data:
+                partition = self.cluster.topics[self._name(topic)][row.index]
+                if partition.leader != self.node_id:
+                    rows.append({"index": row.index, "error_code": 6, "base_offset": -1})
+                    continue
+                code, offset = partition.append(row.records)
+                rows.append({"index": row.index, "error_code": code, "base_offset": offset})
+            responses.append({"name": topic.name, "topic_id": topic.topic_id, "partition_responses": rows})
+        self._notify()
+        return {"responses": responses} if request.acks else None
+
+    def _notify(self) -> None:
+        for broker in self.cluster.brokers.values():
+            broker.changed.set()
+            broker.changed = trio.Event()
+
+    async def _on_22(self, request: Any) -> Answer:
+        self.cluster.next_producer_id += 1
+        return {"producer_id": self.cluster.next_producer_id, "producer_epoch": 0}
+
+    async def _on_1(self, request: Any) -> Answer:
+        with trio.move_on_after(request.max_wait_ms / 1000):
+            while True:
+                changed = self.changed
+                answer = self._read(request)
+                if any(row["records"] or row["error_code"] for topic in answer["responses"] for row in topic["partitions"]):
+                    return answer
+                await changed.wait()
+        return self._read(request)
+
+    def _read(self, request: Any) -> Answer:
+        responses = []
+        for topic in request.topics:
+            rows = []
+            for row in topic.partitions:
+                partition = self.cluster.topics[self._name(topic, "topic")][row.partition]
+                code = 0 if partition.start <= row.fetch_offset <= partition.end else 1
+                if partition.leader != self.node_id:
+                    code = 6
+                data = bytearray()
+                for batch in partition.batches if not code else ():
+                    fits = not data or len(data) + len(batch) <= row.partition_max_bytes
+                    if fits and parse_header(batch).last_offset >= row.fetch_offset:
+                        data += batch
+                rows.append({"partition_index": row.partition, "error_code": code, "high_watermark": partition.end, "records": bytes(data)})
+            responses.append({"topic": topic.topic, "topic_id": topic.topic_id, "partitions": rows})
+        return {"responses": responses}
+
+    async def _on_2(self, request: Any) -> Answer:
+        topics = []
+        for topic in request.topics:
+            rows = []
+            for row in topic.partitions:
+                partition = self.cluster.topics[topic.name][row.partition_index]
+                answer = {"partition_index": row.partition_index, "timestamp": -1, "offset": -1, "leader_epoch": partition.leader_epoch}
+                if partition.leader != self.node_id:
+                    answer["error_code"] = 6
+                elif row.timestamp == -1:
+                    answer["offset"] = partition.end
+                elif row.timestamp == -2:
+                    answer["offset"] = partition.start
+                else:
+                    found = [r for b in partition.batches for r in iterate_records(b) if r.timestamp >= row.timestamp]
+                    if found:
+                        answer |= {"offset": found[0].offset, "timestamp": found[0].timestamp}
+                rows.append(answer)
+            topics.append({"name": topic.name, "partitions": rows})
+        return {"topics": topics}
+
+    async def _on_19(self, request: Any) -> Answer:
+        rows = []
+        for topic in request.topics:
+            code = 36 if topic.name in self.cluster.topics else 0
+            if not code and not request.validate_only:
+                self.cluster.add_topic(topic.name, max(topic.num_partitions, 1))
+            rows.append({"name": topic.name, "error_code": code, "num_partitions": max(topic.num_partitions, 1), "replication_factor": 1})
+        return {"topics": rows}
+
+    async def _on_20(self, request: Any) -> Answer:
+        names = [topic.name for topic in request.topics] or request.topic_names
+        return {"responses": [{"name": name, "error_code": 0 if self.cluster.topics.pop(name, None) else 3} for name in names]}
+
+    async def _on_60(self, request: Any) -> Answer:
+        brokers = [{"broker_id": node, "host": "fake", "port": 9000 + node} for node in self.cluster.brokers]
+        return {"cluster_id": "fake", "controller_id": 1, "brokers": brokers}

@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from mqd.client.cluster import ClusterClient, connect
+from mqd.client.errors import ClientError, DeadlineExceeded, ProducerClosed
+from mqd.client.partitioner import partition_for_key
+from mqd.client.producer import Producer, open_producer
+from mqd.errors import ErrorCode
+from mqd.protocol.batch import Codec, iterate_records, parse_header
+from mqd.types import TopicPartition
+from tests.client.fake import INIT_PRODUCER_ID, METADATA, PRODUCE, FakeBroker, FakeCluster, Hang, HangUp
+
+
+@asynccontextmanager
+async def producing(cluster: FakeCluster, **options: Any) -> AsyncIterator[tuple[ClusterClient, Producer]]:
+    async with connect([("fake", 9001)], network=cluster, request_timeout_s=2.0) as client, open_producer(client, **options) as producer:
+        yield client, producer
+
+
+def refusing(code: ErrorCode, message: str | None = None) -> Any:
+    """An action: every partition of the request is refused with a code."""
+
+    def act(broker: FakeBroker, request: Any) -> dict[str, Any]:
+        return {
+            "responses": [
+                {
+                    "name": topic.name,
+                    "topic_id": topic.topic_id,
+                    "partition_responses": [
+                        {"index": row.index, "error_code": code, "error_message": message, "base_offset": -1}
+                        for row in topic.partition_data
+                    ],
+                }
+                for topic in request.topic_data
+            ]
+        }
+
+    return act
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+async def test_a_record_arrives_whole(nursery: trio.Nursery, codec: Codec) -> None:
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+    async with producing(cluster, codec=codec) as (_, producer):
+        placed = await producer.send("a", b"value", key=b"key", headers=[("h", b"x"), ("n", None)], timestamp=1234)
+    assert placed == ("a", 0, 0, 1234)
+    (record,) = iterate_records(partition.batches[0])
+    assert record[1:] == (1234, b"key", b"value", (("h", b"x"), ("n", None)))
+    assert parse_header(partition.batches[0]).codec == codec
+
+
+async def test_keys_choose_as_java_does_and_partitions_can_be_named(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery, nodes=2)
+    cluster.add_topic("a", 5)
+    async with producing(cluster) as (_, producer):
+        for key in (b"one", b"two", b"three"):
+            assert (await producer.send("a", b"", key=key)).partition == partition_for_key(key, 5)
+        assert (await producer.send("a", b"", key=b"one", partition=4)).partition == 4
+        with pytest.raises(ClientError, match="partitions 0 to 4"):
+            await producer.send("a", b"", partition=5)
+
+
+async def test_records_gather_while_a_batch_is_under_way_and_keep_their_order(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+    async with producing(cluster) as (_, producer):
+        deliveries = [await producer.enqueue("a", b"%d" % number) for number in range(500)]
+        await producer.flush()
+        assert [(await delivery.wait()).offset for delivery in deliveries] == list(range(500))
+        assert all(delivery.is_done() for delivery in deliveries)
+    assert partition.values() == [b"%d" % number for number in range(500)]
+    assert len(partition.batches) < 20
+
+
+async def test_linger_waits_for_company(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+    async with producing(cluster, linger_ms=100) as (_, producer):
+        began = trio.current_time()
+        async with trio.open_nursery() as senders:
+            for _ in range(5):
+                senders.start_soon(producer.send, "a", b"x")
+                await trio.sleep(0.01)
+        assert trio.current_time() - began == pytest.approx(0.1, abs=0.03)
+    assert len(partition.batches) == 1
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_broken_connection_loses_and_doubles_nothing(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, after: bool) -> None:
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+    cluster.one.script(PRODUCE, HangUp(after=after), HangUp(after=after))
+    async with producing(cluster) as (_, producer):
+        placed = [await producer.send("a", b"%d" % number) for number in range(3)]
+    assert [each.offset for each in placed] == [0, 1, 2]
+    assert partition.values() == [b"0", b"1", b"2"]
+
+
+async def test_an_unanswered_produce_is_sent_again_with_the_same_sequence(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+    cluster.one.script(PRODUCE, Hang())
+    async with producing(cluster) as (_, producer):
+        assert (await producer.send("a", b"x")).offset == 0
+    assert partition.values() == [b"x"]
+    assert parse_header(partition.batches[0]).base_sequence == 0
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.CORRUPT_MESSAGE]
+)
+async def test_retriable_refusals_are_retried_in_order(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, code: ErrorCode) -> None:
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+    cluster.one.script(PRODUCE, refusing(code), refusing(code), refusing(code))
+    async with producing(cluster) as (_, producer):
+        deliveries = [await producer.enqueue("a", b"%d" % number) for number in range(10)]
+        assert [(await delivery.wait()).offset for delivery in deliveries] == list(range(10))
+    assert partition.values() == [b"%d" % number for number in range(10)]
+
+
+async def test_a_moved_leader_is_found(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery, nodes=2)
+    (partition,) = cluster.add_topic("a")
+    async with producing(cluster) as (_, producer):
+        await producer.send("a", b"0")
+        partition.leader, partition.leader_epoch = 2, 1
+        assert (await producer.send("a", b"1")).offset == 1
+        assert (PRODUCE, 13) in cluster.brokers[2].requests
+
+
+async def test_a_refusal_for_good_reaches_the_sender_and_the_sequence_goes_on(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+    async with producing(cluster) as (_, producer):
+        await producer.send("a", b"0")
+        cluster.one.script(PRODUCE, refusing(ErrorCode.INVALID_RECORD, "a key is missing"))
+        with pytest.raises(ClientError, match="a-0: a key is missing") as caught:
+            await producer.send("a", b"bad")
+        assert caught.value.code is ErrorCode.INVALID_RECORD and caught.value.remedy
+        await producer.send("a", b"1")
+    assert partition.values() == [b"0", b"1"]
+    assert [key for key, _ in cluster.one.requests].count(INIT_PRODUCER_ID) == 1
+
+
+async def test_a_batch_too_large_is_split_until_it_fits(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+
+    def picky(broker: FakeBroker, request: Any) -> Any:
+        broker.script(PRODUCE, picky)
+        records = parse_header(request.topic_data[0].partition_data[0].records).records_count
+        return refusing(ErrorCode.MESSAGE_TOO_LARGE)(broker, request) if records > 3 else None
+
+    cluster.one.script(PRODUCE, picky)
+    async with producing(cluster, linger_ms=1) as (_, producer):
+        deliveries = [await producer.enqueue("a", b"%d" % number) for number in range(20)]
+        assert [(await delivery.wait()).offset for delivery in deliveries] == list(range(20))
+    assert partition.values() == [b"%d" % number for number in range(20)]
+
+
+async def test_one_record_too_large_is_an_error(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    cluster.one.script(PRODUCE, refusing(ErrorCode.MESSAGE_TOO_LARGE))
+    async with producing(cluster) as (_, producer):
+        with pytest.raises(ClientError) as caught:
+            await producer.send("a", b"x")
+        assert "max.message.bytes" in caught.value.remedy
+
+
+async def test_lost_producer_state_takes_a_new_id_and_goes_on(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+    async with producing(cluster) as (_, producer):
+        await producer.send("a", b"0")
+        partition.producers.clear()
+        assert (await producer.send("a", b"1")).offset == 1
+        assert (await producer.send("a", b"2")).offset == 2
+    assert partition.values() == [b"0", b"1", b"2"]
+    assert [key for key, _ in cluster.one.requests].count(INIT_PRODUCER_ID) == 2
+
+
+async def test_a_doubtful_batch_is_settled_before_a_new_id_is_taken(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery)
+    first, second = cluster.add_topic("a", 2)
+    async with producing(cluster) as (_, producer):
+        for partition in (0, 1):
+            await producer.send("a", b"0", partition=partition)
+        first.producers.clear()  # partition 0 will want a new id, while partition 1 is in doubt
+        cluster.one.script(PRODUCE, HangUp(after=True))
+        left = await producer.enqueue("a", b"1", partition=1)
+        await wait_all_tasks_blocked()
+        right = await producer.enqueue("a", b"1", partition=0)
+        assert (await left.wait()).offset == 1
+        assert (await right.wait()).offset == 1
+        await producer.send("a", b"2", partition=1)
+    assert first.values() == [b"0", b"1"] and second.values() == [b"0", b"1", b"2"]
+
+
+async def test_delivery_timeout_is_kept(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    cluster.one.script(PRODUCE, *[refusing(ErrorCode.NOT_ENOUGH_REPLICAS) for _ in range(1000)])
+    async with producing(cluster, delivery_timeout_s=10) as (_, producer):
+        began = trio.current_time()
+        with pytest.raises(DeadlineExceeded, match="not acknowledged within 10 s") as caught:
+            await producer.send("a", b"x")
+        assert 9.9 <= trio.current_time() - began <= 12
+        assert isinstance(caught.value.cause, ClientError) and caught.value.cause.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert "min.insync.replicas" in caught.value.remedy
+
+
+async def test_acks_0_has_no_answer_and_no_offset(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+    async with producing(cluster, acks=0) as (client, producer):
+        assert (await producer.send("a", b"x")).offset == -1
+        await client.refresh([])
+    assert partition.values() == [b"x"]
+    assert INIT_PRODUCER_ID not in [key for key, _ in cluster.one.requests]
+
+
+async def test_idempotence_needs_all_acks(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    with pytest.raises(ClientError, match="acks=all"):
+        async with producing(cluster, acks=1, idempotent=True):
+            pass
+
+
+async def test_a_topic_that_does_not_exist_is_an_error_after_its_grace(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery)
+    async with producing(cluster, unknown_topic_grace_s=3) as (_, producer):
+        began = trio.current_time()
+        with pytest.raises(ClientError, match="'a': it does not exist"):
+            await producer.send("a", b"x")
+        assert 2.5 <= trio.current_time() - began <= 6
+
+
+async def test_a_topic_is_created_by_the_broker(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.auto_create = True
+    async with producing(cluster) as (_, producer):
+        assert (await producer.send("a", b"x")).offset == 0
+
+
+async def test_a_full_buffer_makes_senders_wait(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    async with producing(cluster, buffer_bytes_max=0, batch_bytes=1_000_000) as (_, producer):
+        producer._queue._buffer_bytes_max = 10_000
+        cluster.one.script(PRODUCE, Hang())  # two seconds without an answer
+        began = trio.current_time()
+        for _ in range(5):
+            await producer.enqueue("a", bytes(4000))
+        assert trio.current_time() - began > 1.9
+        await producer.flush()
+
+
+async def test_leaving_with_an_error_drops_what_is_not_sent(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    cluster.one.script(PRODUCE, Hang())
+    with pytest.raises(KeyError):
+        async with producing(cluster) as (_, producer):
+            delivery = await producer.enqueue("a", b"x")
+            raise KeyError
+    with pytest.raises(ProducerClosed):
+        await delivery.wait()
+    with pytest.raises(ProducerClosed):
+        await producer.send("a", b"y")
+
+
+async def test_old_brokers_get_old_versions_by_name(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+    cluster.one.versions |= {METADATA: (0, 8), PRODUCE: (3, 7)}
+    async with producing(cluster, codec=Codec.ZSTD) as (_, producer):
+        await producer.send("a", b"x")
+    assert partition.values() == [b"x"] and (PRODUCE, 7) in cluster.one.requests
+    cluster.one.versions[PRODUCE] = (3, 6)
+    async with producing(cluster, codec=Codec.ZSTD) as (_, producer):
+        with pytest.raises(ClientError, match="too old for zstd"):
+            await producer.send("a", b"x")
+
+
+async def test_a_refused_producer_id_fails_what_waits(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    cluster.one.script(INIT_PRODUCER_ID, {"error_code": int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)})
+    async with producing(cluster) as (_, producer):
+        with pytest.raises(ClientError, match="producer id"):
+            await producer.send("a", b"x")
+        assert (await producer.send("a", b"x")).offset == 0
+
+
+async def test_a_cancelled_send_may_arrive_and_hurts_nothing(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery)
+    partition = cluster.add_topic("a")[0]
+    async with producing(cluster) as (_, producer):
+        with trio.move_on_after(0) as scope:
+            await producer.send("a", b"0")
+        assert scope.cancelled_caught
+        await producer.send("a", b"1")
+    assert partition.values() in ([b"1"], [b"0", b"1"])
+    assert cluster.partition(TopicPartition("a", 0)) is partition
