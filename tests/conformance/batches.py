@@ -71,7 +71,9 @@ def compress(codec: int, data: bytes) -> bytes:
             block = bytes(cramjam.snappy.compress_raw(data))
             return b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(block)) + block
         case 3:
-            return bytes(cramjam.lz4.compress(data))
+            # Frame: 64 KiB independent blocks (Kafka takes no linked ones), the header checksum of exactly these flags.
+            blocks = [bytes(cramjam.lz4.compress_block(data[i : i + 65536], store_size=False)) for i in range(0, len(data), 65536)]
+            return b"\x04\x22\x4d\x18\x60\x40\x82" + b"".join(struct.pack("<I", len(b)) + b for b in blocks) + bytes(4)
         case 4:
             return bytes(cramjam.zstd.compress(data))
     raise ValueError(codec)

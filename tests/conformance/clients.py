@@ -152,10 +152,9 @@ class KafkaPython(Client):
     """kafka-python 3."""
 
     name = "kafka-python"
-    _modules = {"snappy": "snappy", "lz4": "lz4", "zstd": "zstandard"}
 
     def missing_for(self, codec: str) -> str | None:
-        module = self._modules.get(codec)
+        module = {"snappy": "snappy", "lz4": "lz4", "zstd": "zstandard"}.get(codec)
         return module if module and importlib.util.find_spec(module) is None else None
 
     def produce(

@@ -1,6 +1,8 @@
 """Bare sockets that speak the protocol through kafka-python's schemas: an encoder and decoder that is not ours.
 
-`Wire.call` is one request and its answer; `send`, `frame` and `closed` are for what no client would do.
+`Wire.ask("Metadata", 12, topics=None)` is one request and its answer, with nested structures written as plain dicts and
+missing fields at their schema's defaults; `post` and `answer` take the two halves apart for pipelining; `send`, `frame`
+and `closed` are for what no client would do.
 """
 
 from __future__ import annotations
@@ -11,26 +13,58 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
-from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
-from kafka.protocol.api_message import ApiMessage
-from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
-from kafka.protocol.metadata import MetadataRequest, MetadataResponse
-from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProduceResponse
-
-CreatableTopic = CreateTopicsRequest.CreatableTopic
-FetchTopic = FetchRequest.FetchTopic
-ForgottenTopic = FetchRequest.ForgottenTopic
-ListOffsetsTopic = ListOffsetsRequest.ListOffsetsTopic
-TopicProduceData = ProduceRequest.TopicProduceData
+import kafka.protocol.admin
+import kafka.protocol.consumer
+import kafka.protocol.metadata
+import kafka.protocol.producer
 
 TIMEOUT_S = 15.0
 CLIENT_ID = "wire"
+_MODULES = (kafka.protocol.admin, kafka.protocol.consumer, kafka.protocol.metadata, kafka.protocol.producer)
 
 
 class Closed(Exception):
     """The broker closed the connection where an answer was expected."""
+
+
+class Ticket(NamedTuple):
+    """A request that was sent, and what its answer will be."""
+
+    api: str
+    version: int
+    correlation_id: int
+
+
+def schema(name: str) -> Any:
+    """kafka-python's class for e.g. `FetchRequest`."""
+    for module in _MODULES:
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise LookupError(name)
+
+
+def fill(kind: Any, fields: Mapping[str, Any]) -> Any:
+    """An instance of one of kafka-python's message classes from plain dicts and lists."""
+    values = {}
+    for name, value in fields.items():
+        field = kind.fields[name]
+        if value is not None and field.is_struct_array():
+            value = [fill(field.data_class, row) for row in value]
+        elif value is not None and field.is_struct():
+            value = fill(field.data_class, value)
+        values[name] = value
+    return kind(**values)
+
+
+def encode(api: str, version: int, correlation_id: int = 1, client_id: str | None = CLIENT_ID, **fields: Any) -> bytes:
+    """Header and body of a request, without the length."""
+    message = fill(schema(f"{api}Request"), fields)
+    message.API_VERSION = version
+    message.with_header(correlation_id=correlation_id, client_id=client_id)
+    return bytes(message.encode(header=True))
 
 
 class Wire:
@@ -55,11 +89,32 @@ class Wire:
         """Bytes behind their length."""
         self.send(struct.pack(">i", len(body)) + body)
 
-    def request(self, message: ApiMessage, version: int, client_id: str | None = CLIENT_ID) -> int:
-        """Send a request; returns its correlation id."""
-        correlation_id = next(self._correlation_ids)
-        self.send_frame(encode(message, version, correlation_id, client_id))
-        return correlation_id
+    def post(self, api: str, version: int, **fields: Any) -> Ticket:
+        """Send a request and do not wait."""
+        ticket = Ticket(api, version, next(self._correlation_ids))
+        self.send_frame(encode(api, version, ticket.correlation_id, **fields))
+        return ticket
+
+    def answer(self, ticket: Ticket) -> Any:
+        """The next answer, which must be this request's, decoded; the schema must explain every byte of it."""
+        frame = self.frame()
+        assert struct.unpack(">i", frame[:4]) == (ticket.correlation_id,), "answers come in the order of the requests"
+        decoded = schema(f"{ticket.api}Response").decode(frame, version=ticket.version, header=True)
+        decoded.with_header(correlation_id=ticket.correlation_id)
+        assert len(decoded.encode(header=True)) == len(frame), "bytes that the schema does not explain"
+        return decoded
+
+    def ask(self, api: str, version: int, **fields: Any) -> Any:
+        """One request, its answer."""
+        return self.answer(self.post(api, version, **fields))
+
+    def frame(self) -> bytes:
+        """The next whole answer without its length. Raises Closed (also on a reset)."""
+        try:
+            (size,) = struct.unpack(">i", self._receive(4))
+            return self._receive(size)
+        except ConnectionError as error:
+            raise Closed(str(error)) from error
 
     def _receive(self, size: int) -> bytes:
         data = bytearray()
@@ -70,51 +125,12 @@ class Wire:
             data += part
         return bytes(data)
 
-    def frame(self) -> bytes:
-        """The next whole answer without its length. Raises Closed (also on a reset)."""
-        try:
-            (size,) = struct.unpack(">i", self._receive(4))
-            return self._receive(size)
-        except ConnectionError as error:
-            raise Closed(str(error)) from error
-
-    def response(self, kind: type[ApiMessage], version: int, correlation_id: int) -> Any:
-        """The next answer, which must be to `correlation_id`, decoded; every byte of it must be used."""
-        frame = self.frame()
-        assert struct.unpack(">i", frame[:4]) == (correlation_id,), "answers must come in the order of the requests"
-        answer = kind.decode(frame, version=version, header=True)
-        answer.with_header(correlation_id=correlation_id)
-        assert len(answer.encode(header=True)) == len(frame), "bytes that the schema does not explain"
-        return answer
-
-    def call(self, message: ApiMessage, kind: type[ApiMessage], version: int) -> Any:
-        """One request, its answer."""
-        return self.response(kind, version, self.request(message, version))
-
     def closed(self) -> bool:
-        """Wait until the broker closes the connection: True. False if it answers instead; a deadline passed raises."""
+        """Wait until the broker closes the connection: True. False if it answers instead."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:
             return True
-
-    def silent_for(self, seconds: float) -> bool:
-        """Whether nothing at all arrives for that long (the one kind of wait that has to be a real one)."""
-        self.socket.settimeout(seconds)
-        try:
-            self.socket.recv(1, socket.MSG_PEEK)
-        except TimeoutError:
-            return True
-        finally:
-            self.socket.settimeout(TIMEOUT_S)
-        return False
-
-
-def encode(message: ApiMessage, version: int, correlation_id: int = 1, client_id: str | None = CLIENT_ID) -> bytes:
-    """Header and body of a request, without the length."""
-    message.API_VERSION = version
-    message.with_header(correlation_id=correlation_id, client_id=client_id)
-    return bytes(message.encode(version=version, header=True))
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = TIMEOUT_S) -> Any:
@@ -129,29 +145,37 @@ def until(condition: Callable[[], Any], what: str, timeout_s: float = TIMEOUT_S)
 # -- the requests that most tests need
 
 
-def create_topic(wire: Wire, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None, version: int = 7) -> str:
-    """Create a topic and wait until its partitions have leaders. It keeps records for ever: tests write old timestamps."""
-    wanted = CreatableTopic(
-        name=name,
-        num_partitions=partitions,
-        replication_factor=1,
-        assignments=[],
-        configs=[
-            CreatableTopic.CreatableTopicConfig(name=key, value=value)
-            for key, value in ({"retention.ms": "-1"} | dict(configs or {})).items()
-        ],
-    )
-    answer = wire.call(CreateTopicsRequest(topics=[wanted], timeout_ms=10_000, validate_only=False), CreateTopicsResponse, version)
-    assert [row.error_code for row in answer.topics] == [0], answer
+def new_topic(
+    name: str, *, partitions: int = 1, replicas: int = 1, configs: Mapping[str, str | None] | None = None, **more: Any
+) -> dict[str, Any]:
+    """A row of CreateTopics."""
+    rows = [{"name": key, "value": value} for key, value in (configs or {}).items()]
+    return {"name": name, "num_partitions": partitions, "replication_factor": replicas, "assignments": [], "configs": rows} | more
+
+
+def create_topics(wire: Wire, *topics: dict[str, Any], version: int = 7, validate_only: bool = False) -> dict[str, Any]:
+    """CreateTopics; the rows of the answer by topic name."""
+    answer = wire.ask("CreateTopics", version, topics=topics, timeout_ms=10_000, validate_only=validate_only)
+    return {row.name: row for row in answer.topics}
+
+
+def create_topic(wire: Wire, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
+    """Create a topic and wait until its partitions are led: metadata may say so before the leader itself knows.
+
+    The topic keeps records for ever, because tests write old timestamps.
+    """
+    row = create_topics(wire, new_topic(name, partitions=partitions, configs={"retention.ms": "-1"} | dict(configs or {})))[name]
+    assert row.error_code == 0, row
     until(lambda: has_leaders(wire, name, partitions), f"leaders of {name}")
+    for partition in range(partitions):
+        until(lambda: list_offsets(wire, name, -1, partition=partition).error_code == 0, f"{name}-{partition}")  # noqa: B023
     return name
 
 
-def metadata(wire: Wire, names: list[str] | None, *, version: int = 13, create: bool = False) -> Any:
+def metadata(wire: Wire, names: list[str] | None, *, version: int = 12, create: bool = False) -> Any:
     """The Metadata answer for these topics (None: all)."""
-    topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
-    request = MetadataRequest(topics=topics, allow_auto_topic_creation=create, include_topic_authorized_operations=False)
-    return wire.call(request, MetadataResponse, version)
+    topics = None if names is None else [{"name": name} for name in names]
+    return wire.ask("Metadata", version, topics=topics, allow_auto_topic_creation=create)
 
 
 def has_leaders(wire: Wire, name: str, partitions: int) -> bool:
@@ -160,85 +184,66 @@ def has_leaders(wire: Wire, name: str, partitions: int) -> bool:
     return row.error_code == 0 and len(row.partitions) == partitions and all(p.error_code == 0 and p.leader_id >= 0 for p in row.partitions)
 
 
-def topic_id(wire: Wire, name: str) -> Any:
+def topic_id(wire: Wire, name: str) -> UUID:
     """The topic's UUID."""
     (row,) = metadata(wire, [name]).topics
     assert row.error_code == 0, row
+    assert isinstance(row.topic_id, UUID)
     return row.topic_id
 
 
-def produce_request(
-    topic: Any, data: bytes | None, *, version: int, partition: int = 0, acks: int = -1, transactional_id: str | None = None
-) -> Any:
-    """A Produce request with one partition. `topic` is a name, from version 13 on an id."""
-    row = TopicProduceData.PartitionProduceData(index=partition, records=data)
-    named = {"topic_id": topic} if version >= 13 else {"name": topic}
-    return ProduceRequest(
-        transactional_id=transactional_id, acks=acks, timeout_ms=10_000, topic_data=[TopicProduceData(partition_data=[row], **named)]
-    )
+def produce_fields(topic: str | UUID, data: bytes | None, *, partition: int = 0, acks: int = -1) -> dict[str, Any]:
+    """A Produce request with one partition. A topic id needs version 13."""
+    named = {"topic_id": topic} if isinstance(topic, UUID) else {"name": topic}
+    rows = [{"index": partition, "records": data}]
+    return {"transactional_id": None, "acks": acks, "timeout_ms": 10_000, "topic_data": [named | {"partition_data": rows}]}
 
 
-def produce(wire: Wire, topic: Any, data: bytes | None, *, version: int = 9, partition: int = 0, acks: int = -1) -> Any:
+def produce(wire: Wire, topic: str | UUID, data: bytes | None, *, version: int = 9, partition: int = 0, acks: int = -1) -> Any:
     """Produce to one partition; returns its row of the answer."""
-    answer = wire.call(produce_request(topic, data, version=version, partition=partition, acks=acks), ProduceResponse, version)
+    answer = wire.ask("Produce", version, **produce_fields(topic, data, partition=partition, acks=acks))
     ((row,),) = [response.partition_responses for response in answer.responses]
     assert row.index == partition
     return row
 
 
-def fetch_request(
-    wanted: Mapping[Any, Mapping[int, int]],
+Wanted = Mapping[Any, Mapping[int, int]]
+"""Topic (a name, or from Fetch 13 on an id) -> partition -> offset."""
+
+
+def fetch_fields(
+    wanted: Wanted,
     *,
-    version: int,
-    max_wait_ms: int = 500,
-    min_bytes: int = 1,
-    max_bytes: int = 50_000_000,
     partition_max_bytes: int = 1_000_000,
-    session_id: int = 0,
-    session_epoch: int = -1,
-    forgotten: Mapping[Any, list[int]] | None = None,
     leader_epoch: int = -1,
-    isolation_level: int = 0,
-) -> FetchRequest:
-    """A Fetch request: `wanted` maps topic (a name, from version 13 on an id) -> partition -> offset."""
-    field = "topic_id" if version >= 13 else "topic"
-    topics = [
-        FetchTopic(
-            partitions=[
-                FetchTopic.FetchPartition(
-                    partition=index,
-                    fetch_offset=offset,
-                    current_leader_epoch=leader_epoch,
-                    partition_max_bytes=partition_max_bytes,
-                    log_start_offset=-1,
-                    last_fetched_epoch=-1,
-                )
-                for index, offset in partitions.items()
-            ],
-            **{field: name},
-        )
-        for name, partitions in wanted.items()
-    ]
-    return FetchRequest(
-        replica_id=-1,
-        max_wait_ms=max_wait_ms,
-        min_bytes=min_bytes,
-        max_bytes=max_bytes,
-        isolation_level=isolation_level,
-        session_id=session_id,
-        session_epoch=session_epoch,
-        topics=topics,
-        forgotten_topics_data=[ForgottenTopic(partitions=partitions, **{field: name}) for name, partitions in (forgotten or {}).items()],
-        rack_id="",
-    )
+    forgotten: Mapping[Any, list[int]] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """A Fetch request; `more` are its own fields by name."""
+
+    def named(topic: Any) -> dict[str, Any]:
+        return {"topic_id": topic} if isinstance(topic, UUID) else {"topic": topic}
+
+    def row(partition: int, offset: int) -> dict[str, Any]:
+        return {
+            "partition": partition,
+            "fetch_offset": offset,
+            "current_leader_epoch": leader_epoch,
+            "partition_max_bytes": partition_max_bytes,
+        }
+
+    fields = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 50_000_000, "session_id": 0, "session_epoch": -1, "rack_id": ""}
+    topics = [named(topic) | {"partitions": [row(*item) for item in partitions.items()]} for topic, partitions in wanted.items()]
+    dropped = [named(topic) | {"partitions": partitions} for topic, partitions in (forgotten or {}).items()]
+    return fields | {"topics": topics, "forgotten_topics_data": dropped} | more
 
 
-def fetch(wire: Wire, wanted: Mapping[Any, Mapping[int, int]], *, version: int = 12, **options: Any) -> Any:
+def fetch(wire: Wire, wanted: Wanted, *, version: int = 12, **options: Any) -> Any:
     """One Fetch, its answer."""
-    return wire.call(fetch_request(wanted, version=version, **options), FetchResponse, version)
+    return wire.ask("Fetch", version, **fetch_fields(wanted, **options))
 
 
-def fetch_one(wire: Wire, topic: Any, offset: int, *, version: int = 12, partition: int = 0, **options: Any) -> Any:
+def fetch_one(wire: Wire, topic: str | UUID, offset: int, *, version: int = 12, partition: int = 0, **options: Any) -> Any:
     """Fetch one partition outside any session; returns its row."""
     answer = fetch(wire, {topic: {partition: offset}}, version=version, **options)
     assert answer.error_code == 0, answer
@@ -247,25 +252,21 @@ def fetch_one(wire: Wire, topic: Any, offset: int, *, version: int = 12, partiti
     return row
 
 
-def list_offsets(
-    wire: Wire, topic: str, timestamp: int, *, version: int = 7, partition: int = 0, leader_epoch: int = -1, isolation_level: int = 0
-) -> Any:
+def list_offsets(wire: Wire, topic: str, timestamp: int, *, version: int = 7, partition: int = 0, leader_epoch: int = -1) -> Any:
     """ListOffsets of one partition; returns its row."""
-    row = ListOffsetsTopic.ListOffsetsPartition(partition_index=partition, timestamp=timestamp, current_leader_epoch=leader_epoch)
-    request = ListOffsetsRequest(
-        replica_id=-1, isolation_level=isolation_level, topics=[ListOffsetsTopic(name=topic, partitions=[row])], timeout_ms=10_000
-    )
-    answer = wire.call(request, ListOffsetsResponse, version)
+    rows = [{"partition_index": partition, "timestamp": timestamp, "current_leader_epoch": leader_epoch}]
+    answer = wire.ask("ListOffsets", version, replica_id=-1, topics=[{"name": topic, "partitions": rows}], timeout_ms=10_000)
     ((row,),) = [response.partitions for response in answer.topics]
+    assert row.partition_index == partition
     return row
 
 
-def new_producer_id(wire: Wire) -> tuple[int, int]:
+def new_producer_id(wire: Wire, version: int = 4) -> tuple[int, int]:
     """(producer id, epoch) of a new idempotent producer. A broker that has just started may ask to try again."""
 
-    def ask() -> tuple[int, int] | None:
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1)
-        answer = wire.call(request, InitProducerIdResponse, 4)
-        return (answer.producer_id, answer.producer_epoch) if answer.error_code == 0 else None
+    def ask() -> Any:
+        answer = wire.ask("InitProducerId", version, transactional_id=None, transaction_timeout_ms=60_000)
+        return answer if answer.error_code == 0 else None
 
-    return until(ask, "a producer id")  # type: ignore[no-any-return]
+    answer = until(ask, "a producer id")
+    return answer.producer_id, answer.producer_epoch

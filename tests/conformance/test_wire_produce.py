@@ -1,0 +1,232 @@
+"""Produce, version by version and refusal by refusal; and the idempotent producer's sequence numbers."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from .batches import CODECS, CONTROL, LOG_APPEND_TIME, NOW_MS, Batch, batch, parse, record, records
+from .wire import Wire, create_topic, fetch_one, list_offsets, new_producer_id, produce, produce_fields, topic_id, until
+
+NONE, CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE = 0, 2, 3, 10
+INVALID_REQUIRED_ACKS, INVALID_TIMESTAMP, OUT_OF_ORDER, INVALID_EPOCH = 21, 32, 45, 47
+UNSUPPORTED_COMPRESSION, INVALID_RECORD, UNKNOWN_TOPIC_ID = 76, 87, 100
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_every_version(wire: Wire, topic: str, version: int) -> None:
+    address = topic_id(wire, topic) if version >= 13 else topic
+    for base in (0, 2):
+        row = produce(wire, address, batch(b"a", b"b"), version=version)
+        assert (row.error_code, row.base_offset, row.log_append_time_ms) == (NONE, base, -1)
+        if version >= 5:
+            assert row.log_start_offset == 0
+
+
+def test_stored_batches_carry_the_assigned_offset_and_the_leader_epoch(wire: Wire, topic: str) -> None:
+    """Both lie outside the CRC; Sarama takes batches with a stale base offset for repeats."""
+    for _ in range(3):
+        produce(wire, topic, Batch(records=records(b"a", b"b"), leader_epoch=77).encode())
+    stored = parse(fetch_one(wire, topic, 0).records)
+    assert [(b.base_offset, b.last_offset, b.leader_epoch) for b in stored] == [(0, 1, 0), (2, 3, 0), (4, 5, 0)]
+
+
+def test_acks_0_is_not_answered(wire: Wire, topic: str) -> None:
+    wire.post("Produce", 9, **produce_fields(topic, batch(b"a"), acks=0))
+    assert wire.ask("ApiVersions", 0).error_code == 0, "the next answer is the next request's"
+    until(lambda: list_offsets(wire, topic, -1).offset == 1, "the record")
+
+
+def test_acks_0_with_an_error_closes_the_connection(wire: Wire, new_name: Callable[[], str]) -> None:
+    """There is no other way to make the client look for new metadata."""
+    wire.post("Produce", 9, **produce_fields(new_name(), batch(b"a"), acks=0))
+    assert wire.closed()
+
+
+def test_append_time_is_answered_and_stored(wire: Wire, new_name: Callable[[], str]) -> None:
+    topic = create_topic(wire, new_name(), configs={"message.timestamp.type": "LogAppendTime"})
+    row = produce(wire, topic, batch(b"a", b"b"))
+    assert abs(row.log_append_time_ms / 1000 - time.time()) < 60
+    (stored,) = parse(fetch_one(wire, topic, 0).records)
+    assert stored.attributes & LOG_APPEND_TIME
+    assert stored.max_timestamp_ms == row.log_append_time_ms
+
+
+REFUSED: dict[str, tuple[bytes, int]] = {
+    "two batches": (batch(b"a") + batch(b"b"), INVALID_RECORD),
+    "cut off": (batch(b"abcdef")[:-3], INVALID_RECORD),
+    "empty set": (b"", INVALID_RECORD),
+    "magic 0": (Batch(magic=0).encode(), INVALID_RECORD),
+    "magic 1": (Batch(magic=1).encode(), INVALID_RECORD),
+    "magic 3": (Batch(magic=3).encode(), CORRUPT_MESSAGE),
+    "base offset 7": (Batch(base_offset=7).encode(), INVALID_RECORD),
+    "control batch": (Batch(attributes=CONTROL, producer_id=1, producer_epoch=0, base_sequence=-1).encode(), INVALID_RECORD),
+    "wrong CRC": (Batch(crc=0xBAD).encode(), CORRUPT_MESSAGE),
+    "count too large": (Batch(count=3, last_offset_delta=2).encode(), INVALID_RECORD),
+    "count 0": (Batch(records=(), last_offset_delta=0, count=0).encode(), INVALID_RECORD),
+    "count -1": (Batch(count=-1).encode(), INVALID_RECORD),
+    "last offset delta is not count - 1": (Batch(records=records(b"a", b"b"), last_offset_delta=5).encode(), INVALID_RECORD),
+    "length below the header": (Batch(length=48).encode(), CORRUPT_MESSAGE),
+    "length above the set": (Batch(length=5000).encode(), INVALID_RECORD),
+    "too far in the future": (batch(b"a", timestamps_ms=[int(time.time() * 1000) + 3 * 3600_000]), INVALID_TIMESTAMP),
+}
+
+
+@pytest.mark.parametrize(("data", "code"), REFUSED.values(), ids=REFUSED)
+def test_refused_batches(wire: Wire, topic: str, data: bytes, code: int) -> None:
+    row = produce(wire, topic, data)
+    assert (row.error_code, row.base_offset) == (code, -1)
+    assert produce(wire, topic, batch(b"good")).base_offset == 0, "nothing was stored"
+
+
+@pytest.mark.parametrize("acks", [2, -2, 100])
+def test_acks_that_do_not_exist(wire: Wire, topic: str, acks: int) -> None:
+    assert produce(wire, topic, batch(b"a"), acks=acks).error_code == INVALID_REQUIRED_ACKS
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_zstd_needs_produce_7(wire: Wire, topic: str, codec: int) -> None:
+    old = produce(wire, topic, batch(b"a" * 100, codec=codec), version=6)
+    assert old.error_code == (UNSUPPORTED_COMPRESSION if codec == 4 else NONE)
+    assert produce(wire, topic, batch(b"a" * 100, codec=codec), version=7).error_code == NONE
+    for version in (4, 9, 10, 12):
+        assert fetch_one(wire, topic, 0, version=version).error_code == NONE, "but old fetches are served it"
+
+
+def test_unknown_topics_and_partitions(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
+    assert produce(wire, new_name(), batch(b"a")).error_code == UNKNOWN_TOPIC_OR_PARTITION
+    assert produce(wire, uuid.uuid4(), batch(b"a"), version=13).error_code == UNKNOWN_TOPIC_ID
+    for partition in (1, 2**31 - 1, -1):
+        assert produce(wire, topic, batch(b"a"), partition=partition).error_code == UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_max_message_bytes(wire: Wire, new_name: Callable[[], str]) -> None:
+    just = batch(b"x" * 1000)
+    topic = create_topic(wire, new_name(), configs={"max.message.bytes": str(len(just))})
+    assert produce(wire, topic, just).error_code == NONE
+    assert produce(wire, topic, batch(b"x" * 1001)).error_code == MESSAGE_TOO_LARGE
+
+
+def test_a_compacted_topic_wants_keys(wire: Wire, new_name: Callable[[], str]) -> None:
+    topic = create_topic(wire, new_name(), configs={"cleanup.policy": "compact"})
+    keyed = Batch(records=[record(b"v", key=b"k")]).encode()
+    assert produce(wire, topic, keyed).error_code == NONE
+    row = produce(wire, topic, batch(b"no key"))
+    assert row.error_code == INVALID_RECORD
+    assert [error.batch_index for error in row.record_errors] == [0]
+
+
+def test_a_refused_partition_does_not_hold_back_its_neighbours(wire: Wire, new_name: Callable[[], str]) -> None:
+    topic = create_topic(wire, new_name(), partitions=2)
+    fields = produce_fields(topic, batch(b"good"))
+    fields["topic_data"][0]["partition_data"] += [
+        {"index": 1, "records": Batch(crc=1).encode()},
+        {"index": 9, "records": batch(b"a")},
+    ]
+    fields["topic_data"].append({"name": new_name(), "partition_data": [{"index": 0, "records": batch(b"a")}]})
+    answer = wire.ask("Produce", 9, **fields)
+    codes = {(response.name == topic, row.index): row.error_code for response in answer.responses for row in response.partition_responses}
+    assert codes == {
+        (True, 0): NONE,
+        (True, 1): CORRUPT_MESSAGE,
+        (True, 9): UNKNOWN_TOPIC_OR_PARTITION,
+        (False, 0): UNKNOWN_TOPIC_OR_PARTITION,
+    }
+
+
+# -- idempotence
+
+
+class Producer:
+    """Sends batches of `count` records under a producer id."""
+
+    def __init__(self, wire: Wire, topic: str) -> None:
+        self.wire, self.topic = wire, topic
+        self.id, self.epoch = new_producer_id(wire)
+
+    def send(self, sequence: int, count: int = 1, *, epoch: int | None = None) -> tuple[int, int]:
+        """(error code, base offset)."""
+        data = Batch(
+            records=records(*[b"v"] * count),
+            producer_id=self.id,
+            producer_epoch=self.epoch if epoch is None else epoch,
+            base_sequence=sequence,
+        ).encode()
+        row = produce(self.wire, self.topic, data)
+        return row.error_code, row.base_offset
+
+
+@pytest.fixture
+def producer(wire: Wire, topic: str) -> Producer:
+    return Producer(wire, topic)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_producer_ids_are_never_given_twice(wire: Wire, version: int) -> None:
+    given = [new_producer_id(wire, version) for _ in range(5)]
+    assert len({producer_id for producer_id, _ in given}) == 5
+    assert {epoch for _, epoch in given} == {0}
+
+
+def test_repeats_of_the_last_five_batches_get_their_first_offsets(producer: Producer) -> None:
+    for i in range(6):
+        assert producer.send(i * 10, 10) == (NONE, i * 10)
+    for i in range(1, 6):
+        assert producer.send(i * 10, 10) == (NONE, i * 10)
+    assert producer.send(0, 10)[0] == OUT_OF_ORDER, "older than the last five"
+    assert list_offsets(producer.wire, producer.topic, -1).offset == 60
+    assert producer.send(60, 1) == (NONE, 60)
+
+
+def test_gaps_and_overlaps_are_out_of_order(producer: Producer) -> None:
+    assert producer.send(0, 3) == (NONE, 0)
+    for sequence, count in ((5, 1), (4, 1), (2, 1), (1, 5), (0, 2), (0, 4)):
+        assert producer.send(sequence, count)[0] == OUT_OF_ORDER, (sequence, count)
+    assert producer.send(3, 2) == (NONE, 3)
+
+
+def test_an_unknown_producer_may_start_anywhere(producer: Producer) -> None:
+    assert producer.send(5, 2) == (NONE, 0)
+    assert producer.send(7, 1) == (NONE, 2)
+    assert producer.send(9, 1)[0] == OUT_OF_ORDER
+
+
+def test_epochs(producer: Producer) -> None:
+    assert producer.send(0, 2) == (NONE, 0)
+    assert producer.send(3, 1, epoch=1)[0] == OUT_OF_ORDER, "a new epoch begins at sequence 0"
+    assert producer.send(0, 1, epoch=1) == (NONE, 2)
+    assert producer.send(2, 1, epoch=0)[0] == INVALID_EPOCH
+    assert producer.send(1, 1, epoch=1) == (NONE, 3)
+
+
+def test_sequences_wrap_around(producer: Producer) -> None:
+    assert producer.send(2**31 - 3, 2) == (NONE, 0)
+    assert producer.send(2**31 - 1, 3) == (NONE, 2), "the last number, then 0 and 1"
+    assert producer.send(2, 1) == (NONE, 5)
+    assert producer.send(2**31 - 1, 3) == (NONE, 2)
+
+
+def test_producers_do_not_see_each_others_sequences(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
+    one, two = Producer(wire, topic), Producer(wire, topic)
+    assert one.send(0, 2) == (NONE, 0)
+    assert two.send(0, 2) == (NONE, 2)
+    assert one.send(2) == (NONE, 4)
+    elsewhere = create_topic(wire, new_name())
+    one.topic = elsewhere
+    assert one.send(0) == (NONE, 0), "nor does one partition another's"
+
+
+def test_describe_producers(producer: Producer) -> None:
+    producer.send(0, 3)
+    answer = producer.wire.ask("DescribeProducers", 0, topics=[{"name": producer.topic, "partition_indexes": [0, 7]}])
+    (topic,) = answer.topics
+    rows: dict[int, Any] = {row.partition_index: row for row in topic.partitions}
+    assert rows[7].error_code == UNKNOWN_TOPIC_OR_PARTITION
+    assert rows[0].error_code == NONE
+    (state,) = rows[0].active_producers
+    assert (state.producer_id, state.producer_epoch, state.last_sequence, state.current_txn_start_offset) == (producer.id, 0, 2, -1)
+    assert state.last_timestamp == NOW_MS
