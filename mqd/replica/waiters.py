@@ -7,6 +7,7 @@ it waits for, by its deadline, or by a refusal.
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -21,7 +22,7 @@ Append = tuple["Partition", Offset, list[Any], int]
 the answer's rows and index of its row. A plain tuple: there is one for every batch."""
 
 
-class ProduceTicket:
+class ProduceTicket(ABC):
     """One produce request on its way: freed when every partition in it is committed or refused.
 
     Abstract: the handler's answer is the ticket, there is one object a request.
@@ -37,13 +38,13 @@ class ProduceTicket:
         self.freed = False
         self.deadline = 0.0
 
+    @abstractmethod
     def refuse(self, append: Append, code: ErrorCode) -> None:
         """What was appended could not be kept, or nobody can tell whether it will be committed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def release(self) -> None:
         """Called once, when the ticket is free: sends the answer."""
-        raise NotImplementedError
 
     def settle(self) -> None:
         """One partition of this request is committed or refused."""

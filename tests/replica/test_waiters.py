@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from mqd.replica.waiters import Deadlines, FetchWaiter, ProduceTicket
+from mqd.errors import ErrorCode
+from mqd.replica.waiters import Append, Deadlines, FetchWaiter, ProduceTicket
 
 
 class Holder:
@@ -17,6 +18,9 @@ class Ticket(ProduceTicket):
         super().__init__()
         self.waiting = waiting
         self.freed_tickets = freed_tickets
+
+    def refuse(self, append: Append, code: ErrorCode) -> None:
+        raise AssertionError("nothing is refused here")
 
     def release(self) -> None:
         self.freed_tickets.append(self)
