@@ -1,0 +1,139 @@
+"""What seams.py promises beyond the defects it mends: durable first, then counted, applied, said."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqd.raft.codec import AppendEntries, AppendReply, Entry, Vote, decode_message
+from mqd.raft.machine import Role
+from mqd.raft.seams import RaftNode
+from tests.raft.directed import Ours
+
+
+class _CountsUnsynced(RaftNode):
+    """Ours without its limit on the commit index."""
+
+    def _durable_index(self) -> int:
+        return self._journal.last_index
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_quorum_of_one_applies_nothing_before_its_fsync(limited: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not limited:
+        monkeypatch.setattr(Ours, "node_class", _CountsUnsynced)
+    ours = Ours(1)
+    node, told = ours.nodes[1], []
+    ours.tick(1)
+    assert node.ready
+    ours.add(1, "x", lambda _index, fate: told.append(fate))
+    node.turn(ours.now)
+    node.turn(ours.now + 1)
+    if not limited:
+        assert ours.values(1) == ["x"] and told == ["applied"]  # and a power cut now would undo it
+        return
+    assert ours.values(1) == [] and told == [] and ours.journals[1].dirty
+    ours.journals[1].flush()
+    assert node.can_commit()
+    node.turn(ours.now + 2)
+    assert ours.values(1) == ["x"] and told == ["applied"]
+
+
+def test_a_leader_of_three_does_not_count_its_own_unsynced_copy() -> None:
+    """The follower's copy is durable, the leader's is not: one of three."""
+    ours = Ours(3)
+    ours.elect(1, [2, 3])
+    ours.exchange([1, 2, 3])
+    node = ours.nodes[1]
+    ours.add(1, "x")
+    node.turn(ours.now)
+    entry = ours.journals[1].entries[-1]
+    commit = ours.commit(1)
+    node.receive(ours.now, 2, AppendReply(ours.term(1), entry.index + 1, True, False))
+    node.turn(ours.now)
+    assert ours.commit(1) == commit
+    ours.journals[1].flush()
+    node.turn(ours.now)
+    assert ours.commit(1) == entry.index
+
+
+def test_a_cut_commit_does_not_stop_at_an_entry_of_an_earlier_term() -> None:
+    """Raft's figure 8: an old entry on a majority is safe only under a newer one, which is not durable here yet."""
+    ours = Ours(3)
+    ours.elect(1, [2, 3])
+    ours.exchange([1, 2, 3])
+    ours.add(1, "old")
+    ours.tick(1)  # durable here, and nowhere else
+    ours.take(1)
+    commit, old = ours.commit(1), ours.log(1)[-1]
+    ours.deliver(2, 1, Vote(ours.term(1) + 1))  # a higher term: it leads no more
+    node = ours.nodes[1]
+    ours.force_election(1)
+    node.receive(ours.now, 2, Vote(ours.term(1)))
+    assert ours.leads(1) and ours.journals[1].durable_index == old[0] < ours.journals[1].last_index
+    node.receive(ours.now, 2, AppendReply(ours.term(1), ours.journals[1].last_index + 1, True, False))
+    node.turn(ours.now)
+    assert ours.commit(1) == commit
+    ours.journals[1].flush()
+    node.turn(ours.now)
+    assert ours.commit(1) == old[0] + 1
+
+
+def test_a_follower_applies_nothing_before_its_fsync() -> None:
+    ours = Ours(3)
+    ours.elect(1, [2, 3])
+    ours.exchange([1, 2, 3])
+    last, term = ours.log(2)[-1]
+    node = ours.nodes[2]
+    entry = Entry(b"\x00x", last + 1, term)
+    node.receive(ours.now, 1, AppendEntries(term, last + 1, last, term, (entry,)))
+    node.turn(ours.now)
+    assert ours.values(2) == [] and node._outbox.messages
+    ours.journals[2].flush()
+    assert node.can_commit()
+    node.turn(ours.now)
+    assert ours.values(2) == ["x"]
+
+
+def test_a_vote_is_on_disk_before_it_leaves() -> None:
+    ours = Ours(3)
+    ours.connect(1, 2, 3)
+    ours.force_election(1)
+    asked = decode_message(ours.take(1, 2)[0])
+    ours.nodes[2].receive(ours.now, 1, asked)
+    with pytest.raises(AssertionError):
+        ours.nodes[2].flushed()  # nothing can be had before the flush
+    ours.disks[2].crash()
+    ours.start(2)
+    assert ours.journals[2].vote is None  # never said, so it may vote again
+    ours.deliver(1, 2, asked)
+    ours.disks[2].crash()
+    ours.start(2)
+    assert (ours.journals[2].term, ours.journals[2].vote) == (1, 1)
+
+
+def test_leadership_is_handed_over() -> None:
+    ours = Ours(3)
+    ours.elect(1, [2, 3])
+    ours.exchange([1, 2, 3])
+    assert ours.nodes[1].stand_down()
+    ours.exchange([1, 2, 3], 2)
+    assert ours.nodes[1].role is Role.FOLLOWER and any(ours.leads(i) for i in (2, 3))
+    assert not ours.nodes[1].stand_down()
+
+
+def test_the_journal_is_compacted_by_entries_and_by_bytes() -> None:
+    ours = Ours(1)
+    node = ours.nodes[1]
+    node._compact_entries, node._compact_bytes, node._entries_kept = 10, 1_000, 2
+    ours.tick(1)
+    for _ in range(9):
+        ours.add(1, "small")
+        ours.tick(1)
+    journal = ours.journals[1]
+    assert (journal.snapshot_index, journal.base_index) == (11, 9)
+    ours.add(1, "z" * 1_000)
+    ours.tick(1)
+    assert journal.snapshot_index == 12
+    ours.start(1)
+    ours.tick(1)
+    assert ours.values(1) == ["small"] * 9 + ["z" * 1_000]
