@@ -456,8 +456,6 @@ class ControllerService:
             if paused or term != status.term:
                 term = status.term
                 self._sessions.restart(self.image, now)
-            if not self._leaving:
-                self._sessions.touch(self.node_id, now)  # this very line shows that it lives
             silent = self._sessions.silent(self.image, now)
             if silent:
                 try:
