@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 import trio
+import trio.lowlevel
 from trio.testing import MockClock
 
 from mqd.controller.brokers import Heartbeat, Register
@@ -218,7 +219,7 @@ async def test_nobody_is_called_silent_because_the_controller_itself_slept(nurse
     mock_clock.autojump_threshold = float("inf")
     mock_clock.jump(30)
     for _ in range(3):
-        await trio.sleep(0)
+        await trio.lowlevel.checkpoint()
         await trio.testing.wait_all_tasks_blocked()
     assert controller.image.is_alive(TWO)
     mock_clock.autojump_threshold = 0
