@@ -2,13 +2,15 @@
 
 Each child is an ordinary `mqd start`, in a process group of its own, so that Ctrl-C in the terminal reaches it once,
 through here. One thread a child passes its lines on; everything else happens in the main thread, which takes events
-(ready, ended, signal) from one queue. A child that dies takes the others with it: half a cluster is no place to develop.
+(ready, ended, signal) from one queue and sleeps on a pipe: a wait for the queue itself could miss a signal.
+A child that dies takes the others with it: half a cluster is no place to develop.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -17,7 +19,7 @@ import subprocess
 import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -172,6 +174,8 @@ class _Supervisor:
         self._peers = peers
         self._events: SimpleQueue[tuple[str, int]] = SimpleQueue()
         """("ready", node id), ("ended", node id) or ("signal", its number)."""
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._stopping = False
         self._exit_code = 0
@@ -179,6 +183,7 @@ class _Supervisor:
     def run(self) -> int:
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = {number: signal.signal(number, self._on_signal) for number in numbers}
+        wakeup_before = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         threads = []
         try:
             for node_id in self._peers.nodes:
@@ -192,8 +197,11 @@ class _Supervisor:
                     child.kill()
             for thread in threads:
                 thread.join()
+            signal.set_wakeup_fd(wakeup_before)
             for number, handler in before.items():
                 signal.signal(number, handler)
+            os.close(self._wake_read)
+            os.close(self._wake_write)
         return self._exit_code
 
     def _start(self, node_id: int) -> subprocess.Popen[bytes]:
@@ -208,24 +216,39 @@ class _Supervisor:
                 line = raw.decode(errors="replace").rstrip("\n")
                 _say(f"node {node_id} | {line}")
                 if line.startswith(ready):
-                    self._events.put(("ready", node_id))
+                    self._tell("ready", node_id)
         child.wait()
-        self._events.put(("ended", node_id))
+        self._tell("ended", node_id)
 
     def _on_signal(self, number: int, _frame: Any) -> None:
-        self._events.put(("signal", number))
+        self._events.put(("signal", number))  # the interpreter has written to the pipe already
+
+    def _tell(self, event: str, node_id: int) -> None:
+        self._events.put((event, node_id))
+        with suppress(BlockingIOError):  # a full pipe wakes as well
+            os.write(self._wake_write, b"\0")
+
+    def _next_event(self) -> tuple[str, int] | None:
+        """The next event, or None when the children take longer to stop than they may."""
+        while True:
+            with suppress(Empty):
+                return self._events.get_nowait()
+            readable, _, _ = select.select([self._wake_read], [], [], STOP_TIMEOUT_S if self._stopping else None)
+            if not readable:
+                return None
+            os.read(self._wake_read, 4096)
 
     def _mind(self) -> None:
         running = set(self._children)
         ready: set[int] = set()
         while running:
-            try:
-                event, number = self._events.get(timeout=STOP_TIMEOUT_S if self._stopping else None)
-            except Empty:
+            next_event = self._next_event()
+            if next_event is None:
                 _say(f"mqd dev: node {', '.join(map(str, sorted(running)))} did not stop in {STOP_TIMEOUT_S:.0f} s: killing")
                 self._signal_all(signal.SIGKILL)
                 self._exit_code = 1
                 continue
+            event, number = next_event
             if event == "ready":
                 ready.add(number)
                 if ready == set(self._children) and not self._stopping:
