@@ -6,12 +6,16 @@ bodies are mqd/raft/'s. Nothing is heard from a connection that has not introduc
 
 from __future__ import annotations
 
+from struct import Struct
+
 from mqd.errors import ProtocolError
 from mqd.server.connection import Connection
 from mqd.server.context import Node
 
 HANDSHAKE = 32_000
 RAFT_MESSAGE = 32_001
+
+_HEAD = Struct(">hhih").unpack_from
 
 
 def is_private(api_key: int) -> bool:
@@ -20,11 +24,12 @@ def is_private(api_key: int) -> bool:
 
 def handle(node: Node, connection: Connection, api_key: int, frame: memoryview) -> None:
     """Take one private request; none is answered. Raises ProtocolError where the connection must be closed."""
+    body = frame[10 + max(0, _HEAD(frame)[3]) :]  # behind the client id
     if api_key == HANDSHAKE:
         if connection.peer_node is not None:
             raise ProtocolError("a second introduction on one connection")
-        connection.peer_node = node.raft.accept_handshake(frame, connection.peer)
+        connection.peer_node = node.raft.accept_handshake(body, connection.peer)
         return
     if connection.peer_node is None:
         raise ProtocolError("a Raft message before an introduction")
-    node.raft.receive(connection.peer_node, frame)
+    node.raft.receive(connection.peer_node, body)
