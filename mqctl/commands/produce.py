@@ -6,7 +6,8 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -212,31 +213,32 @@ async def _pump(producer: Producer, topic: str, parse: Parse, path: str, form: s
             tally.add(placed.partition, placed.offset)
 
     number = 0
-    async for pieces in _pieces(path, form):
-        for piece in pieces:
-            number += 1
-            try:
-                record = parse(piece)
-            except ValueError as error:
-                tally.fail(Failure(f"line {number}: {error}"))
-                continue
-            try:
-                delivery = await producer.enqueue(topic, record.value, record.key, record.headers, record.timestamp, record.partition)
-            except ClientError as error:
-                if not tally.placed and not outstanding:
-                    raise  # nothing went out: the topic is missing, or nobody leads it
-                tally.fail(failure_of(error))
-                continue
-            outstanding.append(delivery)
-            while outstanding and (outstanding[0].is_done() or len(outstanding) > _OUTSTANDING_MAX):
-                await settle(outstanding.popleft())
+    async with aclosing(_pieces(path, form)) as chunks:
+        async for pieces in chunks:
+            for piece in pieces:
+                number += 1
+                try:
+                    record = parse(piece)
+                except ValueError as error:
+                    tally.fail(Failure(f"line {number}: {error}"))
+                    continue
+                try:
+                    delivery = await producer.enqueue(topic, record.value, record.key, record.headers, record.timestamp, record.partition)
+                except ClientError as error:
+                    if not tally.placed and not outstanding:
+                        raise  # nothing went out: the topic is missing, or nobody leads it
+                    tally.fail(failure_of(error))
+                    continue
+                outstanding.append(delivery)
+                while outstanding and (outstanding[0].is_done() or len(outstanding) > _OUTSTANDING_MAX):
+                    await settle(outstanding.popleft())
     await producer.flush()
     for delivery in outstanding:
         await settle(delivery)
     return tally
 
 
-async def _pieces(path: str, form: str) -> AsyncIterator[list[bytes]]:
+async def _pieces(path: str, form: str) -> AsyncGenerator[list[bytes], None]:
     """The input in pieces, as it comes: a terminal's lines are sent when they are typed."""
     import trio
 

@@ -143,7 +143,9 @@ class FakeCluster:
         self.chunk = chunk
         self.topics: dict[str, list[FakePartition]] = {}
         self.ids: dict[str, UUID] = {}
+        self.configs: dict[tuple[int, str], dict[str, str]] = {}
         self.brokers = {node_id: FakeBroker(self, node_id) for node_id in range(1, nodes + 1)}
+        self.addresses = {node_id: ("fake", 9000 + node_id) for node_id in self.brokers}
         self.down: set[int] = set()
         self.connects = 0
         self.auto_create = False
@@ -280,7 +282,7 @@ class FakeBroker:
                 for index, each in enumerate(cluster.topics[name])
             ]
             topics.append({"name": name, "topic_id": cluster.ids[name], "partitions": partitions})
-        brokers = [{"node_id": node, "host": "fake", "port": 9000 + node} for node in cluster.brokers]
+        brokers = [{"node_id": node, "host": host, "port": port} for node, (host, port) in cluster.addresses.items()]
         return {"brokers": brokers, "cluster_id": "fake", "controller_id": 1, "topics": topics}
 
     def _name(self, row: Any, attribute: str = "name") -> str:
@@ -372,6 +374,92 @@ class FakeBroker:
         names = [topic.name for topic in request.topics] or request.topic_names
         return {"responses": [{"name": name, "error_code": 0 if self.cluster.topics.pop(name, None) else 3} for name in names]}
 
+    async def _on_37(self, request: Any) -> Answer:
+        rows = []
+        for topic in request.topics:
+            partitions = self.cluster.topics.get(topic.name)
+            code = 3 if partitions is None else 0 if topic.count > len(partitions) else 37
+            if partitions is not None and not code and not request.validate_only:
+                partitions += [FakePartition() for _ in range(topic.count - len(partitions))]
+            rows.append({"name": topic.name, "error_code": code})
+        return {"results": rows}
+
+    async def _on_32(self, request: Any) -> Answer:
+        results = []
+        for row in request.resources:
+            there = row.resource_type != 2 or row.resource_name in self.cluster.topics
+            changed = self.cluster.configs.get((row.resource_type, row.resource_name), {})
+            values = {"cleanup.policy": "delete", "retention.ms": "604800000"} | changed
+            wanted = values if not row.configuration_keys else [name for name in values if name in row.configuration_keys]
+            configs = [
+                {"name": name, "value": values[name], "config_source": 1 if name in changed else 5, "documentation": f"about {name}"}
+                for name in wanted
+            ]
+            answer = {"resource_type": row.resource_type, "resource_name": row.resource_name, "error_code": 0 if there else 3}
+            results.append({**answer, "configs": configs if there else []})
+        return {"results": results}
+
+    async def _on_44(self, request: Any) -> Answer:
+        responses = []
+        for row in request.resources:
+            changed = self.cluster.configs.setdefault((row.resource_type, row.resource_name), {})
+            code = 40 if any(change.value == "bad" for change in row.configs) else 0
+            for change in row.configs if not code and not request.validate_only else ():
+                if change.config_operation == 0:
+                    changed[change.name] = change.value
+                elif change.config_operation == 1:
+                    changed.pop(change.name, None)
+                elif change.config_operation == 2:
+                    changed[change.name] = ",".join(filter(None, [changed.get(change.name, ""), change.value]))
+                else:
+                    changed[change.name] = ",".join(each for each in changed[change.name].split(",") if each != change.value)
+            message = "a bad value" if code else None
+            responses.append(
+                {"error_code": code, "error_message": message, "resource_type": row.resource_type, "resource_name": row.resource_name}
+            )
+        return {"responses": responses}
+
+    async def _on_21(self, request: Any) -> Answer:
+        topics = []
+        for topic in request.topics:
+            rows = []
+            for row in topic.partitions:
+                partition = self.cluster.topics[topic.name][row.partition_index]
+                offset = partition.end if row.offset == -1 else row.offset
+                code = 0 if offset <= partition.end else 1
+                if not code:
+                    partition.start = max(partition.start, offset)
+                rows.append({"partition_index": row.partition_index, "low_watermark": partition.start, "error_code": code})
+            topics.append({"name": topic.name, "partitions": rows})
+        return {"topics": topics}
+
+    async def _on_35(self, request: Any) -> Answer:
+        topics = [
+            {
+                "name": name,
+                "partitions": [
+                    {"partition_index": index, "partition_size": sum(map(len, each.batches))} for index, each in enumerate(partitions)
+                ],
+            }
+            for name, partitions in self.cluster.topics.items()
+        ]
+        broken = {"error_code": 56, "log_dir": "/broken"}
+        return {"results": [{"log_dir": "/data", "topics": topics, "total_bytes": 100, "usable_bytes": 50}, broken]}
+
+    async def _on_61(self, request: Any) -> Answer:
+        topics = []
+        for topic in request.topics:
+            rows = []
+            for index in topic.partition_indexes:
+                producers = self.cluster.topics[topic.name][index].producers
+                active = [
+                    {"producer_id": one, "producer_epoch": epoch, "last_sequence": sequence + count - 1}
+                    for one, (epoch, sequence, count, _) in producers.items()
+                ]
+                rows.append({"partition_index": index, "active_producers": active})
+            topics.append({"name": topic.name, "partitions": rows})
+        return {"topics": topics}
+
     async def _on_60(self, request: Any) -> Answer:
-        brokers = [{"broker_id": node, "host": "fake", "port": 9000 + node} for node in self.cluster.brokers]
+        brokers = [{"broker_id": node, "host": host, "port": port} for node, (host, port) in self.cluster.addresses.items()]
         return {"cluster_id": "fake", "controller_id": 1, "brokers": brokers}

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import trio
+
+from mqd.client.cluster import connect, parse_bootstrap
+from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable, error_from_wire
+from mqd.errors import ErrorCode
+from mqd.types import TopicPartition
+from tests.client.fake import METADATA, FakeCluster
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("h:1", [("h", 1)]),
+        ("h", [("h", 9092)]),
+        (" a:1 , b:2,", [("a", 1), ("b", 2)]),
+        ("[::1]:1", [("::1", 1)]),
+        ("[::1]", [("::1", 9092)]),
+    ],
+)
+def test_bootstrap(text: str, addresses: list[tuple[str, int]]) -> None:
+    assert parse_bootstrap(text) == addresses
+
+
+@pytest.mark.parametrize("text", ["", ",", "h:0", "h:99999", "h:x", ":1"])
+def test_bad_bootstrap(text: str) -> None:
+    with pytest.raises(ClientError, match=r"address") as caught:
+        parse_bootstrap(text)
+    assert "host:port" in caught.value.remedy
+
+
+async def test_the_first_node_that_answers_is_taken(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery, nodes=2)
+    cluster.down.add(1)
+    async with connect([("fake", 9001), ("fake", 9002)], network=cluster) as client:
+        assert set(client.view.brokers) == {1, 2}
+
+
+async def test_nobody_answers(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.down.add(1)
+    with pytest.raises(PeerUnreachable, match=r"nothing listens at fake:9001$"):
+        async with connect("fake:9001", network=cluster):
+            pass
+    with pytest.raises(PeerUnreachable, match="none of the nodes can be reached: nothing listens at fake:9001; nothing listens at x:1"):
+        async with connect("fake:9001,x:1", network=cluster):
+            pass
+
+
+async def test_waiting_for_a_node_that_starts(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.down.add(1)
+
+    async def start() -> None:
+        await trio.sleep(4)
+        cluster.down.clear()
+
+    nursery.start_soon(start)
+    async with connect("fake:9001", network=cluster, wait_s=10) as client:
+        assert client.view.cluster_id == "fake"
+    cluster.down.add(1)
+    with pytest.raises(DeadlineExceeded, match="nothing listens"):
+        async with connect("fake:9001", network=cluster, wait_s=3):
+            pass
+
+
+async def test_one_connection_for_an_address_however_many_ask(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    async with connect("fake:9001", network=cluster) as client:
+        async with trio.open_nursery() as askers:
+            for _ in range(5):
+                askers.start_soon(client.connection_to, ("fake", 9001))
+        assert cluster.connects == 1
+        cluster.one.hang_up_all()
+        await trio.testing.wait_all_tasks_blocked()
+        await client.refresh([])
+        assert cluster.connects == 2
+
+
+async def test_one_refresh_for_all_who_saw_the_same_view(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    async with connect("fake:9001", network=cluster) as client:
+        seen = client.view.generation
+        async with trio.open_nursery() as askers:
+            for _ in range(5):
+                askers.start_soon(lambda: client.refresh(["a"], seen=seen))
+        assert [key for key, _ in cluster.one.requests].count(METADATA) == 2
+
+
+async def test_a_leader_is_waited_for(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+    partition.leader = -1
+
+    async def elect() -> None:
+        await trio.sleep(3)
+        partition.leader = 1
+
+    async with connect("fake:9001", network=cluster) as client:
+        nursery.start_soon(elect)
+        assert (await client.leader(TopicPartition("a", 0), deadline=trio.current_time() + 10)).node_id == 1
+        with pytest.raises(ClientError, match="partition a-7: it does not exist"):
+            await client.leader(TopicPartition("a", 7), deadline=trio.current_time() + 10)
+        with pytest.raises(ClientError, match="node 9 is not among the live nodes 1"):
+            await client.connection_to_node(9)
+
+
+def test_errors_say_what_to_do_and_travel() -> None:
+    error = error_from_wire(3, "topic 'x'")
+    assert error.message == "topic 'x': unknown topic or partition" and error.remedy and error.retriable
+    for each in (error, ConnectionBroken("gone", sent=True), DeadlineExceeded("late", error)):
+        for twin in (copy.copy(each), pickle.loads(pickle.dumps(each)), each.copy()):
+            assert type(twin) is type(each) and str(twin) == str(each) and twin.remedy == each.remedy
+            assert twin.code is each.code and isinstance(twin.code, ErrorCode)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from mqd.client.errors import ClientError, PeerUnreachable, ProducerClosed
+from mqd.client.sync import connect
+from mqd.types import TopicPartition
+from tests.client.fake import PRODUCE, Hang
+from tests.client.loopback import Loopback, loopback
+
+A0 = TopicPartition("a", 0)
+
+
+@pytest.fixture
+def served() -> Iterator[Loopback]:
+    with loopback() as broker:
+        threads = threading.active_count()
+        yield broker
+        assert [thread.name for thread in threading.enumerate() if thread.name == "mqd-client"] == []
+        assert threading.active_count() == threads
+
+
+def test_a_round_trip(served: Loopback) -> None:
+    with connect(served.address) as client:
+        assert client.admin.create_topic("a", 1).partitions == 1
+        with client.producer() as producer:
+            assert producer.send("a", b"0", key=b"k").offset == 0
+            deliveries = [producer.enqueue("a", b"%d" % number) for number in range(1, 100)]
+        assert deliveries[-1].is_done() and deliveries[-1].wait().offset == 99
+        with client.consumer({A0: "beginning"}, end="end") as consumer:
+            assert [record.value for batch in consumer for record in batch.records] == [b"%d" % number for number in range(100)]
+            assert consumer.position(A0) == 100 == consumer.high_watermark(A0) and consumer.assignment() == [A0]
+        with client.consumer({A0: "end"}) as consumer:
+            assert consumer.next(timeout_s=0.01) is None
+            consumer.seek(A0, 98)
+            batch = consumer.next(timeout_s=10)
+            assert batch is not None and batch.records[0].offset == 98
+
+
+def test_errors_arrive_as_they_are(served: Loopback) -> None:
+    with connect(served.address) as client, pytest.raises(ClientError, match="it does not exist"):
+        client.admin.delete_topic("nope")
+    with pytest.raises(KeyError), connect(served.address):
+        raise KeyError
+    with pytest.raises(PeerUnreachable), connect("127.0.0.1:1"):
+        pass
+
+
+def test_leaving_a_producer_with_an_error_does_not_flush(served: Loopback) -> None:
+    served.inside(lambda: (served.cluster.add_topic("a"), served.cluster.one.script(PRODUCE, Hang())))
+    with connect(served.address) as client:
+        with pytest.raises(KeyError), client.producer() as producer:
+            delivery = producer.enqueue("a", b"x")
+            raise KeyError
+        with pytest.raises(ProducerClosed):
+            delivery.wait()
+
+
+def test_use_after_the_end(served: Loopback) -> None:
+    with connect(served.address) as client:
+        pass
+    with pytest.raises(RuntimeError, match="the client is closed"):
+        client.admin.list_topics()
+
+
+def test_several_threads(served: Loopback) -> None:
+    offsets: list[int] = []
+    with connect(served.address) as client:
+        client.admin.create_topic("a")
+        with client.producer() as producer:
+            threads = [threading.Thread(target=lambda: offsets.append(producer.send("a", b"x").offset)) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    assert sorted(offsets) == list(range(8))

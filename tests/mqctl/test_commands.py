@@ -1,0 +1,224 @@
+"""mqctl as a user runs it, against a model broker on loopback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from mqctl.__main__ import main
+from tests.client.fake import CREATE_TOPICS, METADATA, PRODUCE, Hang
+from tests.client.loopback import Loopback, loopback
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def served() -> Iterator[Loopback]:
+    with loopback() as broker:
+        yield broker
+
+
+@pytest.fixture
+def mqctl(served: Loopback, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    monkeypatch.setenv("MQCTL_BOOTSTRAP", served.address)
+
+    def run(*arguments: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["mqctl", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        out, err = capfd.readouterr()
+        return Ran(int(caught.value.code or 0), out, err)
+
+    return run
+
+
+def test_cluster_info(mqctl: Callable[..., Ran], served: Loopback) -> None:
+    served.inside(lambda: served.cluster.add_topic("a", 2))
+    ran = mqctl("cluster", "info", "-o", "json")
+    assert ran.code == 0 and ran.err == ""
+    assert ran.data["cluster_id"] == "fake" and ran.data["partitions"] == 2 and ran.data["leaderless_partitions"] == 0
+    assert ran.data["nodes"][0] | {"port": 0} == {
+        "node": 1, "host": "127.0.0.1", "port": 0, "rack": None, "state": "alive", "leads": 2, "replicas": 2,
+    }  # fmt: skip
+    table = mqctl("cluster", "info").out
+    assert "cluster id" in table and "\x1b" not in table and "NODE  HOST" in table
+
+
+def test_topic_life(mqctl: Callable[..., Ran], served: Loopback) -> None:
+    assert mqctl("topic", "list").err == "no topics\n"
+    ran = mqctl("topic", "create", "a", "b", "-p", "3", "-c", "x=1", "-o", "yaml")
+    assert ran.code == 0 and [row["partitions"] for row in yaml.safe_load(ran.out)] == [3, 3]
+    ran = mqctl("topic", "create", "b", "c")
+    assert ran.code == 3 and "error: b: topic already exists" in ran.err and ran.out.splitlines()[1].startswith("c ")
+    assert mqctl("topic", "create", "b").code == 1
+    assert mqctl("topic", "create", "b", "--if-not-exists").code == 0
+    assert [json.loads(line)["topic"] for line in mqctl("topic", "list", "-o", "jsonl").out.splitlines()] == ["a", "b", "c"]
+    assert [row["topic"] for row in mqctl("-o", "json", "topic", "list", "[ab]").data] == ["a", "b"]
+    assert mqctl("topic", "list", "x*").err == "no topic matches 'x*'\n"
+    (described,) = mqctl("topic", "describe", "a", "-o", "json").data
+    assert len(described["partitions"]) == 3 and described["partitions"][0]["end"] == 0
+    assert "PARTITION  LEADER  EPOCH" in mqctl("topic", "describe", "a", "b").out
+    ran = mqctl("topic", "describe", "a", "nope")
+    assert ran.code == 3 and "'nope': it does not exist" in ran.err
+    ran = mqctl("topic", "add-partitions", "a", "--by", "2", "-o", "json")
+    assert ran.data == [{"topic": "a", "before": 3, "after": 5}] and "other partitions from now on" in ran.err
+    assert mqctl("topic", "add-partitions", "a", "--to", "5").code == 1
+    assert mqctl("topic", "add-partitions", "a").code == 2
+    assert mqctl("topic", "add-partitions", "a", "--to", "9", "--dry-run").code == 0
+    ran = mqctl("topic", "delete", "a", "b")
+    assert ran.code == 2 and "Deletes 2 topic(s)" in ran.err and "--yes" in ran.err
+    assert len(served.cluster.topics["a"]) == 5
+    ran = mqctl("topic", "delete", "a", "nope", "--yes", "-o", "json")
+    assert ran.code == 3 and ran.data == [{"topic": "a", "deleted": True}, {"topic": "nope", "deleted": False}]
+    assert mqctl("topic", "delete", "nope", "-y", "--if-exists").code == 0
+
+
+def test_topic_config(mqctl: Callable[..., Ran], served: Loopback) -> None:
+    served.inside(lambda: served.cluster.add_topic("a"))
+    ran = mqctl("topic", "config", "set", "a", "retention.ms=5", "-o", "json")
+    assert ran.data == [{"name": "retention.ms", "value": "5", "source": "dynamic_topic"}]
+    assert mqctl("topic", "config", "append", "a", "cleanup.policy=delete,compact").code == 0
+    assert mqctl("topic", "config", "subtract", "a", "cleanup.policy=delete").code == 0
+    rows = mqctl("topic", "config", "get", "a", "--changed", "-o", "json").data
+    assert {row["name"]: row["value"] for row in rows} == {"retention.ms": "5", "cleanup.policy": "compact"}
+    assert mqctl("topic", "config", "unset", "a", "retention.ms").code == 0
+    ran = mqctl("topic", "config", "get", "a", "retention.ms", "typo", "--explain")
+    assert "604800000" in ran.out and "about retention.ms" in ran.out and "no option 'typo'" in ran.err
+    ran = mqctl("topic", "config", "set", "a", "x=bad")
+    assert ran.code == 1 and ran.err.startswith("error: topic 'a': a bad value\n  see names")
+    assert mqctl("topic", "config", "set", "a", "novalue").code == 2
+    assert "dry run" in mqctl("topic", "config", "set", "a", "retention.ms=9", "--dry-run").err
+    assert mqctl("topic", "config", "get", "nope").code == 1
+
+
+def test_produce_and_consume(mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path) -> None:
+    served.inside(lambda: served.cluster.add_topic("a"))
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"k1:v1\r\nk2:v:2\nalone\nk3:\n\xff:\xfe")
+    ran = mqctl("produce", "a", "-f", str(lines), "-k", ":", "-H", "h=x", "-t", "1000", "--null", "-z", "gzip", "-o", "json")
+    assert ran.code == 0, ran.err
+    assert ran.data == [{"topic": "a", "partition": 0, "records": 5, "first_offset": 0, "last_offset": 4}]
+    ran = mqctl("consume", "a", "-e", "-f", r"%o %k=%v{hex} %h %T %V\n", "-n", "4")
+    assert ran.out == "0 k1=7631 h=x 1000 2\n1 k2=763a32 h=x 1000 3\n2 =616c6f6e65 h=x 1000 5\n3 k3= h=x 1000 -1\n"
+    copy = mqctl("consume", "a", "-e", "-o", "jsonl").out
+    lines.write_text(copy)
+    assert mqctl("produce", "a", "--input", "jsonl", "-f", str(lines)).code == 0
+    both = mqctl("consume", "a", "-e", "-o", "json").data
+    assert [row | {"offset": 0} for row in both[:5]] == [row | {"offset": 0} for row in both[5:]]
+    assert both[4]["key_base64"] == "/w==" and both[3]["value"] is None
+    assert [row["offset"] for row in yaml.safe_load(mqctl("consume", "a", "--from", "-2", "-e", "-o", "yaml").out)] == [8, 9]
+    assert mqctl("consume", "a", "--from", "8", "--to", "9", "-f", "%o").out == "8"
+    assert mqctl("consume", "a", "--from", "@1001", "-e").out == ""
+    assert mqctl("consume", "a", "--from", "end", "-e", "-o", "json").data == []
+    assert "PART        OFFSET  TIMESTAMP" in mqctl("consume", "a", "-e", "-o", "table").out
+    whole = mqctl("produce", "a", "--input", "whole", "--key", "K", "--acks", "1", "-f", str(lines))
+    assert whole.code == 0 and mqctl("consume", "a", "--from", "-1", "-n", "1", "-f", "%k%v").out == "K" + copy
+
+
+def test_consume_says_what_is_wrong(mqctl: Callable[..., Ran], served: Loopback) -> None:
+    served.inside(lambda: served.cluster.add_topic("a"))
+    for arguments in (["--from", "x"], ["-p", "x"], ["-f", "%x"], ["-f", "%v", "-o", "json"], ["--from", "@yesterday"], ["-n", "0"]):
+        ran = mqctl("consume", "a", *arguments)
+        assert ran.code == 2 and "Error:" in ran.err, arguments
+    assert "has no partition 3" in mqctl("consume", "a", "-p", "3").err
+    assert "ends at offset 0, before 5" in mqctl("consume", "a", "--from", "5", "-e").err
+    ran = mqctl("consume", "a", "--from", "5")
+    assert ran.code == 1 and "a-0 has no offset 5: it goes from 0 to 0" in ran.err
+    assert "'nope': it does not exist" in mqctl("consume", "nope").err
+
+
+def test_produce_says_what_is_wrong(mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path) -> None:
+    served.inside(lambda: served.cluster.add_topic("a"))
+    lines = tmp_path / "lines"
+    lines.write_text('{"value": "good"}\nbad\n{"value": "good too"}\n')
+    ran = mqctl("produce", "a", "--input", "jsonl", "-f", str(lines))
+    assert ran.code == 3 and "error: line 2: not JSON" in ran.err and "1 of 3 records were not sent" in ran.err
+    refused = {"responses": [{"name": "a", "topic_id": served.cluster.ids["a"], "partition_responses": [{"index": 0, "error_code": 10}]}]}
+    served.inside(lambda: served.cluster.one.script(PRODUCE, refused))
+    lines.write_text("one")
+    ran = mqctl("produce", "a", "-f", str(lines))
+    assert ran.code == 1 and "max.message.bytes" in ran.err
+    assert "cannot be read" in mqctl("produce", "a", "-f", str(tmp_path / "nope")).err
+    assert mqctl("produce", "a", "--key", "k", "-k", ":").code == 2
+    assert mqctl("produce", "a", "-k", r"\q").code == 2
+    assert mqctl("produce", "nope", "-f", str(lines), "--timeout", "0.4").code == 1
+
+
+def test_failures_have_codes_and_remedies(mqctl: Callable[..., Ran], served: Loopback) -> None:
+    ran = mqctl("topic", "list", "-b", "127.0.0.1:1")
+    assert ran.code == 1 and ran.out == ""
+    assert ran.err.startswith("error: nothing listens at 127.0.0.1:1\n  is the node running? Start one with `mqd dev`")
+    assert mqctl("topic", "list", "-b", "nonsense:port").code == 1
+    served.inside(lambda: served.cluster.one.script(METADATA, Hang()))
+    ran = mqctl("topic", "list", "--timeout", "0.1")
+    assert ran.code == 4 and "did not answer" in ran.err
+    served.inside(lambda: served.cluster.one.script(CREATE_TOPICS, *[{"topics": [{"name": "a", "error_code": 41}]}] * 99))
+    assert mqctl("topic", "create", "a", "--timeout", "0.2").code == 4
+    assert mqctl("topic", "frob").code == 2
+    assert mqctl("frob").code == 2
+    assert mqctl("topic", "list", "-o", "xml").code == 2
+
+
+def test_every_command_has_help(mqctl: Callable[..., Ran]) -> None:
+    import click
+
+    from mqctl.__main__ import cli
+
+    def walk(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        yield path
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                inner = command.get_command(context, name)
+                assert inner is not None
+                yield from walk(inner, (*path, name))
+
+    paths = list(walk(cli, ()))
+    assert ("topic", "config", "get") in paths and ("log", "dump") in paths
+    for path in paths:
+        ran = mqctl(*path, "--help")
+        assert ran.code == 0 and ran.out.startswith("Usage: mqctl"), path
+
+
+def _python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_help_imports_no_more_than_it_needs() -> None:
+    ran = _python(
+        "import sys; from mqctl.__main__ import cli; cli.main(['--help'], standalone_mode=False); print(*sys.modules, file=sys.stderr)"
+    )
+    loaded = set(ran.stderr.split())
+    assert "Commands:" in ran.stdout and "click" in loaded
+    assert not loaded & {"trio", "construct", "yaml", "mqd.client", "mqctl.commands.topic", "cramjam", "asyncio"}
+
+
+def test_a_reader_that_goes_ends_it_quietly(mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path) -> None:
+    served.inside(lambda: served.cluster.add_topic("a"))
+    lines = tmp_path / "lines"
+    lines.write_text("x" * 100 + "\n")
+    lines.write_text(lines.read_text() * 5000)
+    assert mqctl("produce", "a", "-f", str(lines)).code == 0
+    with subprocess.Popen(
+        [sys.executable, "-m", "mqctl", "consume", "a", "-b", served.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(20) == 141
