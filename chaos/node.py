@@ -51,6 +51,7 @@ class Node:
         self.port = free_port()
         self._stderr_path = directory / "stderr"
         self._stderr_start = 0
+        self._launched = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "peers.toml").write_text(
@@ -75,26 +76,35 @@ class Node:
 
     def start(self) -> float:
         """Start the process and wait for its ready line. Returns the seconds that took; raises NodeFailed."""
+        self.launch()
+        return self.wait_ready()
+
+    def launch(self) -> None:
+        """Start the process and do not wait."""
         assert self._process is None, "the node runs already"
         command = [sys.executable, "-m", "mqd", "start", "--peers", str(self.directory / "peers.toml"), "--node", "1"]
         command += ["--data", str(self.data_directory)]
         for option in self.options:
             command += ["-o", option]
-        self._stderr_start = self._stderr_path.stat().st_size if self._stderr_path.exists() else 0
-        began = time.monotonic()
         with self._stderr_path.open("ab") as stderr:
+            self._stderr_start = stderr.tell()
+            self._launched = time.monotonic()
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr)
+
+    def wait_ready(self) -> float:
+        """Wait for the ready line of a launched process. Returns the seconds since the launch; raises NodeFailed."""
+        process = self._process
+        assert process is not None, "the node was not launched"
         ready = f"mqd node 1 ready on {self.address}\n"
         while ready not in self.stderr():
-            if self._process.poll() is not None:
-                code = self._process.returncode
+            if process.poll() is not None:
                 self._process = None
-                raise NodeFailed(f"mqd start ended with exit code {code} before it was ready\n{self.stderr_tail()}")
-            if time.monotonic() - began > READY_TIMEOUT_S:
+                raise NodeFailed(f"mqd start ended with exit code {process.returncode} before it was ready\n{self.stderr_tail()}")
+            if time.monotonic() - self._launched > READY_TIMEOUT_S:
                 self.kill()
                 raise NodeFailed(f"no line {ready.strip()!r} on standard error within {READY_TIMEOUT_S:.0f} s\n{self.stderr_tail()}")
             time.sleep(POLL_INTERVAL_S)
-        return time.monotonic() - began
+        return time.monotonic() - self._launched
 
     def stop(self) -> None:
         """SIGTERM, and demand a clean end: exit code 0 in time and no traceback. Raises NodeFailed."""
