@@ -58,6 +58,8 @@ class Seams:
     """None: the system's, with the socket buffers of the configuration."""
     announce: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
     """Where the one line goes that says the node serves."""
+    signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
+    """Which of them stop the node cleanly; none where several nodes share a process."""
 
 
 async def main(options: StartOptions, seams: Seams | None = None) -> None:
@@ -65,13 +67,14 @@ async def main(options: StartOptions, seams: Seams | None = None) -> None:
     seams = seams if seams is not None else Seams()
     async with trio.open_nursery() as nursery:
         stop = trio.Event()
-        nursery.start_soon(_wait_for_signal, stop)
+        if seams.signals:
+            nursery.start_soon(_wait_for_signal, seams.signals, stop)
         await _Daemon(options, seams).run(stop)
         nursery.cancel_scope.cancel()
 
 
-async def _wait_for_signal(stop: trio.Event) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+async def _wait_for_signal(wanted: tuple[signal.Signals, ...], stop: trio.Event) -> None:
+    with trio.open_signal_receiver(*wanted) as signals:
         async for number in signals:
             logger.info("stopping signal=%s", signal.Signals(number).name)
             stop.set()

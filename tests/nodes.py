@@ -39,28 +39,27 @@ def one_node_peers() -> Peers:
 class RunningNode:
     """One node that serves."""
 
-    def __init__(self, peers: Peers, scope: trio.CancelScope) -> None:
+    def __init__(self, peers: Peers, node_id: int) -> None:
         self.peers = peers
-        self.port = peers.nodes[1].port
-        self.peer_port = peers.nodes[1].peer_port
-        self._scope = scope
-
-    def stop(self) -> None:
-        self._scope.cancel()
+        self.port = peers.nodes[node_id].port
+        self.peer_port = peers.nodes[node_id].peer_port
 
 
 @asynccontextmanager
-async def node(directory: Path, *, peers: Peers | None = None, options: Mapping[str, str] | None = None) -> AsyncIterator[RunningNode]:
-    """A node on `directory` for the length of the block."""
+async def node(
+    directory: Path, *, peers: Peers | None = None, node_id: int = 1, options: Mapping[str, str] | None = None, wait: bool = True
+) -> AsyncIterator[RunningNode]:
+    """A node on `directory` for the length of the block; serving when the block begins, unless `wait` is false."""
     peers = peers if peers is not None else one_node_peers()
     config = NodeConfig.load(None, {}, dict(options or {}))
     ready = trio.Event()
-    start = StartOptions(peers, 1, directory, config)
+    start = StartOptions(peers, node_id, directory, config)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(daemon.main, start, daemon.Seams(announce=lambda _line: ready.set()))
-        with trio.fail_after(READY_SECONDS):
-            await ready.wait()
-        yield RunningNode(peers, nursery.cancel_scope)
+        nursery.start_soon(daemon.main, start, daemon.Seams(announce=lambda _line: ready.set(), signals=()))
+        if wait:
+            with trio.fail_after(READY_SECONDS):
+                await ready.wait()
+        yield RunningNode(peers, node_id)
         nursery.cancel_scope.cancel()
 
 

@@ -1,0 +1,64 @@
+"""Three nodes over real peer sockets: one quorum, one image, requests forwarded to the controller, a restart of one."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import trio
+
+from mqd.peers import Peers, parse_peers
+from tests.nodes import READY_SECONDS, RunningNode, ask, batch, connected, create_topic, fetch, free_ports, node, produce
+
+
+def three_peers() -> Peers:
+    ports = free_ports(6)
+    nodes = "".join(
+        f'[[node]]\nid = {number + 1}\nhost = "127.0.0.1"\nport = {ports[2 * number]}\npeer_port = {ports[2 * number + 1]}\n'
+        for number in range(3)
+    )
+    return parse_peers(f'cluster_id = "three"\n{nodes}', Path("peers.toml"))
+
+
+async def leaders(running: RunningNode, topic: str) -> dict[int, int]:
+    """Partition -> leader, as this node says; empty while it cannot be asked."""
+    try:
+        async with connected(running) as connection:
+            answer = await ask(connection, "metadata", 9, {"topics": [{"name": topic}], "allow_auto_topic_creation": False})
+    except OSError:
+        return {}
+    return {partition.partition_index: partition.leader_id for partition in answer.topics[0].partitions}
+
+
+async def agreed(nodes: list[RunningNode], topic: str, partitions: int) -> dict[int, int]:
+    """What every node says of the leaders, once they all say the same and every partition has one."""
+    with trio.fail_after(READY_SECONDS):
+        while True:
+            views = [await leaders(one, topic) for one in nodes]
+            if all(view == views[0] for view in views) and len(views[0]) == partitions and min(views[0].values()) > 0:
+                return views[0]
+            await trio.sleep(0.02)
+
+
+async def test_three_nodes_share_one_image_and_survive_a_restart(tmp_path: Path) -> None:
+    peers = three_peers()
+    async with AsyncExitStack() as stack:
+        nodes = [
+            await stack.enter_async_context(node(tmp_path / str(node_id), peers=peers, node_id=node_id, wait=False)) for node_id in (1, 2)
+        ]
+        async with node(tmp_path / "3", peers=peers, node_id=3) as third:
+            for one in (*nodes, third):  # whoever is asked: those that are not the controller forward
+                async with connected(one) as connection:
+                    await create_topic(connection, f"of-{one.port}", partitions=6)
+            for one in (*nodes, third):
+                found = await agreed([*nodes, third], f"of-{one.port}", 6)
+                assert set(found.values()) == {1, 2, 3}
+            topic = f"of-{third.port}"
+            led = {leader: partition for partition, leader in found.items()}
+            async with connected(third) as connection:
+                assert (await produce(connection, topic, batch(b"kept"), led[3])).error_code == 0
+                assert (await produce(connection, topic, batch(b"astray"), led[1])).error_code == 6
+        async with node(tmp_path / "3", peers=peers, node_id=3) as third:
+            await agreed([*nodes, third], topic, 6)
+            async with connected(third) as connection:
+                assert (await fetch(connection, topic, 0, led[3])).high_watermark == 1
