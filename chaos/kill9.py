@@ -149,11 +149,11 @@ def read_all(address: str, partitions: int) -> dict[int, list[tuple[int, int]]]:
             for message in messages:
                 if message.error() is not None:
                     raise TrialFailed(f"reading back: {message.error()}")
-                partition, offset, value = message.partition(), message.offset(), message.value()
-                assert partition is not None and offset is not None and value is not None, "a stored record has all three"
-                log[partition].append((offset, NUMBER.unpack_from(value)[0]))
-                if offset + 1 >= ends[partition]:
-                    reading.discard(partition)
+                home, offset, value = message.partition(), message.offset(), message.value()
+                assert home is not None and offset is not None and value is not None, "a stored record has all three"
+                log[home].append((offset, NUMBER.unpack_from(value)[0]))
+                if offset + 1 >= ends[home]:
+                    reading.discard(home)
             if messages:
                 deadline = time.monotonic() + READ_TIMEOUT_S
             elif time.monotonic() > deadline:

@@ -1,0 +1,188 @@
+"""DescribeConfigs, IncrementalAlterConfigs, AlterConfigs; DescribeLogDirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from .batches import batch
+from .wire import Wire, create_topic, metadata, produce, until
+
+NONE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, INVALID_CONFIG, INVALID_REQUEST = 0, 3, 10, 40, 42
+TOPIC, BROKER = 2, 4
+SET, DELETE, APPEND, SUBTRACT = range(4)
+TOPIC_SOURCE, DEFAULT_SOURCE = 1, 5
+KEYS = {
+    "cleanup.policy",
+    "compression.type",
+    "delete.retention.ms",
+    "file.delete.delay.ms",
+    "flush.messages",
+    "flush.ms",
+    "index.interval.bytes",
+    "max.compaction.lag.ms",
+    "max.message.bytes",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.type",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "min.insync.replicas",
+    "preallocate",
+    "retention.bytes",
+    "retention.ms",
+    "segment.bytes",
+    "segment.index.bytes",
+    "segment.jitter.ms",
+    "segment.ms",
+    "unclean.leader.election.enable",
+}
+
+
+def describe(
+    wire: Wire, name: str, keys: list[str] | None = None, *, kind: int = TOPIC, version: int = 4, **options: bool
+) -> tuple[int, dict[str, Any]]:
+    """(error code, rows by key)."""
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+    answer = wire.ask("DescribeConfigs", version, resources=[resource], **options)
+    (result,) = answer.results
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result.error_code, {row.name: row for row in result.configs}
+
+
+def value(wire: Wire, topic: str, key: str) -> str | None:
+    """A topic's value now."""
+    code, rows = describe(wire, topic, [key])
+    assert code == NONE
+    return rows[key].value  # type: ignore[no-any-return]
+
+
+def alter(
+    wire: Wire, name: str, *changes: tuple[str, int, str | None], kind: int = TOPIC, version: int = 1, validate_only: bool = False
+) -> int:
+    """IncrementalAlterConfigs of one resource; the error code."""
+    rows = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
+    resource = {"resource_type": kind, "resource_name": name, "configs": rows}
+    answer = wire.ask("IncrementalAlterConfigs", version, resources=[resource], validate_only=validate_only)
+    (result,) = answer.responses
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result.error_code  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_describe_in_every_version(wire: Wire, new_name: Callable[[], str], version: int) -> None:
+    topic = create_topic(wire, new_name(), configs={"max.message.bytes": "4567"})
+    code, rows = describe(wire, topic, version=version, include_synonyms=True, include_documentation=True)
+    assert code == NONE
+    assert set(rows) >= KEYS, "null asks for every key"
+    assert (rows["max.message.bytes"].value, rows["max.message.bytes"].config_source) == ("4567", TOPIC_SOURCE)
+    assert (rows["segment.bytes"].value, rows["segment.bytes"].config_source) == ("1073741824", DEFAULT_SOURCE)
+    assert not any(row.is_sensitive or row.read_only for row in rows.values())
+    synonyms = [(row.name, row.value, row.source) for row in rows["max.message.bytes"].synonyms]
+    assert synonyms[0] == ("max.message.bytes", "4567", TOPIC_SOURCE)
+    assert synonyms[-1] == ("message.max.bytes", "1048588", DEFAULT_SOURCE)
+    if version >= 3:
+        assert rows["max.message.bytes"].config_type == 3, "INT"
+        assert rows["cleanup.policy"].config_type == 7, "LIST"
+        assert rows["max.message.bytes"].documentation
+
+
+def test_describe_some_keys(wire: Wire, topic: str) -> None:
+    assert set(describe(wire, topic, ["retention.ms", "no.such.key"])[1]) == {"retention.ms"}
+    assert set(describe(wire, topic, [])[1]) >= KEYS, "and so does an empty list"
+    assert not describe(wire, topic, ["retention.ms"])[1]["retention.ms"].synonyms, "unasked"
+
+
+def test_describe_what_is_not_there(wire: Wire, new_name: Callable[[], str]) -> None:
+    assert describe(wire, new_name())[0] == UNKNOWN_TOPIC_OR_PARTITION
+    assert describe(wire, "x", kind=99)[0] == INVALID_REQUEST
+    assert describe(wire, "4711", kind=BROKER)[0] == INVALID_REQUEST
+
+
+def test_describe_broker(wire: Wire) -> None:
+    node = str(metadata(wire, []).brokers[0].node_id)
+    code, rows = describe(wire, node, kind=BROKER)
+    assert code == NONE
+    assert rows["message.max.bytes"].value == "1048588"
+    assert rows["node.id"].value == node
+    assert {"log.retention.ms", "num.partitions", "auto.create.topics.enable", "log.dirs"} <= set(rows)
+    assert rows["node.id"].read_only
+
+
+@pytest.mark.parametrize("version", range(2))
+def test_incremental_alter_in_every_version(wire: Wire, topic: str, version: int) -> None:
+    change = ("max.message.bytes", SET, "500")
+    assert alter(wire, topic, change, version=version, validate_only=True) == NONE
+    assert value(wire, topic, "max.message.bytes") == "1048588"
+    assert alter(wire, topic, change, ("segment.bytes", SET, "2000000"), version=version) == NONE
+    until(lambda: value(wire, topic, "max.message.bytes") == "500", "the change")
+    assert (value(wire, topic, "segment.bytes"), value(wire, topic, "retention.ms")) == ("2000000", "-1"), "others stay"
+    until(lambda: produce(wire, topic, batch(b"x" * 600)).error_code == MESSAGE_TOO_LARGE, "the partition to know")
+    assert alter(wire, topic, ("max.message.bytes", DELETE, None), version=version) == NONE
+    until(lambda: value(wire, topic, "max.message.bytes") == "1048588", "the change")
+    until(lambda: produce(wire, topic, batch(b"x" * 600)).error_code == NONE, "the partition to know")
+
+
+def test_append_and_subtract(wire: Wire, topic: str) -> None:
+    assert alter(wire, topic, ("cleanup.policy", APPEND, "compact")) == NONE
+    until(lambda: set((value(wire, topic, "cleanup.policy") or "").split(",")) == {"delete", "compact"}, "both")
+    assert alter(wire, topic, ("cleanup.policy", APPEND, "compact")) == NONE, "twice is once"
+    assert alter(wire, topic, ("cleanup.policy", SUBTRACT, "delete")) == NONE
+    until(lambda: value(wire, topic, "cleanup.policy") == "compact", "one")
+    assert alter(wire, topic, ("max.message.bytes", APPEND, "1")) == INVALID_CONFIG, "not a list"
+
+
+def test_alter_refusals(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
+    assert alter(wire, topic, ("max.message.bytes", SET, "many")) == INVALID_CONFIG
+    assert alter(wire, topic, ("max.message.bytes", SET, "-5")) == INVALID_CONFIG
+    assert alter(wire, topic, ("no.such.key", SET, "1")) == INVALID_CONFIG
+    assert alter(wire, topic, ("max.message.bytes", SET, None)) == INVALID_REQUEST
+    assert alter(wire, topic, ("max.message.bytes", 9, "1")) != NONE, "no such operation"
+    assert alter(wire, topic, ("retention.ms", SET, "5"), ("max.message.bytes", SET, "many")) == INVALID_CONFIG
+    assert value(wire, topic, "retention.ms") == "-1", "all or nothing"
+    assert alter(wire, new_name(), ("max.message.bytes", SET, "1")) == UNKNOWN_TOPIC_OR_PARTITION
+    assert alter(wire, topic, ("retention.ms", SET, "1"), ("retention.ms", SET, "2")) == INVALID_REQUEST
+
+
+def test_the_same_resource_twice(wire: Wire, topic: str) -> None:
+    rows = [{"name": "max.message.bytes", "config_operation": SET, "value": "77"}]
+    resource = {"resource_type": TOPIC, "resource_name": topic, "configs": rows}
+    answer = wire.ask("IncrementalAlterConfigs", 1, resources=[resource, resource])
+    assert {row.error_code for row in answer.responses} == {INVALID_REQUEST}
+    assert value(wire, topic, "max.message.bytes") == "1048588"
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_legacy_alter_replaces_everything(wire: Wire, topic: str, version: int) -> None:
+    def replace(configs: dict[str, str], validate_only: bool = False) -> int:
+        rows = [{"name": key, "value": new} for key, new in configs.items()]
+        resource = {"resource_type": TOPIC, "resource_name": topic, "configs": rows}
+        (result,) = wire.ask("AlterConfigs", version, resources=[resource], validate_only=validate_only).responses
+        return result.error_code  # type: ignore[no-any-return]
+
+    assert replace({"max.message.bytes": "900"}, validate_only=True) == NONE
+    assert value(wire, topic, "retention.ms") == "-1"
+    assert replace({"max.message.bytes": "900"}) == NONE
+    until(lambda: value(wire, topic, "max.message.bytes") == "900", "the change")
+    assert value(wire, topic, "retention.ms") == "604800000", "what was not named fell back to its default"
+    assert replace({"max.message.bytes": "many"}) == INVALID_CONFIG
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+def test_describe_log_dirs(wire: Wire, new_name: Callable[[], str], version: int) -> None:
+    topic = create_topic(wire, new_name(), partitions=2)
+    sent = batch(b"x" * 1000)
+    produce(wire, topic, sent)
+    for wanted in (None, [{"topic": topic, "partitions": [0, 1]}]):
+        answer = wire.ask("DescribeLogDirs", version, topics=wanted)
+        sizes = {}
+        for directory in answer.results:
+            assert (directory.error_code, directory.log_dir[:1]) == (NONE, "/")
+            for row in directory.topics:
+                sizes |= {(row.name, p.partition_index): (p.partition_size, p.offset_lag, p.is_future_key) for p in row.partitions}
+            if version >= 4:
+                assert 0 < directory.usable_bytes <= directory.total_bytes
+        assert sizes[topic, 0] == (len(sent), 0, False)
+        assert sizes[topic, 1] == (0, 0, False)
