@@ -1,0 +1,126 @@
+"""mqctl log dump and verify, on directories that our own log wrote, and on damage."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mqctl.__main__ import cli
+from mqd.log.partition_log import LogConfig
+from mqd.protocol.batch import Codec
+from tests.log.support import Harness, batch
+
+KAFKA = Path(__file__).parent.parent / "log" / "kafka-4.3.1"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["log", *map(str, arguments)])
+
+
+@pytest.fixture
+async def data(tmp_path: Path) -> Path:
+    harness = Harness(tmp_path / "logs")
+    await harness.service.start()
+    log = harness.open(LogConfig(segment_bytes=1000, index_interval_bytes=100))
+    for number in range(20):
+        codec = Codec.SNAPPY if number % 2 else Codec.NONE
+        harness.write(log, batch(b"v%d" % number * 20, b"\xff", codec=codec, producer_id=3, sequence=2 * number), epoch=number // 7)
+    harness.service.checkpoint_high_watermark(log.topic_partition, 40)
+    await harness.service.close()
+    return tmp_path
+
+
+async def test_verify_finds_nothing_in_a_good_directory(data: Path) -> None:
+    result = run("verify", data)
+    assert result.exit_code == 0, result.output
+    assert "1 partitions, 20 batches" in result.stderr and "0 findings" in result.stderr and "reading" in result.stderr
+    assert result.stdout == ""
+    assert json.loads(run("verify", data / "logs", "-o", "json").stdout)["findings"] == []
+
+
+async def test_verify_accepts_what_kafka_wrote(tmp_path: Path) -> None:
+    shutil.copytree(KAFKA, tmp_path / "c-0")
+    assert run("verify", tmp_path).exit_code == 0
+
+
+DAMAGE = {
+    "crc": (".log", lambda content: content[:-1] + bytes([content[-1] ^ 1]), "CRC-32C"),
+    "torn": (".log", lambda content: content[:-1], "cut off"),
+    "zeros": (".log", lambda content: content + b"\0" * 100, "magic 0"),
+    "hole": (".log", lambda content: b"", "missing"),
+    "index": (".index", lambda content: content[:4] + b"\0\0\0\7" + content[8:], "ends the batch at byte"),
+    "index cut": (".index", lambda content: content[:-3], "whole number"),
+    "time index": (".timeindex", lambda content: content[:7] + bytes([content[7] ^ 1]) + content[8:], "largest timestamp"),
+    "snapshot": (".snapshot", lambda content: content[:-1] + b"\7", "CRC"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+async def test_verify_finds_damage(data: Path, kind: str) -> None:
+    suffix, damage, says = DAMAGE[kind]
+    path = sorted((data / "logs" / "orders-0").glob(f"*{suffix}"))[-2 if kind == "hole" else -1]
+    path.write_bytes(damage(path.read_bytes()))
+    result = run("verify", data, "-o", "json")
+    assert result.exit_code == 1
+    findings = json.loads(result.stdout)["findings"]
+    assert any(says in finding["problem"] for finding in findings), findings
+    assert says in run("verify", data).stdout
+
+
+@pytest.mark.parametrize(
+    "name, content, says",
+    [
+        ("replication-offset-checkpoint", b"0\n1\norders 0 41\n", "its log ends at 40"),
+        ("recovery-point-offset-checkpoint", b"0\n9\n", "lines"),
+        ("orders-0/leader-epoch-checkpoint", b"0\n1\n0 0\n", "leader epoch 1"),
+        ("orders-0/partition.metadata", b"junk", "':'"),
+        ("orders-0/00000000000000000099.snapshot", b"", "cut off"),
+    ],
+)
+async def test_verify_checks_the_small_files(data: Path, name: str, content: bytes, says: str) -> None:
+    (data / "logs" / name).write_bytes(content)
+    result = run("verify", data, "-o", "json")
+    assert result.exit_code == 1
+    assert any(says in finding["problem"] for finding in json.loads(result.stdout)["findings"]), result.stdout
+
+
+async def test_dump_of_batches_and_records(data: Path) -> None:
+    home = data / "logs" / "orders-0"
+    rows = [json.loads(line) for line in run("dump", home, "-o", "jsonl").stdout.splitlines()]
+    assert [(row["base_offset"], row["records"], row["crc"]) for row in rows] == [(2 * number, 2, "ok") for number in range(20)]
+    assert {row["codec"] for row in rows} == {"none", "snappy"} and len({row["file"] for row in rows}) > 2
+    records = json.loads(run("dump", home, "--records", "-o", "json").stdout)
+    assert [record["offset"] for record in records] == list(range(40))
+    assert (records[0]["value"], records[1]["value"]) == ("v0" * 20, "\\xff")
+    table = run("dump", home).stdout.splitlines()
+    assert len(table) == 21 and table[0].split()[:3] == ["FILE", "POSITION", "BASE"]
+    segment = sorted(home.glob("*.log"))[1]
+    assert run("dump", segment, "-o", "yaml").stdout.startswith(f"- file: '{segment.name}'") or segment.name in run("dump", segment).stdout
+
+
+async def test_dump_of_the_other_files(data: Path) -> None:
+    home = data / "logs" / "orders-0"
+    first = sorted(home.glob("*.log"))[0]
+    names = (first.with_suffix(".index"), first.with_suffix(".timeindex"), max(home.glob("*.snapshot")), home / "leader-epoch-checkpoint",
+             home / "partition.metadata", data / "logs" / "replication-offset-checkpoint")  # fmt: skip
+    rows = [json.loads(run("dump", name, "-o", "json").stdout) for name in names]
+    assert all(rows)
+    assert rows[2][0]["last_sequence"] == 39 and rows[3] == [
+        {"epoch": 0, "start_offset": 0}, {"epoch": 1, "start_offset": 14}, {"epoch": 2, "start_offset": 28},
+    ]  # fmt: skip
+    assert rows[5] == [{"topic": "orders", "partition": 0, "offset": 40}]
+
+
+async def test_dump_of_damage(data: Path) -> None:
+    segment = max((data / "logs" / "orders-0").glob("*.log"))
+    segment.write_bytes(segment.read_bytes() + b"\0" * 80)
+    assert json.loads(run("dump", segment, "-o", "json").stdout)[-1]["crc"].startswith("magic 0")
+    assert "magic 0" in json.loads(run("dump", segment, "--records", "-o", "json").stdout)[-1]["value"]
+    (data / "odd").write_bytes(b"?")
+    assert run("dump", data / "odd").exit_code == 1
+    assert run("dump", data / "logs").exit_code == 1
+    assert run("dump", data / "nowhere").exit_code == 2
