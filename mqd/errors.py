@@ -5,6 +5,7 @@ Names, numbers and retriability are the protocol's (https://kafka.apache.org/pro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -198,10 +199,12 @@ class MqError(Exception):
     Raised by cores and services for faults of the peer; our own faults are other exceptions and stop the daemon.
     """
 
-    def __init__(self, code: ErrorCode, message: str = "") -> None:
+    def __init__(self, code: ErrorCode, message: str = "", *, record_errors: Sequence[tuple[int, str]] = ()) -> None:
+        """`record_errors`: (index in the batch, why) of records that a produce is refused for (KIP-467)."""
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.message = message
+        self.record_errors = record_errors
 
 
 class ProtocolError(Exception):

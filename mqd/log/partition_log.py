@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import BATCH_BYTES_MAX, POSITIONS_CACHED
+from mqd.limits import BATCH_BYTES_MAX, DECOMPRESSED_BYTES_MAX, POSITIONS_CACHED
 from mqd.log.epochs import LeaderEpochs
 from mqd.log.producers import Producers
 from mqd.log.segment import Segment
@@ -54,6 +54,8 @@ _BASE_LENGTH_EPOCH = Struct(">qii")
 _ATTRIBUTES = Struct(">h")
 _TIMESTAMP = Struct(">q")
 _unpack_header = HEADER.unpack_from
+RECORD_BYTES_MIN: Final = 7
+"""A record without key, value and headers. More of them than fit were never sent, and their offsets would be holes."""
 FOREVER_MS: Final = 2**63 - 1
 """Kafka's Long.MAX_VALUE: an interval that does not end."""
 _ODD_ATTRIBUTES = 0xFFFF & ~CODEC_MASK
@@ -250,6 +252,7 @@ class PartitionLog:
             or given_offset
             or records_count != last_offset_delta + 1
             or records_count < 1
+            or records_count * RECORD_BYTES_MIN > (DECOMPRESSED_BYTES_MAX if attributes & CODEC_MASK else size - HEADER_BYTES)
             or size > config.max_message_bytes
         ):
             self._refuse_shape(view, client)
@@ -307,16 +310,21 @@ class PartitionLog:
         header = BatchHeader._make(_unpack_header(view, 0))
         if header.magic == 2 and HEADER_BYTES <= header.size < size:
             raise MqError(ErrorCode.INVALID_RECORD, "a produce request carries one batch a partition, not more")
+        if header.magic == 2 and header.size == size and header.records_count < 1 and crc_of(view) == header.crc:
+            raise MqError(ErrorCode.INVALID_RECORD, f"a batch of {header.records_count} records")
         validate(view)
         limit = self.config.max_message_bytes
         if size > limit and client:
             raise MqError(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size} bytes; max.message.bytes is {limit}")
         if header.base_offset:
             raise MqError(ErrorCode.INVALID_RECORD, f"the batch says base offset {header.base_offset}; producers send 0")
-        if header.records_count < 1 or header.records_count != header.last_offset_delta + 1:
+        if header.records_count != header.last_offset_delta + 1:
             raise MqError(
                 ErrorCode.INVALID_RECORD, f"{header.records_count} records, but a last offset delta of {header.last_offset_delta}"
             )
+        room = DECOMPRESSED_BYTES_MAX if header.attributes & CODEC_MASK else size - HEADER_BYTES
+        if header.records_count * RECORD_BYTES_MIN > room:
+            raise MqError(ErrorCode.INVALID_RECORD, f"{header.records_count} records do not fit {room} bytes")
 
     def _refuse_content(self, view: memoryview, now_ms: int, client: bool) -> None:
         """Raises for what a batch may not be here: control, transactional, stamped, untimely, too large, without keys."""
@@ -343,8 +351,11 @@ class PartitionLog:
                         ErrorCode.INVALID_TIMESTAMP,
                         f"timestamp {timestamp} is outside message.timestamp.before.max.ms={before}, after.max.ms={after} of {now_ms}",
                     )
-        if "compact" in config.cleanup_policy and any(record.key is None for record in iterate_records(view)):
-            raise MqError(ErrorCode.INVALID_RECORD, "a record without a key in a compacted topic")
+        if "compact" in config.cleanup_policy:
+            keyless = [index for index, record in enumerate(iterate_records(view)) if record.key is None]
+            if keyless:
+                why = "a record without a key in a compacted topic"
+                raise MqError(ErrorCode.INVALID_RECORD, why, record_errors=[(index, why) for index in keyless])
 
     def _plan_roll(self, base_offset: Offset) -> Queued:
         tail = self._tail = Queued(base_offset, self.producers.entries())

@@ -176,7 +176,11 @@ class ReplicaService:
         """Queue one batch. `records` must stay as it is until `end_of_turn`. Raises MqError where it is refused."""
         if not partition.is_leader or (acks == -1 and partition.short_of_replicas):
             partition.check_append(acks)
-        appended = self.logs.append_nowait(partition.log, records, leader_epoch=partition.leader_epoch, now_ms=now_ms)
+        log = partition.log
+        if log.touched:  # the service knows already that this log has something to write in this turn
+            appended = log.plan_append(records, leader_epoch=partition.leader_epoch, now_ms=now_ms)
+        else:
+            appended = self.logs.append_nowait(log, records, leader_epoch=partition.leader_epoch, now_ms=now_ms)
         partition.news_bytes += len(records)
         if not partition.touched:
             partition.touched = True
@@ -210,7 +214,8 @@ class ReplicaService:
                     partition.acks.append((append, ticket))
                     ticket.waiting += 1
             if not ticket.waiting:
-                ticket.free()
+                ticket.freed = True
+                ticket.release()
             else:
                 self._produce_deadlines.add(ticket)
                 self._wake_timer(ticket.deadline)

@@ -412,17 +412,23 @@ class Connection:
         if not self.open:
             return
         slots = self.slots
-        sending = self._sending
+        ready: list[Part] = []
+        plain = True
         while slots:
             parts = slots[0].parts
             if parts is None:
                 break
             slots.popleft()
-            sending.extend(parts)
+            ready += parts
             if len(parts) > 1:
-                self._ranges = True
-        if sending and not self._events & WRITABLE:
-            self._send()
+                plain = False
+        if plain and ready and not self._sending:
+            self._send_plain(ready[0] if len(ready) == 1 else b"".join(ready))  # type: ignore[arg-type]
+        elif ready:
+            self._sending.extend(ready)
+            self._ranges = self._ranges or not plain
+            if not self._events & WRITABLE:
+                self._send()
         if self._closing or not self._events & READABLE:
             self._after_progress()
 
@@ -433,6 +439,20 @@ class Connection:
             self._close_when_done()
         elif not self._events & READABLE and not self.held:
             self.resume()
+
+    def _send_plain(self, data: Part) -> None:
+        """Send bytes when nothing else waits to be sent: what most answers are."""
+        assert not isinstance(data, FileRange)
+        try:
+            sent = self.sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._lost(error)
+            return
+        if sent < len(data):
+            self._sending.append(memoryview(data)[sent:])
+            self._watch(self._events | WRITABLE)
 
     def _send(self) -> None:
         """Send until everything is sent or the peer reads too slowly; then the poller calls again."""

@@ -148,15 +148,28 @@ def test_rolls_by_the_timestamps_of_batches() -> None:
 
 
 def test_rolls_before_a_relative_offset_overflows() -> None:
+    most = 2**25  # what a compressed batch may claim to hold
+
     def many(count: int) -> bytearray:
-        return patched(patched(batch(), ">i", 57, count), ">i", 23, count - 1)
+        return patched(patched(batch(codec=Codec.GZIP), ">i", 57, count), ">i", 23, count - 1)
 
     log = new_log()
-    plan(log, many(2**31 - 1))
+    for _ in range(2**31 // most - 1):
+        plan(log, many(most))
+    plan(log, many(most - 1))
     plan(log, batch())
     plan(log, batch())
     assert bases(log) == [(0, False), (2**31, True)]
     assert log.queue[0].batches[-1][0] == 2**31 - 1
+
+
+@pytest.mark.parametrize("codec, count", [(Codec.NONE, 3), (Codec.GZIP, 2**26), (Codec.NONE, 0), (Codec.NONE, -1)])
+def test_more_records_than_can_be_there_or_none_are_refused(codec: Codec, count: int) -> None:
+    log = new_log()
+    with pytest.raises(MqError) as refused:
+        plan(log, patched(patched(batch(codec=codec), ">i", 57, count), ">i", 23, count - 1))
+    assert refused.value.code is ErrorCode.INVALID_RECORD
+    assert log.log_end_offset == 0
 
 
 @pytest.mark.parametrize("index_bytes, expected", [(24, [0, 2, 4]), (36, [0, 3]), (1000, [0])])

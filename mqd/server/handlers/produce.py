@@ -38,8 +38,10 @@ class _Pending(ProduceTicket):
 
     __slots__ = ("connection", "correlation_id", "node", "parts", "topics", "version")
 
-    def __init__(self, node: Node, connection: Connection, version: int, correlation_id: int) -> None:
-        super().__init__()
+    def __init__(self, node: Node, connection: Connection, version: int, correlation_id: int) -> None:  # calls no other: hot
+        self.appends = []
+        self.waiting = 0
+        self.freed = False
         self.connection = connection
         self.parts: list[Part] | None = None
         self.node = node
@@ -55,7 +57,7 @@ class _Pending(ProduceTicket):
         topics = self.topics
         addresses: Sequence[Endpoint] = ()
         if self.version >= 10:
-            moved = {row[6][0] for _, _, rows in topics for row in rows if len(row) > 6}
+            moved = {row[6][0] for _, _, rows in topics for row in rows if len(row) > 6 and row[6]}
             if moved:
                 addresses = endpoints(self.node, moved)
         self.parts = [encode_produce_response(self.version, self.correlation_id, topics, 0, addresses)]
@@ -128,6 +130,8 @@ def refused_row(index: int, error: MqError, partition: Partition | None) -> Row:
     row: Row = (index, int(error.code), _NONE, _NONE, _NONE, error.message or None)
     if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and partition is not None:
         return (*row, (partition.assignment.leader, partition.leader_epoch))
+    if error.record_errors:
+        return (*row, None, error.record_errors)
     return row
 
 
