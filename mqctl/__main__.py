@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from mqctl.app import LazyGroup, guarded, shared_options
+from mqd import __version__
 
 COMMANDS = {
     "cluster": ("mqctl.commands.cluster:cluster", "Nodes and the state of the cluster."),
@@ -17,7 +18,7 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
 @shared_options
-@click.version_option(package_name="mqd", prog_name="mqctl")
+@click.version_option(version=__version__, prog_name="mqctl")
 @click.pass_context
 def cli(context: click.Context, /, **given: object) -> None:
     """Look at an mqd or Apache Kafka cluster, and change it.

@@ -377,9 +377,7 @@ class Producer:
         again = error.retriable
         if self._idempotent and error.code in _LOST_STATE:
             self._restart_wanted = True
-            if not batch.maybe_appended:  # refused, so surely not stored: it may go again under the new epoch
-                self._sequences.give_back(batch)
-                again = True
+            again = not batch.maybe_appended  # refused, so surely not stored: it goes again under the new id
         if again and (self._acks != 0 or not batch.maybe_appended):
             delay = backoff_s(batch.attempts, self._client.entropy.random())
             self._queue.retry(batch, at=trio.current_time() + delay, error=error)

@@ -149,6 +149,7 @@ class FakeCluster:
         self.down: set[int] = set()
         self.connects = 0
         self.auto_create = False
+        self.controller = 1
         self.next_producer_id = 1000
 
     @property
@@ -283,7 +284,7 @@ class FakeBroker:
             ]
             topics.append({"name": name, "topic_id": cluster.ids[name], "partitions": partitions})
         brokers = [{"node_id": node, "host": host, "port": port} for node, (host, port) in cluster.addresses.items()]
-        return {"brokers": brokers, "cluster_id": "fake", "controller_id": 1, "topics": topics}
+        return {"brokers": brokers, "cluster_id": "fake", "controller_id": cluster.controller, "topics": topics}
 
     def _name(self, row: Any, attribute: str = "name") -> str:
         return row[attribute] or next(name for name, topic_id in self.cluster.ids.items() if topic_id == row.topic_id)
@@ -364,7 +365,7 @@ class FakeBroker:
     async def _on_19(self, request: Any) -> Answer:
         rows = []
         for topic in request.topics:
-            code = 36 if topic.name in self.cluster.topics else 0
+            code = 41 if self.cluster.controller != self.node_id else 36 if topic.name in self.cluster.topics else 0
             if not code and not request.validate_only:
                 self.cluster.add_topic(topic.name, max(topic.num_partitions, 1))
             rows.append({"name": topic.name, "error_code": code, "num_partitions": max(topic.num_partitions, 1), "replication_factor": 1})
@@ -462,4 +463,4 @@ class FakeBroker:
 
     async def _on_60(self, request: Any) -> Answer:
         brokers = [{"broker_id": node, "host": host, "port": port} for node, (host, port) in self.cluster.addresses.items()]
-        return {"cluster_id": "fake", "controller_id": 1, "brokers": brokers}
+        return {"cluster_id": "fake", "controller_id": self.cluster.controller, "brokers": brokers}

@@ -205,3 +205,12 @@ async def test_an_old_broker_lacks_an_api(nursery: trio.Nursery) -> None:
         assert (await admin.create_topic("b")).partitions == -1
         assert (await admin.list_offsets({A0: LATEST}))[A0] == (0, -1, -1)
         await admin.delete_topic("b")
+
+
+async def test_a_new_controller_is_found(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery, nodes=2)
+    async with administering(cluster) as admin:
+        await admin.create_topic("a")
+        cluster.controller = 2
+        await admin.create_topic("b")
+    assert [key for key, _ in cluster.brokers[2].requests].count(CREATE_TOPICS) == 1

@@ -70,16 +70,16 @@ async def test_waiting_for_a_node_that_starts(nursery: trio.Nursery, autojump_cl
 
 
 async def test_one_connection_for_an_address_however_many_ask(nursery: trio.Nursery) -> None:
-    cluster = FakeCluster(nursery)
+    cluster = FakeCluster(nursery, nodes=2)
     async with connect("fake:9001", network=cluster) as client:
         async with trio.open_nursery() as askers:
             for _ in range(5):
-                askers.start_soon(client.connection_to, ("fake", 9001))
-        assert cluster.connects == 1
-        cluster.one.hang_up_all()
-        await trio.testing.wait_all_tasks_blocked()
-        await client.refresh([])
+                askers.start_soon(client.connection_to, ("fake", 9002))
         assert cluster.connects == 2
+        cluster.brokers[2].hang_up_all()
+        await trio.testing.wait_all_tasks_blocked()
+        await client.connection_to(("fake", 9002))
+        assert cluster.connects == 3
 
 
 async def test_one_refresh_for_all_who_saw_the_same_view(nursery: trio.Nursery) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import pytest
@@ -312,3 +313,29 @@ async def test_a_cancelled_send_may_arrive_and_hurts_nothing(nursery: trio.Nurse
         await producer.send("a", b"1")
     assert partition.values() in ([b"1"], [b"0", b"1"])
     assert cluster.partition(TopicPartition("a", 0)) is partition
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_goes_wrong_each_record_is_stored_once_and_in_order(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, seed: int
+) -> None:
+    random = Random(seed)
+    cluster = FakeCluster(nursery, nodes=2)
+    partitions = cluster.add_topic("a", 3)
+    faults: list[Any] = [HangUp(), HangUp(after=True), Hang(), refusing(ErrorCode.NOT_ENOUGH_REPLICAS)]
+    faults += [refusing(ErrorCode.KAFKA_STORAGE_ERROR), None, None, None]
+    for broker in cluster.brokers.values():
+        broker.script(PRODUCE, *random.choices(faults, k=30))
+        broker.script(INIT_PRODUCER_ID, *random.choices([HangUp(), None], k=3))
+    async with producing(cluster, delivery_timeout_s=600.0, linger_ms=random.choice([0, 5])) as (_, producer):
+        deliveries = []
+        for number in range(120):
+            deliveries.append(await producer.enqueue("a", b"%d" % number, partition=number % 3))
+            await trio.sleep(random.choice([0, 0, 0.01, 0.5]))
+            if random.random() < 0.05:
+                moved = random.choice(partitions)
+                moved.leader, moved.leader_epoch = 3 - moved.leader, moved.leader_epoch + 1
+        placed = [await delivery.wait() for delivery in deliveries]
+    for index, partition in enumerate(partitions):
+        assert partition.values() == [b"%d" % number for number in range(index, 120, 3)]
+        assert [each.offset for each in placed if each.partition == index] == list(range(40))
