@@ -339,3 +339,22 @@ async def test_whatever_goes_wrong_each_record_is_stored_once_and_in_order(
     for index, partition in enumerate(partitions):
         assert partition.values() == [b"%d" % number for number in range(index, 120, 3)]
         assert [each.offset for each in placed if each.partition == index] == list(range(40))
+
+
+async def test_a_doubtful_record_is_not_stored_twice_when_the_broker_forgot_us(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+
+    def forget(broker: FakeBroker, request: Any) -> None:
+        partition.producers.clear()
+
+    async with producing(cluster) as (_, producer):
+        await producer.send("a", b"0")
+        cluster.one.script(PRODUCE, HangUp(after=True), forget)
+        with pytest.raises(ClientError) as caught:
+            await producer.send("a", b"1")
+        assert caught.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (await producer.send("a", b"2")).offset == 2
+    assert partition.values() == [b"0", b"1", b"2"]
