@@ -134,7 +134,10 @@ def crc_of(view: Buffer, position: int = 0, end: int | None = None) -> int:
     """CRC-32C of the batch at `position`, computed. `end` defaults to what its length says. The only caller of the crc package."""
     if end is None:
         end = position + LOG_OVERHEAD_BYTES + _OFFSET_AND_LENGTH.unpack_from(view, position)[1]
-    return int(_crc32c(memoryview(view)[position + ATTRIBUTES_POSITION : end]))
+    if not isinstance(view, memoryview):
+        view = memoryview(view)
+    crc: int = _crc32c(view[position + ATTRIBUTES_POSITION : end])
+    return crc
 
 
 def seal(view: bytearray | memoryview, position: int = 0) -> None:

@@ -112,6 +112,8 @@ class Owner(Protocol):
     request_bytes_max: int
     now: float
     """Monotonic seconds at which this turn began."""
+    now_ms: int
+    """The same moment in milliseconds since the Unix epoch."""
     frame_bytes: int
     """Memory that unfinished frames of all connections hold."""
 

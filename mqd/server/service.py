@@ -47,6 +47,7 @@ class Server:
         self.arena = Arena(RECEIVE_ARENA_BYTES)
         self.request_bytes_max = node.config.integer("socket.request.max.bytes")
         self.now = node.clock.monotonic()
+        self.now_ms = node.clock.wall_ms()
         self.frame_bytes = 0
         self.dispatcher = Dispatcher(node, self._spawn)
         self._connections: set[Connection] = set()
@@ -88,14 +89,14 @@ class Server:
     async def _serve(self) -> None:
         poller = self.poller
         arena = self.arena
-        monotonic = self._node.clock.monotonic
+        clock = self._node.clock
         while True:
             await poller.wait_ready()
             for _ in range(_TURNS_BEFORE_OTHERS):
                 ready = poller.ready_nowait()
                 if not ready:
                     break
-                self.now = monotonic()
+                self.now, self.now_ms = clock.monotonic(), clock.wall_ms()
                 self._in_turn = True
                 for connection, events in ready:
                     if arena.full:
@@ -123,7 +124,7 @@ class Server:
             trio.lowlevel.current_trio_token().run_sync_soon(self._extra_turn, idempotent=True)
 
     def _extra_turn(self) -> None:
-        self.now = self._node.clock.monotonic()
+        self.now, self.now_ms = self._node.clock.monotonic(), self._node.clock.wall_ms()
         self._in_turn = True
         self._end_turn()
         self._in_turn = False

@@ -77,6 +77,7 @@ class ScriptedOwner:
         self.poller: Poller = ScriptedPoller()  # type: ignore[assignment]
         self.dispatcher = self
         self.now = 0.0
+        self.now_ms = 0
         self.frame_bytes = 0
         self.echo = echo
         self.refuse_next = False

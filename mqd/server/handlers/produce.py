@@ -27,6 +27,7 @@ _ZSTD = 4
 _ATTRIBUTES_POSITION = 22
 """The low byte of a batch's attributes: the codec is in its last three bits."""
 _CODEC_MASK = 0x07
+_NO_PARTITIONS: dict[int, Partition] = {}
 
 Row = tuple[Any, ...]
 Topic = tuple[bytes | None, bytes | None, list[Row]]
@@ -70,7 +71,6 @@ class Produce:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._replica = node.replica
-        self._wall_ms = node.clock.wall_ms
 
     def __call__(
         self, connection: Connection, buffer: bytearray, view: memoryview, position: int, end: int, version: int, correlation_id: int
@@ -78,30 +78,32 @@ class Produce:
         """Append what the request in [position, end) carries, and answer it when that is settled."""
         transactional_id, acks, timeout_ms, asked = decode_produce_request(view, position, end, version)
         replica = self._replica
-        now_ms = self._wall_ms()
+        append_nowait = replica.append_nowait
+        now_ms = connection.owner.now_ms
         pending = _Pending(self._node, connection, version, correlation_id)
         connection.slots.append(pending)
+        appends = pending.appends
         impossible = transactional_id is not None or acks not in (1, -1, 0)
         refused = False
         for name, topic_id, partitions in asked:
-            held = replica.by_name.get(name) if name is not None else replica.by_id.get(topic_id or b"")
+            held = replica.by_name.get(name, _NO_PARTITIONS) if name is not None else replica.by_id.get(topic_id or b"", _NO_PARTITIONS)
             rows: list[Row] = []
             pending.topics.append((name, topic_id, rows))
             for index, start, stop in partitions:
-                partition = held.get(index) if held is not None else None
+                partition = held.get(index)
                 try:
                     if partition is None or impossible or start < 0:
                         raise self._refusal(partition, name, topic_id, index, acks, start)
                     if version < 7 and stop - start > _ATTRIBUTES_POSITION and buffer[start + _ATTRIBUTES_POSITION] & _CODEC_MASK == _ZSTD:
                         raise MqError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later")
-                    base_offset, last_offset, log_append_time_ms, _ = replica.append_nowait(partition, view[start:stop], acks, now_ms)
+                    base_offset, last_offset, log_append_time_ms, _ = append_nowait(partition, view[start:stop], acks, now_ms)
                 except MqError as error:
                     refused = True
                     rows.append(refused_row(index, error, partition))
                     continue
                 log = partition.log
                 wanted = last_offset + 1 if acks == -1 or log.config.flush_before_ack else _NONE
-                pending.appends.append((partition, wanted, rows, len(rows)))
+                appends.append((partition, wanted, rows, len(rows)))
                 rows.append((index, 0, base_offset, log_append_time_ms, log.log_start_offset, None))
         if acks == 0:
             pending.freed = True
