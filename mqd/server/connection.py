@@ -114,6 +114,8 @@ class Owner(Protocol):
     """Monotonic seconds at which this turn began."""
     now_ms: int
     """The same moment in milliseconds since the Unix epoch."""
+    turns: int
+    """Turns that have ended."""
     frame_bytes: int
     """Memory that unfinished frames of all connections hold."""
 
@@ -147,6 +149,8 @@ class Connection:
         "_large",
         "_ranges",
         "_sending",
+        "_spare",
+        "_spare_turn",
         "barrier",
         "client_id",
         "frame_since",
@@ -189,6 +193,8 @@ class Connection:
         """Whether there may be ranges of files in `_sending`."""
         self._frame: bytearray | None = None
         """Bytes received and not yet handled: an unfinished frame, or frames behind a barrier."""
+        self._spare: bytearray | None = None
+        self._spare_turn = 0
         self._frame_view = _NOTHING
         self._frame_start = 0
         self._frame_end = 0
@@ -294,28 +300,43 @@ class Connection:
         return True
 
     def _set_frame(self, size: int) -> None:
-        """A new buffer of `size` bytes with the kept ones at its front.
+        """A buffer of at least `size` bytes with the kept ones at its front: the one of the frame before, or a new one.
 
-        Never the old buffer again: records of this turn may still wait in it to be written.
+        Never one whose bytes were dispatched in this turn: its records may still wait to be written.
         """
-        frame = bytearray(size)
+        frame = self._spare
+        if frame is not None and self._spare_turn != self.owner.turns and len(frame) >= size:
+            self._spare = None
+        else:
+            frame = bytearray(size)
+            self.owner.frame_bytes += size
         view = memoryview(frame)
         if self._frame is not None:
             kept = self._frame_end - self._frame_start
             view[:kept] = self._frame_view[self._frame_start : self._frame_end]
             self.owner.frame_bytes -= len(self._frame)
             self._frame_start, self._frame_end = 0, kept
-        self.owner.frame_bytes += size
         self._frame = frame
         self._frame_view = view
 
     def _drop_frame(self) -> None:
+        """The kept bytes are handled. A large buffer stays for the next frame, as large ones rarely come alone."""
         if self._frame is not None:
-            self.owner.frame_bytes -= len(self._frame)
+            self.drop_spare()
+            if len(self._frame) > _FRAME_BUFFER_BYTES_MIN:
+                self._spare, self._spare_turn = self._frame, self.owner.turns
+            else:
+                self.owner.frame_bytes -= len(self._frame)
             self._frame = None
             self._frame_view = _NOTHING
             self._frame_start = self._frame_end = 0
         self.frame_since = None
+
+    def drop_spare(self) -> None:
+        """Give back the buffer that was kept for a next frame."""
+        if self._spare is not None:
+            self.owner.frame_bytes -= len(self._spare)
+            self._spare = None
 
     def _handle_kept(self) -> None:
         """Handle the whole frames among the kept bytes."""
@@ -535,6 +556,7 @@ class Connection:
         self.slots.clear()
         self._sending.clear()
         self._drop_frame()
+        self.drop_spare()
         if self.parked is not None:
             self.parked.free()
         self.owner.closed(self)

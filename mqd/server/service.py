@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 _TURNS_BEFORE_OTHERS = 8
 """Turns in a row while sockets stay ready, before the node's other tasks get the loop."""
 _SWEEP_SECONDS = 1.0
+_SPARE_SECONDS = 2.0
+"""How long a quiet connection keeps the buffer of a large frame for the next one."""
 _MEMORY_RETRY_SECONDS = 0.05
 
 
@@ -55,11 +57,11 @@ class Server:
         self._dirty: list[Connection] = []
         self._want_memory: deque[Connection] = deque()
         self._in_turn = False
-        self._turns = 0
+        self.turns = 0
         self._refused = 0
 
     def statistics(self) -> ServerStatistics:
-        return ServerStatistics(len(self._connections), self.dispatcher.requests, self._turns, self.frame_bytes, self._refused)
+        return ServerStatistics(len(self._connections), self.dispatcher.requests, self.turns, self.frame_bytes, self._refused)
 
     def _spawn(self, function: Callable[..., object], *args: object) -> None:
         assert self._nursery is not None
@@ -107,7 +109,6 @@ class Server:
 
     def _end_turn(self) -> None:
         """Write what was appended, send what can be answered; again, while that lets held-back requests go on."""
-        self._turns += 1
         end_of_turn = self._node.replica.end_of_turn
         end_of_turn()
         while self._dirty:
@@ -115,6 +116,7 @@ class Server:
             for connection in dirty:
                 connection.flush()
             end_of_turn()
+        self.turns += 1
         self.arena.position = 0
 
     def dirty(self, connection: Connection) -> None:
@@ -161,6 +163,8 @@ class Server:
 
     def wait_for_memory(self, connection: Connection) -> None:
         self._want_memory.append(connection)
+        for other in self._connections:
+            other.drop_spare()
 
     async def _sweep(self) -> None:
         """Close who has been idle for too long or never finishes a frame; wake who waits for memory."""
@@ -180,7 +184,9 @@ class Server:
                 if connection.frame_is_late(now, FRAME_RECEIVE_TIMEOUT_MS / 1000):
                     logger.warning("closing a connection peer=%s reason=a request did not arrive whole in time", connection.peer)
                     connection.close()
-                elif now - connection.last_active > idle_seconds and not connection.slots:
+                elif now - connection.last_active > _SPARE_SECONDS:
+                    connection.drop_spare()
+                if now - connection.last_active > idle_seconds and not connection.slots and connection.open:
                     logger.debug("closing an idle connection peer=%s", connection.peer)
                     connection.close()
 

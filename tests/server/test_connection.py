@@ -78,6 +78,7 @@ class ScriptedOwner:
         self.dispatcher = self
         self.now = 0.0
         self.now_ms = 0
+        self.turns = 0
         self.frame_bytes = 0
         self.echo = echo
         self.refuse_next = False
@@ -118,6 +119,7 @@ class ScriptedOwner:
             for connection in dirty:
                 connection.flush()
         self.arena.position = 0
+        self.turns += 1
 
     def run(self) -> None:
         for _ in range(10_000):
@@ -147,6 +149,7 @@ def test_frames_survive_every_split(cuts: list[int], first: int) -> None:
     owner.run()
     assert owner.requests == REQUESTS
     assert bytes(owner.sock.sent) == b"".join(REQUESTS)
+    owner.connection.drop_spare()
     assert owner.frame_bytes == 0
 
 
@@ -301,3 +304,28 @@ def test_a_protocol_error_in_a_request_closes_this_connection() -> None:
     owner.sock.incoming = [frame(b"12345678")]
     owner.run()
     assert owner.sock.closed
+
+
+def test_a_frame_keeps_its_bytes_until_the_turn_ends_and_its_buffer_serves_again_after_it() -> None:
+    owner = ScriptedOwner()
+    seen: list[memoryview] = []
+    buffers: list[int] = []
+
+    def dispatch(connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
+        seen.append(view[start:end])
+        buffers.append(id(buffer))
+        connection.slot().complete([b"."])
+        return True
+
+    owner.dispatch = dispatch  # type: ignore[method-assign]
+    bodies = [bytes([number]) * 500_000 for number in range(4)]
+    for body in bodies:
+        owner.sock.incoming.append(frame(body))
+    while len(seen) < 2:  # two frames in one turn: readable again and again, and no end of the turn
+        owner.connection.on_ready(READABLE)
+    assert [bytes(view) for view in seen] == bodies[:2]
+    owner.run()
+    assert len(seen) == 4
+    assert buffers[2] in buffers[:2] or buffers[3] == buffers[2]
+    owner.connection.drop_spare()
+    assert owner.frame_bytes == 0
