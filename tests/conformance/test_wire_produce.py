@@ -144,13 +144,14 @@ def test_a_refused_partition_does_not_hold_back_its_neighbours(wire: Wire, new_n
 class Producer:
     """Sends batches of `count` records under a producer id."""
 
-    def __init__(self, wire: Wire, topic: str) -> None:
-        self.wire, self.topic = wire, topic
+    def __init__(self, wire: Wire, topic: str, timestamp_ms: int = NOW_MS) -> None:
+        self.wire, self.topic, self.timestamp_ms = wire, topic, timestamp_ms
         self.id, self.epoch = new_producer_id(wire)
 
     def send(self, sequence: int, count: int = 1, *, epoch: int | None = None) -> tuple[int, int]:
         """(error code, base offset)."""
         data = Batch(
+            first_timestamp_ms=self.timestamp_ms,
             records=records(*[b"v"] * count),
             producer_id=self.id,
             producer_epoch=self.epoch if epoch is None else epoch,
