@@ -530,9 +530,10 @@ class LogService:
         except OSError as error:
             self._fail_directory(plan.log.directory, self._storage_error(f"cannot sync {plan.log.path}", error))
             return
-        self._after_sync(plan)
+        self.after_sync(plan)
 
-    def _after_sync(self, plan: SyncPlan) -> None:
+    def after_sync(self, plan: SyncPlan) -> None:
+        """On the loop: what the thread made durable counts now, unless the log was cut meanwhile."""
         log = plan.log
         self._syncs += 1
         if plan.cuts != log.cuts:

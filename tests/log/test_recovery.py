@@ -11,7 +11,13 @@ import pytest
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.recovery import find_batch
 from mqd.protocol.batch import parse_header, seal
-from mqd.protocol.files import decode_index, decode_time_index, encode_offset_checkpoint
+from mqd.protocol.files import (
+    ProducerSnapshotEntry,
+    decode_index,
+    decode_time_index,
+    encode_offset_checkpoint,
+    encode_producer_snapshot,
+)
 from tests.log.support import PARTITION, FaultyDisk, Harness, batch, records_of
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
@@ -205,6 +211,37 @@ async def test_a_damaged_snapshot_falls_back_to_an_older_one_and_the_log(tmp_pat
     assert [entry.last_sequence for entry in log.producers.entries()] == [29]
     assert log.producers.check(1, 0, 26, 0) is not None, "replayed batches are known one by one"
     assert any("snapshot" in finding for finding in harness.service.reports[0].findings)
+    harness.kill()
+
+
+async def test_producers_come_from_older_segments_where_snapshots_are_missing(tmp_path: Path) -> None:
+    harness = await filled(tmp_path)
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: 29}))
+    home = tmp_path / str(PARTITION)
+    last = int(segment_files(tmp_path)[-1].stem)
+    assert not list(home.glob("*.snapshot")), "nothing ran that would have written them"
+    path = segment_files(tmp_path)[-1]
+    path.write_bytes(b"")
+    log = await reopened(harness)
+    assert [(entry.last_sequence, entry.last_offset) for entry in log.producers.entries()] == [(last - 1, last - 1)]
+    assert log.log_end_offset == last and log.epochs.latest == 2
+    harness.kill()
+
+
+async def test_a_snapshot_beyond_a_torn_tail_does_not_come_back(tmp_path: Path) -> None:
+    harness = await filled(tmp_path, 10, LogConfig())
+    home = tmp_path / str(PARTITION)
+    stale = home / f"{9:020d}.snapshot"
+    stale.write_bytes(encode_producer_snapshot([ProducerSnapshotEntry(1, 0, 8, 8, 0, 0)]))
+    path = segment_files(tmp_path)[0]
+    data = path.read_bytes()
+    path.write_bytes(data[: 7 * len(data) // 10])
+    log = await reopened(harness)
+    assert log.log_end_offset == 7 and not stale.exists()
+    harness.write(log, *(batch(b"other", producer_id=2, sequence=number) for number in range(3)))
+    await harness.service.close()
+    log = await reopened(harness)
+    assert {entry.producer_id: entry.last_sequence for entry in log.producers.entries()} == {1: 6, 2: 2}
     harness.kill()
 
 

@@ -13,7 +13,7 @@ import trio.testing
 from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.io.clock import SystemClock
 from mqd.io.disk import OsDisk
-from mqd.limits import DISK_RESERVE_BYTES
+from mqd.limits import DISK_RESERVE_BYTES, POSITIONS_CACHED
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.service import LogService
 from mqd.protocol.batch import Codec, parse_header
@@ -94,18 +94,20 @@ async def test_reads_give_whole_batches_within_their_bounds(harness: Harness, ma
 
 async def test_sequential_readers_need_no_search(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     log = harness.open(LogConfig(index_interval_bytes=100))
-    for _ in range(50):
+    for _ in range(POSITIONS_CACHED + 100):
         harness.write(log, batch(b"x" * 50))
-    first = harness.service.read(log, 0, max_bytes=500, limit_offset=50, min_one=True)
+    end = log.log_end_offset
+    first = harness.service.read(log, 0, max_bytes=500, limit_offset=end, min_one=True)
     offset = first.next_offset
     monkeypatch.setattr("mqd.log.segment.Segment.seek", None)
-    while offset < 50:
-        read = harness.service.read(log, offset, max_bytes=500, limit_offset=50, min_one=True)
+    while offset < end:
+        read = harness.service.read(log, offset, max_bytes=500, limit_offset=end, min_one=True)
         assert read.size and read.next_offset > offset
         offset = read.next_offset
     monkeypatch.setattr("mqd.log.segment.Segment.cut", None)
     harness.write(log, batch(b"tail"))
-    assert harness.service.read(log, 50, max_bytes=500, limit_offset=51, min_one=True).next_offset == 51
+    assert harness.service.read(log, end, max_bytes=500, limit_offset=end + 1, min_one=True).next_offset == end + 1
+    assert len(log.positions) <= POSITIONS_CACHED
 
 
 async def test_a_tail_reader_crosses_a_roll(harness: Harness) -> None:

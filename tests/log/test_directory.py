@@ -1,0 +1,41 @@
+"""Plans of what is synced, and that a plan made before a cut does not count after it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mqd.log.directory import plan_sync
+from mqd.log.partition_log import LogConfig
+from tests.log.support import Harness, batch
+
+
+async def test_a_plan_names_what_is_not_durable_and_no_more(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open(LogConfig(segment_bytes=400))
+    for number in range(8):
+        harness.write(log, batch(b"x" * 100, producer_id=1, sequence=number), epoch=1)
+    rolled = plan_sync(harness.disk, log, whole=False)
+    assert rolled.end_offset == log.active.base_offset and len(rolled.files) == len(log.segments) - 1
+    assert {path.suffix for path, _ in rolled.writes} == {"", ".snapshot"} and rolled.directories == [log.path, tmp_path]
+    rolled.run(harness.disk)
+    assert log.on_synced(rolled.end_offset) and not log.on_synced(rolled.end_offset)
+    whole = plan_sync(harness.disk, log, whole=True)
+    assert (whole.end_offset, len(whole.files), whole.writes, whole.directories) == (8, 1, [], [])
+    assert plan_sync(harness.disk, log, whole=False).files == []
+    harness.kill()
+
+
+async def test_a_sync_that_began_before_a_cut_promises_nothing(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open(LogConfig(segment_bytes=400))
+    for number in range(8):
+        harness.write(log, batch(b"x" * 100, producer_id=1, sequence=number))
+    plan = plan_sync(harness.disk, log, whole=True)
+    harness.service.truncate_to(log, 1)
+    plan.run(harness.disk)
+    assert list(log.path.glob("*.snapshot")), "the thread wrote snapshots of offsets that are gone"
+    harness.service.after_sync(plan)
+    assert not list(log.path.glob("*.snapshot")) and log.durable_end_offset == 0 and harness.durable == []
+    harness.kill()
