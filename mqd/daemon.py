@@ -103,8 +103,17 @@ class _Daemon:
             on_durable=lambda log: self.replica.on_durable(log),
             on_directory_failed=self._on_directory_failed,
             claim=lambda: MetaProperties(self.peers.cluster_id, self.me.id, seams.entropy.uuid()),
+            retention_check_interval_ms=self.config.integer("log.retention.check.interval.ms"),
+            producer_id_expiration_ms=self.config.integer("producer.id.expiration.ms"),
         )
-        self.replica = ReplicaService(node_id=NodeId(self.me.id), logs=self.logs, clock=seams.clock, entropy=seams.entropy)
+        self.replica = ReplicaService(
+            node_id=NodeId(self.me.id),
+            logs=self.logs,
+            clock=seams.clock,
+            entropy=seams.entropy,
+            fetch_sessions_max=self.config.integer("max.incremental.fetch.session.cache.slots"),
+            checkpoint_seconds=self.config.integer("replica.high.watermark.checkpoint.interval.ms") / 1000,
+        )
         self.machine = MetadataMachine()
         self.raft = RaftService(
             node_id=self.me.id,

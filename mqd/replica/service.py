@@ -18,6 +18,7 @@ import trio
 from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.io.clock import Clock
 from mqd.io.entropy import Entropy
+from mqd.limits import FETCH_SESSIONS_MAX
 from mqd.log.partition_log import Appended, LogConfig, PartitionLog
 from mqd.log.service import LogService
 from mqd.replica.fetch_session import FetchSessions
@@ -52,10 +53,20 @@ class ReplicaStatistics:
 class ReplicaService:
     """Every partition that this node holds, by name and by topic id."""
 
-    def __init__(self, *, node_id: NodeId, logs: LogService, clock: Clock, entropy: Entropy) -> None:
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        logs: LogService,
+        clock: Clock,
+        entropy: Entropy,
+        fetch_sessions_max: int = FETCH_SESSIONS_MAX,
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    ) -> None:
+        """`checkpoint_seconds`: how often the high watermarks are written down."""
         self.node_id = node_id
         self.logs = logs
-        self.sessions = FetchSessions(entropy.below)
+        self.sessions = FetchSessions(entropy.below, fetch_sessions_max)
         self.by_name: dict[bytes, dict[int, Partition]] = {}
         """Topic name in UTF-8 -> partition index -> Partition: the lookup of the hot path."""
         self.by_id: dict[bytes, dict[int, Partition]] = {}
@@ -63,6 +74,7 @@ class ReplicaService:
         self.offline: dict[TopicPartition, str] = {}
         """Partitions assigned to this node whose log could not be opened, and why."""
         self._clock = clock
+        self._checkpoint_seconds = checkpoint_seconds
         self._touched: list[Partition] = []
         self._tickets: list[ProduceTicket] = []
         self._produce_deadlines: Deadlines[ProduceTicket] = Deadlines()
@@ -293,7 +305,7 @@ class ReplicaService:
 
     async def _run_checkpoints(self) -> None:
         while True:
-            await trio.sleep(CHECKPOINT_SECONDS)
+            await trio.sleep(self._checkpoint_seconds)
             self.checkpoint_high_watermarks()
 
     def checkpoint_high_watermarks(self) -> None:
