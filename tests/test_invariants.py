@@ -1,0 +1,48 @@
+"""docs/INVARIANTS.md is true to the source: what it names exists, and what cites it cites a number that is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "docs" / "INVARIANTS.md").read_text(encoding="utf-8")
+NUMBERED = re.findall(r"^\*\*I(\d+)\. ", TEXT, re.MULTILINE)
+QUOTED = re.findall(r"`((?:mqd|mqctl|chaos|tests|bench)/[^`]+)`", TEXT)
+
+
+@cache
+def functions(path: str) -> frozenset[str]:
+    """Every function that a file defines, at any depth."""
+    nodes = ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+    return frozenset(node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def test_numbers_are_without_gaps() -> None:
+    assert [int(number) for number in NUMBERED] == list(range(1, len(NUMBERED) + 1))
+
+
+def test_every_invariant_is_asserted_and_guarded() -> None:
+    for section in re.split(r"^\*\*I\d+\. ", TEXT, flags=re.MULTILINE)[1:]:
+        asserted, _, guarded = section.partition("- guarded: ")
+        assert "- asserted: `mqd/" in asserted, section
+        assert "`tests/" in guarded, section
+
+
+def test_what_it_names_exists() -> None:
+    assert QUOTED
+    missing = []
+    for reference in QUOTED:
+        path, _, name = reference.replace("::", ":").partition(":")
+        if not (ROOT / path).is_file() or (name and name not in functions(path)):
+            missing.append(reference)
+    assert missing == []
+
+
+def test_numbers_that_the_source_cites_are_there() -> None:
+    known = {f"I{number}" for number in NUMBERED}
+    for path in sorted((ROOT / "mqd").rglob("*.py")):
+        for cited in re.findall(r"\((I\d+)\)", path.read_text(encoding="utf-8")):
+            assert cited in known, (path, cited)
