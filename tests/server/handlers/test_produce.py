@@ -1,0 +1,343 @@
+"""Produce through the whole server: each refusal in each shape, acks, time-outs, failed writes, lost leadership."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from trio.testing import MockClock
+
+from mqd.errors import ErrorCode
+from mqd.protocol.batch import Codec
+from tests.log.support import NOW, batch
+from tests.server.rig import ME, OTHER, Rig, rig, settle, values
+
+VERSIONS = range(3, 14)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_every_version_appends_and_answers_in_its_shape(tmp_path: Path, version: int) -> None:
+    async with rig(tmp_path) as node:
+        topic_id = node.create("t")
+        client = await node.connect()
+        await client.produce("t", batch(b"first"))
+        answer = await client.ask("produce", version, node.produce_body("t", batch(b"a", b"b"), version=version))
+        (topic,) = answer.responses
+        assert (topic.topic_id == topic_id) if version >= 13 else (topic.name == "t")
+        (row,) = topic.partition_responses
+        assert (row.index, row.error_code, row.base_offset, row.log_append_time_ms) == (0, 0, 1, -1)
+        assert version < 5 or row.log_start_offset == 0
+        assert version < 8 or (list(row.record_errors), row.error_message) == ([], None)
+        assert values((await client.fetch("t", 0)).records) == [b"first", b"a", b"b"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_every_version_refuses_in_its_shape(tmp_path: Path, version: int) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t")
+        client = await node.connect()
+        row = await client.produce("t", None, version=version)
+        assert (row.index, row.error_code, row.base_offset, row.log_append_time_ms) == (0, ErrorCode.INVALID_RECORD, -1, -1)
+        assert version < 5 or row.log_start_offset == -1
+        assert version < 8 or row.error_message
+        assert node.partition("t").log.log_end_offset == 0
+
+
+async def test_append_time_is_answered(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", message_timestamp_type="LogAppendTime")
+        client = await node.connect()
+        assert (await client.produce("t", batch(timestamp=NOW - 5))).log_append_time_ms == NOW
+
+
+def damaged() -> bytearray:
+    data = batch(b"x")
+    data[-1] ^= 1
+    return data
+
+
+@pytest.mark.parametrize(
+    ("records", "options", "code"),
+    [
+        (None, {}, ErrorCode.INVALID_RECORD),
+        (b"", {}, ErrorCode.INVALID_RECORD),
+        (batch(b"a") + batch(b"b"), {}, ErrorCode.INVALID_RECORD),
+        (damaged(), {}, ErrorCode.CORRUPT_MESSAGE),
+        (batch(b"x" * 2000), {}, ErrorCode.MESSAGE_TOO_LARGE),
+        (batch(control=True), {}, ErrorCode.INVALID_RECORD),
+        (batch(timestamp=NOW + 7_200_000), {}, ErrorCode.INVALID_TIMESTAMP),
+        (batch(producer_id=9, sequence=-1), {}, ErrorCode.INVALID_RECORD),
+        (batch(), {"partition": 1}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (batch(), {"partition": -1}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (batch(), {"acks": 2}, ErrorCode.INVALID_REQUIRED_ACKS),
+        (batch(), {"acks": -2}, ErrorCode.INVALID_REQUIRED_ACKS),
+        (batch(), {"transactional_id": "tx"}, ErrorCode.INVALID_TXN_STATE),
+        (batch(codec=Codec.ZSTD), {"version": 6}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (batch(codec=Codec.ZSTD), {"version": 7}, ErrorCode.NONE),
+    ],
+)
+async def test_refusals(tmp_path: Path, records: bytes | None, options: dict[str, int], code: ErrorCode) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", max_message_bytes="1000")
+        client = await node.connect()
+        row = await client.produce("t", records, **options)
+        assert row.error_code == code
+        assert node.partition("t").log.log_end_offset == (code is ErrorCode.NONE)
+
+
+async def test_keyless_records_of_a_compacted_topic_are_named(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", cleanup_policy="compact")
+        client = await node.connect()
+        row = await client.produce("t", batch(b"a", keyed=False))
+        assert (row.error_code, [one.batch_index for one in row.record_errors]) == (ErrorCode.INVALID_RECORD, [0])
+
+
+async def test_unknown_topics_by_name_and_by_id(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t")
+        client = await node.connect()
+        body = node.produce_body("t", batch(), version=13)
+        assert (await client.produce("nobody", batch())).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        node.delete("t")
+        answer = await client.ask("produce", 13, body)
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_stale_client_is_told_the_leader_from_v10_on(tmp_path: Path, version: int) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", replicas=(ME, OTHER))
+        node.lead("t", OTHER)
+        client = await node.connect()
+        answer = await client.ask("produce", version, node.produce_body("t", batch(), version=version))
+        row = answer.responses[0].partition_responses[0]
+        assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if version >= 10:
+            assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (OTHER, 1)
+            assert [(one.node_id, one.host, one.port) for one in answer.node_endpoints] == [(OTHER, "host2", 9092)]
+
+
+async def test_a_partition_that_is_not_here_is_not_unknown(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", replicas=(OTHER,))
+        client = await node.connect()
+        assert (await client.produce("t", batch(), version=12)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_the_same_partition_twice_is_appended_twice_and_answered_twice(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t")
+        client = await node.connect()
+        body = node.produce_body("t", None)
+        body["topic_data"][0]["partition_data"] = [{"index": 0, "records": batch(b"a", b"b")}, {"index": 0, "records": batch(b"c")}]
+        answer = await client.ask("produce", 9, body)
+        rows = answer.responses[0].partition_responses
+        assert [(row.index, row.error_code, row.base_offset) for row in rows] == [(0, 0, 0), (0, 0, 2)]
+        assert values((await client.fetch("t", 0)).records) == [b"a", b"b", b"c"]
+
+
+async def test_a_refused_partition_does_not_hold_back_its_neighbours(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", partitions=2)
+        client = await node.connect()
+        body = node.produce_body("t", None)
+        body["topic_data"][0]["partition_data"] = [{"index": 0, "records": None}, {"index": 1, "records": batch()}]
+        answer = await client.ask("produce", 9, body)
+        assert [row.error_code for row in answer.responses[0].partition_responses] == [ErrorCode.INVALID_RECORD, 0]
+
+
+# -- acks
+
+
+async def test_acks_0_is_not_answered_and_the_next_answer_is_the_next_request_s(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t")
+        client = await node.connect()
+        client.post("produce", 9, node.produce_body("t", batch(b"a"), acks=0), answered=False)
+        row = await client.produce("t", batch(b"b"))
+        assert row.base_offset == 1
+
+
+@pytest.mark.parametrize(("topic", "records"), [("nobody", batch()), ("t", None), ("t", damaged())])
+async def test_a_refusal_with_acks_0_closes_the_connection(tmp_path: Path, topic: str, records: bytes | None) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t")
+        client = await node.connect()
+        client.post("produce", 9, node.produce_body(topic, records, acks=0), answered=False)
+        await settle()
+        assert client.sock.closed
+        assert not client.sock.sent
+
+
+async def test_acks_all_needs_the_minimum_of_replicas_and_the_others_do_not(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", replicas=(ME, OTHER), isr=(ME,), min_insync_replicas="2")
+        client = await node.connect()
+        assert (await client.produce("t", batch(), acks=-1)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert (await client.produce("t", batch(), acks=1)).error_code == 0
+        assert node.partition("t").high_watermark == 0  # written, and not committed
+        assert values((await client.fetch("t", 0)).records) == []
+
+
+def synced(node: Rig, topic: str, index: int = 0) -> None:
+    """What a finished fdatasync tells."""
+    log = node.partition(topic, index).log
+    assert log.on_synced(log.written_end_offset)
+    node.replica.on_durable(log)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+async def test_flush_before_ack_answers_when_it_is_durable_and_not_before(tmp_path: Path, acks: int) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", flush_before_ack="true")
+        client = await node.connect()
+        client.post("produce", 9, node.produce_body("t", batch(b"a"), acks=acks))
+        await settle()
+        assert client.answers() == []
+        assert node.partition("t").high_watermark == 0
+        synced(node, "t")
+        await settle()
+        (answer,) = client.answers()
+        assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+async def test_what_is_not_committed_in_time_is_timed_out(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", flush_before_ack="true")
+        client = await node.connect()
+        client.post("produce", 9, node.produce_body("t", batch(b"a"), timeout_ms=1500))
+        await settle()
+        mock_clock.jump(1.4)
+        await settle()
+        assert client.answers() == []
+        mock_clock.jump(0.2)
+        await settle()
+        (answer,) = client.answers()
+        row = answer.responses[0].partition_responses[0]
+        assert (row.error_code, row.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+        synced(node, "t")  # afterwards it is committed all the same, and nobody is answered twice
+        await settle()
+        assert client.answers() == []
+        assert values((await client.fetch("t", 0)).records) == [b"a"]
+
+
+async def test_only_what_is_not_committed_is_timed_out(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", partitions=2, flush_before_ack="true")
+        client = await node.connect()
+        body = node.produce_body("t", None)
+        body["topic_data"][0]["partition_data"] = [{"index": index, "records": batch()} for index in (0, 1)]
+        client.post("produce", 9, body)
+        await settle()
+        synced(node, "t", 1)
+        mock_clock.jump(2)
+        await settle()
+        (answer,) = client.answers()
+        assert [row.error_code for row in answer.responses[0].partition_responses] == [ErrorCode.REQUEST_TIMED_OUT, 0]
+
+
+async def test_a_producer_whose_leader_loses_the_leadership_is_sent_away(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", replicas=(ME, OTHER), flush_before_ack="true")
+        client = await node.connect()
+        client.post("produce", 10, node.produce_body("t", batch(), version=10))
+        await settle()
+        node.lead("t", OTHER)
+        await settle()
+        (answer,) = client.answers()
+        row = answer.responses[0].partition_responses[0]
+        assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (OTHER, 1)
+
+
+async def test_a_deleted_topic_sends_its_waiting_producers_away(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", flush_before_ack="true")
+        client = await node.connect()
+        client.post("produce", 9, node.produce_body("t", batch()))
+        await settle()
+        node.delete("t")
+        await settle()
+        (answer,) = client.answers()
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.xfail(reason="a refused row is overwritten when the rest of its request times out", strict=True)
+async def test_a_refusal_is_not_overwritten_by_the_time_out_of_its_neighbour(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", partitions=2, replicas=(ME, OTHER), flush_before_ack="true")
+        client = await node.connect()
+        body = node.produce_body("t", None)
+        body["topic_data"][0]["partition_data"] = [{"index": index, "records": batch()} for index in (0, 1)]
+        client.post("produce", 9, body)
+        await settle()
+        node.lead("t", OTHER)
+        mock_clock.jump(2)
+        await settle()
+        (answer,) = client.answers()
+        codes = [row.error_code for row in answer.responses[0].partition_responses]
+        assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT]
+
+
+# -- disks
+
+
+async def test_a_full_disk_refuses_what_it_could_not_keep_and_nothing_else(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("full", partitions=2)
+        client = await node.connect()
+        assert (await client.produce("full", batch(b"kept"))).base_offset == 0
+        body = node.produce_body("full", None)
+        rows = [(0, batch(b"lost")), (1, batch(b"y" * 100_000)), (0, batch(b"lost"))]
+        body["topic_data"][0]["partition_data"] = [{"index": index, "records": data} for index, data in rows]
+        node.disk.free = 50_000
+        answer = await client.ask("produce", 9, body)
+        codes = [row.error_code for row in answer.responses[0].partition_responses]
+        assert codes == [0, ErrorCode.KAFKA_STORAGE_ERROR, 0]
+        assert values((await client.fetch("full", 0, partition=1)).records) == []
+        partition = node.partition("full", 1)
+        assert (partition.high_watermark, partition.log.log_end_offset) == (0, 0)
+        node.disk.free = 1 << 40
+        assert (await client.produce("full", batch(b"again"), partition=1)).base_offset == 0
+
+
+async def test_every_row_of_a_log_that_could_not_be_written_is_refused(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", partitions=2)
+        one, other = await node.connect(), await node.connect()
+        node.disk.free = 0
+        one.post("produce", 9, node.produce_body("t", batch(b"a"), acks=1))
+        other.post("produce", 9, node.produce_body("t", batch(b"b"), acks=-1))
+        await settle()
+        for client in (one, other):
+            (answer,) = client.answers()
+            row = answer.responses[0].partition_responses[0]
+            assert (row.error_code, row.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+
+
+async def test_a_disk_that_fails_for_good_refuses_produce_and_fetch(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t")
+        client = await node.connect()
+        await client.produce("t", batch(b"a"))
+        node.disk.write_error = errno.EIO
+        assert (await client.produce("t", batch(b"b"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        node.disk.write_error = 0
+        assert (await client.produce("t", batch(b"c"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await client.fetch("t", 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert node.directory_failures == [tmp_path]
+
+
+async def test_records_survive_in_the_order_of_requests_across_connections_of_one_turn(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t")
+        clients = [await node.connect() for _ in range(3)]
+        for number, client in enumerate(clients):
+            client.post("produce", 9, node.produce_body("t", batch(b"%d" % number)))
+        await settle()
+        offsets = [client.answers()[0].responses[0].partition_responses[0].base_offset for client in clients]
+        stored = values((await clients[0].fetch("t", 0)).records)
+        assert sorted(offsets) == [0, 1, 2]
+        assert [stored[offset] for offset in offsets] == [b"0", b"1", b"2"]
