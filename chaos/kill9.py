@@ -36,8 +36,8 @@ TOPIC = "kill9"
 NUMBER = struct.Struct(">q")
 SEGMENT_BYTES = 4 * 1024 * 1024
 """Small, so that segments roll and recovery meets several of them."""
-LIFE_S = (0.05, 1.0)
-"""Between ready and kill."""
+LIFE_S = (0.0, 0.8)
+"""Between the first acknowledgement of a life and its end: every kill hits a producing client."""
 RECOVERY_LIFE_S = (0.0, 0.6)
 """Between start and kill, where a kill comes early."""
 EARLY_KILL_ODDS = 0.25
@@ -59,6 +59,7 @@ class Producer:
     dice: random.Random
     acked: dict[int, array[int]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    settled: int = 0
 
     def __post_init__(self) -> None:
         self.acked = {partition: array("q") for partition in range(self.partitions)}
@@ -84,6 +85,14 @@ class Producer:
     def start(self) -> None:
         """Begin to produce."""
         self._thread.start()
+
+    def wait_for_acknowledgement(self) -> None:
+        """Wait until something more is acknowledged than is now. Raises TrialFailed."""
+        before, deadline = self.settled, time.monotonic() + SETTLE_TIMEOUT_S
+        while self.settled == before:
+            if self.errors or time.monotonic() > deadline:
+                raise TrialFailed(f"nothing acknowledged within {SETTLE_TIMEOUT_S:.0f} s {self.errors[:1]}")
+            time.sleep(0.002)
 
     def finish(self) -> None:
         """Stop producing and wait until everything sent is settled. Raises TrialFailed."""
@@ -112,6 +121,7 @@ class Producer:
             return
         (number,) = NUMBER.unpack_from(message.value())
         self.acked[message.partition()][number] = message.offset()
+        self.settled += 1
 
     def _run(self) -> None:
         padding = [self.dice.randbytes(self.dice.randrange(300)) for _ in range(64)]
@@ -186,7 +196,7 @@ class Trial:
         producer.start()
         try:
             for _ in range(self.rounds):
-                self._round(dice)
+                self._round(dice, producer)
         except BaseException:
             producer.abandon()
             raise
@@ -199,7 +209,8 @@ class Trial:
         self.anomalies = check(producer.acked, log)
         self._verify_files()
 
-    def _round(self, dice: random.Random) -> None:
+    def _round(self, dice: random.Random, producer: Producer) -> None:
+        producer.wait_for_acknowledgement()
         time.sleep(dice.uniform(*LIFE_S))
         self.node.kill()
         while dice.random() < EARLY_KILL_ODDS:
