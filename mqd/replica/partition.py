@@ -104,7 +104,7 @@ class Partition:
     def local_end_offset(self) -> Offset:
         """End of what this replica may count as its own: written, or on stable storage where the topic asks for it."""
         log = self.log
-        return log.durable_end_offset if log.config.flush_before_ack else log.log_end_offset
+        return log.durable_end_offset if log.config.flush_before_ack else log.written_end_offset
 
     def advance(self) -> bool:
         """Move the high watermark to where the in-sync replicas allow it; tells whether it moved.
