@@ -1,0 +1,73 @@
+"""ApiVersions through the whole server: what each listener offers, and how a client that is too new is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import pack
+from typing import Any
+
+import pytest
+
+from mqd.controller.brokers import FEATURES
+from mqd.errors import ErrorCode
+from mqd.protocol import apis
+from mqd.server.context import CLIENT, PEER
+from mqd.server.dispatch import SERVED, SERVED_TO_PEERS
+from tests.server.rig import Client, rig, settle
+
+
+async def versions(client: Client, version: int = 4, name: str = "test", software_version: str = "1.0") -> Any:
+    return await client.ask("api_versions", version, {"client_software_name": name, "client_software_version": software_version})
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_every_version(tmp_path: Path, version: int) -> None:
+    async with rig(tmp_path) as node:
+        answer = await versions(await node.connect(), version)
+        assert answer.error_code == 0
+        offered = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+        assert offered[0] == (0, 13)  # 0 to 2 are shown for librdkafka's sake, and not served
+        assert offered[1] == (4, 18)
+        if version >= 3:
+            assert answer.finalized_features_epoch == node.image.index
+        assert version < 3 or {one.name for one in answer.supported_features} == {name for name, _ in FEATURES}
+
+
+async def test_what_is_offered_is_what_is_served(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        for kind, names in ((CLIENT, SERVED), (PEER, (*SERVED, *SERVED_TO_PEERS))):
+            answer = await versions(await node.connect(kind))
+            keys = [row.api_key for row in answer.api_keys]
+            served = [api for name in ("produce", "fetch", *names) if (api := apis.by_name(name)) is not None]
+            assert keys == sorted(api.key for api in served)
+            for row in answer.api_keys:
+                api = apis.by_key(row.api_key)
+                assert api is not None
+                assert api.versions[1] == row.max_version
+                assert api.versions[0] >= row.min_version
+
+
+@pytest.mark.parametrize(
+    ("name", "version"), [("", "1"), ("a", ""), ("-a", "1"), ("a-", "1"), ("a b", "1"), ("a", "1\n"), ("ä", "1"), ("a", "1_0")]
+)
+async def test_unfit_software_names(tmp_path: Path, name: str, version: str) -> None:
+    async with rig(tmp_path) as node:
+        client = await node.connect()
+        assert (await versions(client, 3, name, version)).error_code == ErrorCode.INVALID_REQUEST
+        assert (await versions(client, 2)).error_code == 0
+
+
+@pytest.mark.parametrize("version", [5, 32_767, -1])
+async def test_a_version_that_is_not_known_is_told_in_version_0(tmp_path: Path, version: int) -> None:
+    async with rig(tmp_path) as node:
+        client = await node.connect()
+        client.send_frame(pack(">hhih", 18, version, 77, -1) + b"whatever that version has")
+        await settle()
+        (frame,) = client.frames()
+        assert frame[:4] == pack(">i", 77)
+        api = apis.by_name("api_versions")
+        assert api is not None
+        answer = api.decode_response(0, frame, 4)
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [(18, 0, 4)]
+        assert (await versions(client)).error_code == 0

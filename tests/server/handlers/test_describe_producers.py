@@ -1,0 +1,40 @@
+"""DescribeProducers through the whole server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mqd.errors import ErrorCode
+from tests.log.support import NOW, batch
+from tests.server.rig import ME, OTHER, Client, rig
+
+
+async def describe(client: Client, topic: str, partition: int = 0) -> Any:
+    answer = await client.ask("describe_producers", 0, {"topics": [{"name": topic, "partition_indexes": [partition]}]})
+    return answer.topics[0].partitions[0]
+
+
+async def test_producers_of_a_partition(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", partitions=2)
+        client = await node.connect()
+        await client.produce("t", batch(b"a", b"b", producer_id=7, epoch=2, sequence=0, timestamp=NOW))
+        await client.produce("t", batch(b"c", producer_id=9, epoch=0, sequence=5, timestamp=NOW + 1))
+        await client.produce("t", batch(b"nobody's"))
+        row = await describe(client, "t")
+        assert row.error_code == 0
+        found = [(one.producer_id, one.producer_epoch, one.last_sequence, one.last_timestamp) for one in row.active_producers]
+        assert found == [(7, 2, 1, NOW), (9, 0, 5, NOW + 1)]
+        assert {one.current_txn_start_offset for one in row.active_producers} == {-1}
+        assert list((await describe(client, "t", 1)).active_producers) == []
+
+
+async def test_partitions_that_are_not_led_here(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", replicas=(ME, OTHER))
+        node.lead("t", OTHER)
+        client = await node.connect()
+        moved, unknown = await describe(client, "t"), await describe(client, "nobody")
+        assert (moved.error_code, unknown.error_code) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        assert moved.error_message
