@@ -77,7 +77,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--peer-topic", metavar="TOPIC")
     parser.add_argument("--keep", type=float, default=1.0, metavar="PART", help="this part of the peer's speed is good enough (1.0)")
     parser.add_argument("--only", action="append", choices=list(QUESTIONS), metavar="NAME", help="ask only this; may be repeated")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_PART:.0%} of the load, one round: does it work at all?")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_PART:.0%}% of the load, one round: does it work at all?")
     parser.add_argument("--rounds", type=int, metavar="N", help="askings of each question (3; 1 with --quick)")
     parser.add_argument("--json", metavar="FILE", help="write everything there, too")
     parser.add_argument("--data", metavar="DIR", help="where data directories are made (the system's temporary directory)")

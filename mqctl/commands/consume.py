@@ -54,11 +54,11 @@ def consume(
     bootstrap: str | None,
     timeout: float | None,
 ) -> None:
-    r"""Read records of topics, partition by partition in order, and write each to standard output.
+    """Read records of topics, partition by partition in order, and write each to standard output.
 
     \b
     mqctl consume orders                          everything, then what comes
-    mqctl consume orders -e -f '%p %o %k=%v\n'    what is there now
+    mqctl consume orders -e -f '%p %o %k=%v\\n'    what is there now
     mqctl consume orders --from -10 -e            the last ten of each partition
     mqctl consume orders --from @-15m -o jsonl    the last quarter of an hour, and on, as JSON lines
     """

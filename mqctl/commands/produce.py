@@ -70,7 +70,7 @@ def produce(
     acks: str,
     empty_is_null: bool,
 ) -> None:
-    r"""Send records to TOPIC, a line each, and say where they went.
+    """Send records to TOPIC, a line each, and say where they went.
 
     \b
     echo hello | mqctl produce greetings
