@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -56,9 +57,10 @@ PYSYNCOBJ_FILES = frozenset({"mqd/raft/seams.py", "mqd/raft/pinned.py"})
 @cache
 def tracked() -> tuple[str, ...]:
     """Files of the project: what git tracks or would track; in an archive without git, everything outside hidden folders."""
-    listing = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
-    if listing.returncode == 0:
-        return tuple(sorted(name for name in listing.stdout.splitlines() if (ROOT / name).is_file()))
+    with suppress(FileNotFoundError):  # no git on this machine
+        listing = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+        if listing.returncode == 0:
+            return tuple(sorted(name for name in listing.stdout.splitlines() if (ROOT / name).is_file()))
     files = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
     return tuple(sorted(str(path) for path in files if not any(part.startswith(".") and part != ".ci" for part in path.parts)))
 
