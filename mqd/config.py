@@ -90,13 +90,13 @@ class NodeConfig(Mapping[str, Value]):
 
             for setting in read_config_file(file):
                 line = "" if setting.line is None else f", line {setting.line}"
-                reader.set(setting.key, setting.value, Source.FILE, f"{file}{line}")
+                reader.set(setting.key, setting.value, Source.FILE, f"{file}{line}: ")
         for variable, text in sorted((environment or {}).items()):
             if variable.startswith(ENVIRONMENT_PREFIX):
                 key = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
-                reader.set(key, text, Source.ENVIRONMENT, f"environment variable {variable}")
+                reader.set(key, text, Source.ENVIRONMENT, f"environment variable {variable}: ")
         for key, text in (overrides or {}).items():
-            reader.set(key, text, Source.COMMAND_LINE, f"-o {key}")
+            reader.set(key, text, Source.COMMAND_LINE, "-o ")
         config = cls(reader.values, reader.sources, reader.warnings)
         _check_relations(config)
         return config
@@ -189,22 +189,23 @@ class _Reader:
         self.warnings: list[str] = []
 
     def set(self, key: str, text: str, source: Source, where: str) -> None:
+        """`where` stands before the key in what is told of it: "server.properties, line 3: " or "-o "."""
         option = NODE_OPTIONS.get(key)
         if option is None:
             option = self._of_listener(key)
         if option is None:
-            self.warnings.append(f"{where}: {_unknown(key)}")
+            self.warnings.append(f"{where}{_unknown(key)}")
             return
         try:
             value = option.parse(text)
         except ValueError as error:
-            raise ConfigError(f"{where}: {key}: {_told(option, error)}; `mqd config list` has its type") from None
+            raise ConfigError(f"{where}{key}: {_told(option, error)}; `mqd config list` has its type") from None
         if option.status is Status.REFUSED and value != option.default:
-            raise ConfigError(f"{where}: {key} is refused: {option.note}; take it out to start without it")
+            raise ConfigError(f"{where}{key} is refused: {option.note}; take it out to start without it")
         if key in ("listeners", "advertised.listeners") and isinstance(value, tuple):
-            _refuse_secure_listeners(value, f"{where}: {key}")
+            _refuse_secure_listeners(value, f"{where}{key}")
         if option.status is Status.IGNORED:
-            self.warnings.append(f"{where}: {key} is ignored: {option.note}")
+            self.warnings.append(f"{where}{key} is ignored: {option.note}")
         if option.name == key:
             self.values[key] = value
             self.sources[key] = source
@@ -293,7 +294,7 @@ def _unknown(key: str, names: Iterable[str] = NODE_OPTIONS) -> str:
         remedy = f"for all topics set {synonyms[0][0]}" if synonyms else "set it when you create or alter the topic"
         return f"{key} is a key of topics, not of nodes; {remedy}"
     close = nearest(key, names)
-    return f"{key} is not a known key" + (f"; did you mean {close}?" if close else "")
+    return f"{key} is not a known key; " + (f"did you mean {close}?" if close else "`mqd config list` has them all")
 
 
 def _told(option: Option, error: ValueError) -> str:

@@ -7,6 +7,7 @@ tables and dotted keys spell the same names: `[log]` with `retention.ms = 1` is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,10 @@ from mqd.options import ConfigError
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANKS = " \t\f"
+_TOML_PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
+_TOML_NAME = rf"(?:{_TOML_PART.pattern})(?:\s*\.\s*(?:{_TOML_PART.pattern}))*"
+_TOML_TABLE = re.compile(rf"\s*\[\s*({_TOML_NAME})\s*\]")
+_TOML_KEY = re.compile(rf"\s*({_TOML_NAME})\s*=")
 
 
 class Setting(NamedTuple):
@@ -49,7 +54,25 @@ def parse_toml(text: str, name: str) -> list[Setting]:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name}: {error}; a key that is also the start of another, as log.dir is, needs quotes") from None
-    return [Setting(key, value, None) for key, value in _flatten(document, "", name)]
+    lines = _toml_lines(text)
+    return [Setting(key, value, lines.get(key)) for key, value in _flatten(document, "", name)]
+
+
+def _toml_lines(text: str) -> dict[str, int | None]:
+    """Where each key stands, found by scanning, as tomllib does not tell. None for what looks like a key in several places."""
+    found: dict[str, int | None] = {}
+    table = ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if match := _TOML_TABLE.match(line):
+            table = _toml_name(match[1]) + "."
+        elif match := _TOML_KEY.match(line):
+            key = table + _toml_name(match[1])
+            found[key] = None if key in found else number
+    return found
+
+
+def _toml_name(text: str) -> str:
+    return ".".join(part.strip("\"'") for part in _TOML_PART.findall(text))
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -32,7 +32,7 @@ def set_up(level: str = "INFO") -> None:
 def warn_all(warnings: Iterable[str]) -> None:
     """What an operator should hear about his configuration: each line, however many there are."""
     for warning in warnings:
-        logging.getLogger("mqd.config").warning("config.warning %s", warning, extra={"always": True})
+        logging.getLogger("mqd.config").warning("%s", warning, extra={"always": True})
 
 
 class LineFormatter(logging.Formatter):

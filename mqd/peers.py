@@ -31,6 +31,8 @@ _NODE_KEYS = ("id", "host", "port", "peer_port", "rack", "voter", "advertised_ho
 _NODE_KEYS_NEEDED = ("id", "host", "port", "peer_port")
 _NODE_ID_MAX = 2**31 - 1
 _WILDCARDS = ("0.0.0.0", "::", "[::]")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""Names of one machine: a port of one is taken on the others, too."""
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -108,6 +110,12 @@ def format_peers(cluster_id: str, nodes: Mapping[int, PeerNode]) -> str:
         if node.advertised_port != node.port:
             lines.append(f"advertised_port = {node.advertised_port}")
     return "\n".join(lines) + "\n"
+
+
+def _machine(host: str) -> str:
+    """The same text for hosts that are the same by any resolver."""
+    host = host.lower()
+    return _LOOPBACK[0] if host in _LOOPBACK else host
 
 
 class _Lines:
@@ -201,11 +209,11 @@ class _Checker:
         advertised: dict[tuple[str, int], int] = {}
         for node in nodes.values():
             for key, port in (("port", node.port), ("peer_port", node.peer_port)):
-                taken = listening.setdefault((node.host, port), f"{key} of node {node.id}")
+                taken = listening.setdefault((_machine(node.host), port), f"{key} of node {node.id}")
                 if taken != f"{key} of node {node.id}":
                     problem = f"{node.host}:{port} is already the {taken}"
                     raise self._wrong(index_by_id[node.id], key, problem, "give each listener its own address")
-            taken_by = advertised.setdefault((node.advertised_host, node.advertised_port), node.id)
+            taken_by = advertised.setdefault((_machine(node.advertised_host), node.advertised_port), node.id)
             if taken_by != node.id:
                 problem = f"{node.advertised_host}:{node.advertised_port} is already what node {taken_by} advertises"
                 raise self._wrong(index_by_id[node.id], "advertised_port", problem, "advertise each node under its own address")
@@ -222,8 +230,10 @@ class _Checker:
 
     def _integer(self, index: int, table: dict[str, Any], key: str, least: int, most: int) -> int:
         value = table[key]
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        if not isinstance(value, int) or isinstance(value, bool):
             raise self._wrong(index, key, f"{key} {value!r} is not a whole number", f"use one from {least} to {most}")
+        if not least <= value <= most:
+            raise self._wrong(index, key, f"{key} {value} is out of range", f"use one from {least} to {most}")
         return value
 
     def _named(self, index: int) -> str:

@@ -77,14 +77,23 @@ def test_toml_spells_the_same_names() -> None:
     text = '"log.dir" = "/a"\n"log.dir.failure.timeout.ms" = 5\nnum.partitions = 3\n'
     text += '[log]\nretention.ms = -1\ncleanup.policy = ["compact", "delete"]\n'
     text += "[auto.create]\ntopics.enable = false\n[log.cleaner.min]\ncleanable.ratio = 0.25\n"
-    assert [(s.key, s.value) for s in parse_toml(text, "f")] == [
-        ("log.dir", "/a"),
-        ("log.dir.failure.timeout.ms", "5"),
-        ("num.partitions", "3"),
-        ("log.retention.ms", "-1"),
-        ("log.cleanup.policy", "compact,delete"),
-        ("log.cleaner.min.cleanable.ratio", "0.25"),
-        ("auto.create.topics.enable", "false"),
+    assert parse_toml(text, "f") == [
+        ("log.dir", "/a", 1),
+        ("log.dir.failure.timeout.ms", "5", 2),
+        ("num.partitions", "3", 3),
+        ("log.retention.ms", "-1", 5),
+        ("log.cleanup.policy", "compact,delete", 6),
+        ("log.cleaner.min.cleanable.ratio", "0.25", 10),
+        ("auto.create.topics.enable", "false", 8),
+    ]
+
+
+def test_a_toml_line_that_is_not_certain_is_not_told() -> None:
+    assert parse_toml('a = """\nb = 1\n"""\nb = 2\nc = {d = 3}\n[x . "y"]\nz=1', "f") == [
+        ("a", "\nb = 1\n".lstrip("\n"), 1),
+        ("b", "2", None),
+        ("c.d", "3", None),
+        ("x.y.z", "1", 7),
     ]
 
 
