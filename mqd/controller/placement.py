@@ -24,17 +24,14 @@ def check_replication_factor(factor: int, brokers: int) -> None:
     """Raise INVALID_REPLICATION_FACTOR unless `factor` replicas can be placed on `brokers` brokers, and kept in sync."""
     if factor <= 0:
         raise MqError(ErrorCode.INVALID_REPLICATION_FACTOR, "A partition has at least one replica; -1 asks for the default.")
-    if factor > brokers:
-        raise MqError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{factor} replicas need as many brokers: {brokers} are alive.",
-        )
     if factor > REPLICAS_MAX:
         raise MqError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"{factor} replicas were asked for: this version of mqd keeps {REPLICAS_MAX} a partition, "
             "because it does not copy partitions between nodes yet. Use 1, or -1 for the default.",
         )
+    if factor > brokers:
+        raise MqError(ErrorCode.INVALID_REPLICATION_FACTOR, f"{factor} replicas need as many brokers: {brokers} are alive.")
 
 
 def default_replication_factor(configured: int, brokers: int) -> int:
