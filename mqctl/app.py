@@ -148,8 +148,13 @@ def run(settings: Settings, work: Callable[[ClusterClient], Awaitable[ResultT]])
     """Connect, do the work, and turn what went wrong into a Failure."""
     import trio
 
-    from mqd.client.cluster import connect
+    from mqd.client.cluster import connect, parse_bootstrap
     from mqd.client.errors import ClientError
+
+    try:
+        parse_bootstrap(settings.bootstrap)
+    except ClientError as error:
+        raise Failure(error.message, remedy=error.remedy, exit_code=USAGE) from None
 
     async def main() -> ResultT:
         timeout_s = settings.timeout_s

@@ -33,7 +33,7 @@ def cluster() -> None:
 @click.command()
 @options
 def info(settings: Settings) -> None:
-    """Nodes, controller, and partitions that want attention."""
+    """Nodes, controller, and partitions that want attention. Internal topics count, too."""
     data = run(settings, lambda client: gather(client, settings.timeout_s))
     if settings.output != "table":
         settings.show_data(data)
@@ -54,7 +54,7 @@ async def gather(client: ClusterClient, timeout_s: float) -> dict[str, Any]:
     return {
         "cluster_id": described.cluster_id,
         "controller": described.controller_id if described.controller_id >= 0 else None,
-        "topics": sum(not topic.internal for topic in topics),
+        "topics": len(topics),
         "partitions": len(partitions),
         "leaderless_partitions": sum(partition.leader < 0 for partition in partitions),
         "under_replicated_partitions": sum(len(partition.isr) < len(partition.replicas) for partition in partitions),

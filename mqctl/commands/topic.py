@@ -201,11 +201,11 @@ def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: boo
     results = run(settings, work)
     from mqd.errors import ErrorCode
 
+    rows = [{"topic": name, "deleted": error is None} for name, error in results.items()]
     for name, error in list(results.items()):
         if if_exists and error is not None and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             say(f"topic {name!r} does not exist")
             results[name] = None
-    rows = [{"topic": name, "deleted": error is None} for name, error in results.items()]
     settings.show((render.Column("topic", "TOPIC"), render.Column("deleted", "DELETED")), rows)
     finish(results)
 

@@ -50,6 +50,7 @@ def mqctl(served: Loopback, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 def test_cluster_info(mqctl: Callable[..., Ran], served: Loopback) -> None:
     served.inside(lambda: served.cluster.add_topic("a", 2))
     ran = mqctl("cluster", "info", "-o", "json")
+    assert ran.data["topics"] == 1
     assert ran.code == 0 and ran.err == ""
     assert ran.data["cluster_id"] == "fake" and ran.data["partitions"] == 2 and ran.data["leaderless_partitions"] == 0
     assert ran.data["nodes"][0] | {"port": 0} == {
@@ -85,7 +86,8 @@ def test_topic_life(mqctl: Callable[..., Ran], served: Loopback) -> None:
     assert len(served.cluster.topics["a"]) == 5
     ran = mqctl("topic", "delete", "a", "nope", "--yes", "-o", "json")
     assert ran.code == 3 and ran.data == [{"topic": "a", "deleted": True}, {"topic": "nope", "deleted": False}]
-    assert mqctl("topic", "delete", "nope", "-y", "--if-exists").code == 0
+    ran = mqctl("topic", "delete", "nope", "-y", "--if-exists", "-o", "json")
+    assert ran.code == 0 and ran.data == [{"topic": "nope", "deleted": False}]
 
 
 def test_topic_config(mqctl: Callable[..., Ran], served: Loopback) -> None:
@@ -163,7 +165,7 @@ def test_failures_have_codes_and_remedies(mqctl: Callable[..., Ran], served: Loo
     ran = mqctl("topic", "list", "-b", "127.0.0.1:1")
     assert ran.code == 1 and ran.out == ""
     assert ran.err.startswith("error: nothing listens at 127.0.0.1:1\n  is the node running? Start one with `mqd dev`")
-    assert mqctl("topic", "list", "-b", "nonsense:port").code == 1
+    assert mqctl("topic", "list", "-b", "nonsense:port").code == 2
     served.inside(lambda: served.cluster.one.script(METADATA, Hang()))
     ran = mqctl("topic", "list", "--timeout", "0.1")
     assert ran.code == 4 and "did not answer" in ran.err
