@@ -45,6 +45,13 @@ RECEIVE_BYTES_MAX = 256 * KIB
 SENDFILE_BYTES_MIN = 64 * KIB
 """Below this, reading and sending with the header is as cheap as sendfile (bench/sendfile_border.py)."""
 
+TURN_SECONDS_MAX = 0.02
+"""A connection whose requests have taken longer than this in one turn lets others go first."""
+PEER_CONNECTIONS_MAX = 256
+"""Open connections of the peer listener."""
+REQUEST_PARTITIONS_MAX = 50_000
+"""Partitions in one Produce or Fetch."""
+
 # -- record batches (protocol/batch.py, log/)
 BATCH_BYTES_MAX = 1 * MIB + 12
 """Default of `message.max.bytes` (Kafka's 1048588: a mebibyte and the log overhead)."""
@@ -59,14 +66,28 @@ FETCH_BYTES_MAX = 55 * MIB
 """Default of `fetch.max.bytes`, the broker's own cap on one answer."""
 FETCH_WAIT_MAX_MS = 3_600_000
 FETCH_SESSIONS_MAX = 1_000
+FETCH_SESSION_PARTITIONS_MAX = 10_000
+"""Partitions that one session remembers; who fetches more does so without a session."""
+FETCH_SESSIONS_PARTITIONS_MAX = 200_000
+"""The same over all sessions: about 100 MiB."""
 PARKED_FETCHES_MAX = 10_000
 
 # -- names and counts (controller/)
 TOPIC_NAME_CHARS_MAX = 249
 PARTITIONS_PER_REQUEST_MAX = 10_000
 """CreateTopics and CreatePartitions above this answer POLICY_VIOLATION, as Apache Kafka does."""
-METADATA_COMMAND_DECOMPRESSED_MAX = 8 * MIB
-"""A metadata command that inflates beyond this was not written by mqd."""
+METADATA_COMMAND_DECOMPRESSED_MAX = 1 * MIB
+"""A metadata command that inflates beyond this was not written by mqd: the 10,000 partitions of a request take half of it."""
+CONFIG_VALUE_BYTES_MAX = 16 * KIB
+"""One override, by itself: what is stored must fit an answer's string."""
+CONFIG_RESOURCE_BYTES_MAX = 64 * KIB
+"""All overrides of one topic or node, names and values."""
+CONFIG_RESOURCES_MAX = 2_000
+"""Topics and nodes whose configuration one request changes or asks for; beyond it, the client asks again."""
+DELETED_TOPICS_MAX = 10_000
+"""Topics that one request deletes."""
+COORDINATOR_KEY_BYTES_MAX = 4 * KIB
+"""Of a group's or a transaction's name: it is hashed as Java does, unit by unit."""
 METADATA_SNAPSHOT_BYTES_MAX = 512 * MIB
 """The same for a snapshot of the metadata; about 60 bytes a partition."""
 PRODUCER_IDS_PER_BLOCK = 1_000
@@ -116,6 +137,8 @@ assert RAFT_COMMAND_BYTES_MAX + 64 < RAFT_BATCH_BYTES < RAFT_MESSAGE_BYTES_MAX
 assert RAFT_SNAPSHOT_CHUNK_BYTES + 64 < RAFT_MESSAGE_BYTES_MAX < RAFT_OUTBOX_BYTES_MAX
 assert RAFT_JOURNAL_ENTRIES_KEPT < RAFT_JOURNAL_ENTRIES_MAX
 assert RAFT_BATCH_BYTES + RAFT_COMMAND_BYTES_MAX + 64 < RAFT_MESSAGE_BYTES_MAX
+assert CONFIG_VALUE_BYTES_MAX < STRING_BYTES_MAX and CONFIG_VALUE_BYTES_MAX <= CONFIG_RESOURCE_BYTES_MAX
+assert CONFIG_RESOURCE_BYTES_MAX + 64 * KIB < METADATA_COMMAND_DECOMPRESSED_MAX
 assert BATCH_BYTES_MAX < FETCH_BYTES_MAX <= REQUEST_BYTES_MAX
 assert FETCH_BYTES_MAX + BATCH_BYTES_MAX < RESPONSE_BYTES_MAX
 assert PRODUCER_BATCH_BYTES < BATCH_BYTES_MAX and PRODUCER_BATCH_BYTES <= PRODUCER_REQUEST_BYTES < PRODUCER_BUFFER_BYTES_MAX

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 import trio
@@ -56,9 +56,11 @@ from mqd.protocol.files import (
     encode_producer_snapshot,
     is_deleted_directory,
 )
-from mqd.types import Offset, TopicPartition
+from mqd.types import ZERO_UUID, Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
+
+FoundT = TypeVar("FoundT")
 
 CHECKPOINT_SECONDS = 60.0
 """Kafka's `log.flush.offset.checkpoint.interval.ms`: how often recovery points and log starts are written."""
@@ -246,6 +248,8 @@ class LogService:
 
     def delete(self, partition: TopicPartition) -> None:
         """Forget a log; its directory is renamed now and removed later. Quiet when there is none."""
+        if self.fenced.pop(partition, None) is not None:
+            self._delete_fenced(partition)
         log = self.logs.pop(partition, None)
         if log is None:
             return
@@ -260,6 +264,20 @@ class LogService:
             self._fail_directory(log.directory, self._storage_error(f"cannot rename {log.path}", error))
             return
         self._remove_later(target, log.config.file_delete_delay_ms)
+
+    def _delete_fenced(self, partition: TopicPartition) -> None:
+        """A log that is not served: nobody holds it, so only its directories are to be moved away."""
+        for directory in self.directories.values():
+            path = directory.path / str(partition)
+            if directory.failed is None and self._disk.exists(path):
+                target = directory.path / deleted_directory_name(partition, ZERO_UUID)
+                try:
+                    self._disk.remove_tree(target)
+                    self._disk.rename(path, target, durable=False)
+                except OSError as error:
+                    self._fail_directory(directory.path, self._storage_error(f"cannot rename {path}", error))
+                    continue
+                self._remove_later(target, LogConfig().file_delete_delay_ms)
 
     def _forget(self, log: PartitionLog) -> None:
         self._flush_due.pop(log, None)
@@ -428,11 +446,20 @@ class LogService:
 
     def offset_for_timestamp(self, log: PartitionLog, timestamp_ms: int, limit_offset: Offset) -> lookup.FoundRecord | None:
         """(offset, timestamp, leader epoch) of the first record of that time or later, below `limit_offset`."""
-        return lookup.offset_for_timestamp(log, timestamp_ms, limit_offset, self._open)
+        return self._looked_up(log, lambda: lookup.offset_for_timestamp(log, timestamp_ms, limit_offset, self._open))
 
     def record_with_max_timestamp(self, log: PartitionLog, limit_offset: Offset) -> lookup.FoundRecord | None:
         """(offset, timestamp, leader epoch) of the first record with the largest timestamp, below `limit_offset`."""
-        return lookup.record_with_max_timestamp(log, limit_offset, self._open)
+        return self._looked_up(log, lambda: lookup.record_with_max_timestamp(log, limit_offset, self._open))
+
+    def _looked_up(self, log: PartitionLog, look: Callable[[], FoundT]) -> FoundT:
+        """MqError KAFKA_STORAGE_ERROR where the file cannot be read or is not what it was."""
+        try:
+            return look()
+        except BadBatch as bad:
+            raise self._unreadable(log, f"{log.path} {bad}") from bad
+        except OSError as error:
+            raise self._unreadable(log, f"cannot read {log.path}: {error}") from error
 
     # -- shortening ------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import FETCH_SESSIONS_MAX
+from mqd.limits import FETCH_SESSION_PARTITIONS_MAX, FETCH_SESSIONS_MAX, FETCH_SESSIONS_PARTITIONS_MAX
 from mqd.protocol.hot import FetchPartition
 
 INITIAL_EPOCH = 0
@@ -66,6 +66,8 @@ class FetchSessions:
         self._below = below
         self._max = sessions_max
         self._sessions: OrderedDict[int, Session] = OrderedDict()
+        self._partitions = 0
+        """Over all sessions."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -86,7 +88,7 @@ class FetchSessions:
         """
         if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             if session_id != NO_SESSION:
-                self._sessions.pop(session_id, None)
+                self._drop(session_id)
             asked = list(wanted)
             session = self._create(asked, uses_topic_ids, now) if epoch == INITIAL_EPOCH and asked else None
             return session, asked, False
@@ -100,6 +102,7 @@ class FetchSessions:
         session.epoch = epoch + 1 if epoch < 0x7FFFFFFF else 1
         session.last_used = now
         self._sessions.move_to_end(session_id)
+        before = len(session.wanted)
         for fresh in wanted:
             key = (fresh.topic, fresh.partition)
             known = session.wanted.get(key)
@@ -108,6 +111,10 @@ class FetchSessions:
             session.wanted[key] = fresh
         for key in forgotten:
             session.wanted.pop(key, None)
+        self._partitions += len(session.wanted) - before
+        if len(session.wanted) > FETCH_SESSION_PARTITIONS_MAX or self._partitions > FETCH_SESSIONS_PARTITIONS_MAX:
+            self._drop(session_id)
+            raise MqError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "too many partitions for a session: fetch without one")
         return session, list(session.wanted.values()), True
 
     def _create(self, wanted: list[Wanted], uses_topic_ids: bool, now: float) -> Session | None:
@@ -115,10 +122,18 @@ class FetchSessions:
             oldest = next(iter(self._sessions.values()))
             if now - oldest.last_used < EVICTION_SECONDS:
                 return None
-            del self._sessions[oldest.id]
+            self._drop(oldest.id)
+        if len(wanted) > FETCH_SESSION_PARTITIONS_MAX or self._partitions + len(wanted) > FETCH_SESSIONS_PARTITIONS_MAX:
+            return None
         while (session_id := 1 + self._below(0x7FFFFFFF - 1)) in self._sessions:
             pass
         session = Session(session_id, uses_topic_ids, now)
         session.wanted = {(one.topic, one.partition): one for one in wanted}
         self._sessions[session_id] = session
+        self._partitions += len(session.wanted)
         return session
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.wanted)

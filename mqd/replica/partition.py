@@ -75,8 +75,8 @@ class Partition:
         role = "leader" if self.is_leader else "not leader"
         return f"<Partition {self.assignment.topic_partition} {role} epoch={self.leader_epoch} hw={self.high_watermark}>"
 
-    def assign(self, assignment: Assignment, min_insync_replicas: int) -> None:
-        """Take a newer assignment; the caller sends waiting clients away where the leadership moved."""
+    def assign(self, assignment: Assignment, min_insync_replicas: int) -> bool:
+        """Take a newer assignment; tells whether the high watermark moved. Where the leadership went, the caller sends clients away."""
         assert assignment.topic_id == self.assignment.topic_id, (assignment, self.assignment)
         assert assignment.leader_epoch >= self.assignment.leader_epoch, (assignment, self.assignment)
         was_leader = self.is_leader and assignment.leader_epoch == self.leader_epoch
@@ -85,7 +85,8 @@ class Partition:
         self.is_leader = assignment.leader == self.node_id
         self.leader_epoch = assignment.leader_epoch
         if self.is_leader and not was_leader:
-            self.advance()
+            self.log.epochs.assign(assignment.leader_epoch, self.log.log_end_offset)
+        return self.advance()
 
     def configure(self, min_insync_replicas: int) -> None:
         self.min_insync_replicas = min_insync_replicas

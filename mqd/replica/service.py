@@ -90,6 +90,7 @@ class ReplicaService:
             topic = assignment.topic_partition.topic
             partition = self.get(assignment.topic_partition)
             if self.node_id not in assignment.replicas:
+                self.offline.pop(assignment.topic_partition, None)
                 if partition is not None:
                     self._close(partition)
                 continue
@@ -107,8 +108,9 @@ class ReplicaService:
                 partition.high_watermark = min(max(recovered, log.log_start_offset), log.log_end_offset)
                 self.by_name.setdefault(topic.encode(), {})[assignment.topic_partition.partition] = partition
                 self.by_id.setdefault(assignment.topic_id.bytes, {})[assignment.topic_partition.partition] = partition
-            partition.assign(assignment, topic_settings.min_insync_replicas)
-            if not partition.is_leader:
+            if partition.assign(assignment, topic_settings.min_insync_replicas):
+                self._wake(partition)
+            elif not partition.is_leader:
                 self._refuse_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def configure(self, topic: str, settings: TopicSettings) -> None:
@@ -116,6 +118,8 @@ class ReplicaService:
         for partition in self.by_name.get(topic.encode(), {}).values():
             self.logs.update_config(partition.log, settings.log)
             partition.configure(settings.min_insync_replicas)
+            if partition.advance():
+                self._wake(partition)
 
     def delete(self, topic: str) -> None:
         """The topic is gone from the metadata: so are its logs."""
@@ -123,6 +127,7 @@ class ReplicaService:
             self._close(partition)
         for offline in [one for one in self.offline if one.topic == topic]:
             del self.offline[offline]
+            self.logs.delete(offline)
 
     def remove_strays(self, known: Mapping[TopicPartition, UUID]) -> list[TopicPartition]:
         """Remove logs on disk that no assignment to this node explains: their topics went while it was down."""
@@ -135,12 +140,12 @@ class ReplicaService:
     def _close(self, partition: Partition) -> None:
         topic_partition = partition.assignment.topic_partition
         partition.is_leader = False
-        self._refuse_waiting(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         for table, key in ((self.by_name, topic_partition.topic.encode()), (self.by_id, partition.assignment.topic_id.bytes)):
             partitions = table[key]
             del partitions[topic_partition.partition]
             if not partitions:
                 del table[key]
+        self._refuse_waiting(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self.logs.delete(topic_partition)
 
     def _refuse_waiting(self, partition: Partition, code: ErrorCode) -> None:
@@ -160,16 +165,6 @@ class ReplicaService:
 
     def partitions(self) -> list[Partition]:
         return [partition for partitions in self.by_name.values() for partition in partitions.values()]
-
-    def leader(self, topic: str, partition: int, current_leader_epoch: int = -1) -> Partition:
-        """The partition, where this node leads it; raises MqError with the code that sends a client to the right place."""
-        found = self.get(TopicPartition(topic, partition))
-        if found is None:
-            if TopicPartition(topic, partition) in self.offline:
-                raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline[TopicPartition(topic, partition)])
-            raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this node holds no partition {partition} of topic {topic!r}")
-        found.check_leader_epoch(current_leader_epoch)
-        return found
 
     def statistics(self) -> ReplicaStatistics:
         partitions = self.partitions()

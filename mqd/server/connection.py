@@ -133,6 +133,10 @@ class Owner(Protocol):
         """`frame_bytes` is at its limit: read this connection again when others have let some go."""
         ...
 
+    def resume_later(self, connection: Connection) -> None:
+        """Call `resume` once others had their turn."""
+        ...
+
     def closed(self, connection: Connection) -> None: ...
 
 
@@ -157,6 +161,7 @@ class Connection:
         "is_dirty",
         "last_active",
         "listener",
+        "must_yield",
         "open",
         "owner",
         "parked",
@@ -176,6 +181,8 @@ class Connection:
         self.client_id: bytes | bytearray = b""
         """What the last request called its client, in UTF-8: checked once, not at each request."""
         self.open = True
+        self.must_yield = False
+        """Its requests have taken long enough in this turn: those that are left wait for the next."""
         self.barrier = False
         """A request is being answered by a task: those behind it wait, as clients expect of administrative requests."""
         self.slots: deque[Answer] = deque()
@@ -372,12 +379,16 @@ class Connection:
             start = frame_end
             if not self.open:
                 break
+            if self.must_yield:
+                self._pause()
+                self.owner.resume_later(self)
+                break
         return start
 
     @property
     def held(self) -> bool:
         """Whether the next request must wait until something before it is answered or sent."""
-        if self.barrier or len(self.slots) >= IN_FLIGHT_REQUESTS_MAX:
+        if self.barrier or self.must_yield or len(self.slots) >= IN_FLIGHT_REQUESTS_MAX:
             return True
         return sum(len(part) for part in self._sending if not isinstance(part, FileRange)) > SEND_QUEUE_BYTES_MAX
 
@@ -397,6 +408,8 @@ class Connection:
 
     def resume(self) -> None:
         """What held this connection back is gone: handle what was kept, then read on. The caller ends the turn."""
+        if not self.open:
+            return
         if self._frame is not None and self._frame_end >= self._first_frame_end():
             try:
                 self._handle_kept()

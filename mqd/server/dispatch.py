@@ -17,10 +17,8 @@ from inspect import iscoroutinefunction
 from struct import Struct
 from typing import Any
 
-import trio
-
 from mqd.errors import ErrorCode, MqError, ProtocolError
-from mqd.limits import FRAME_BYTES_MIN
+from mqd.limits import FRAME_BYTES_MIN, TURN_SECONDS_MAX
 from mqd.protocol import apis
 from mqd.protocol.schema import Api, RequestHeader, decode_request_header, encode_response_header
 from mqd.server import hello
@@ -93,6 +91,7 @@ class Dispatcher:
         private = {handler.api.key: handler for handler in map(Handler, SERVED_TO_PEERS)}
         self._handlers = {CLIENT: common, PEER: {**common, **private}}
         self.requests = 0
+        """Requests taken up; one that is held back counts when its turn comes."""
 
     def dispatch(self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
         """Take up the request in buffer[start:end]; False where it must wait for a fetch that is parked before it."""
@@ -109,18 +108,21 @@ class Dispatcher:
             except UnicodeDecodeError:
                 raise ProtocolError("client id is not UTF-8") from None
             connection.client_id = client_id
-        self.requests += 1
         if api_key == PRODUCE and 3 <= version <= 13:
             if version >= 9:
                 body = self._skip_header_tags(view, start, end, body) if body >= end or view[body] else body + 1
             if connection.parked is not None:
                 connection.parked.free()
+            self.requests += 1
             self._produce(connection, buffer, view, body, end, version, correlation_id)
             return True
         if api_key == FETCH and 4 <= version <= 18:
             if version >= 12:
                 body = self._skip_header_tags(view, start, end, body) if body >= end or view[body] else body + 1
-            return self._fetch(connection, view, body, end, version, correlation_id)
+            taken = self._fetch(connection, view, body, end, version, correlation_id)
+            self.requests += taken
+            return taken
+        self.requests += 1
         if connection.parked is not None:  # a request stands behind a parked fetch: it answers with what there is
             connection.parked.free()
         self._request(connection, api_key, view[start:end])
@@ -153,27 +155,27 @@ class Dispatcher:
             self._spawn(self._answer_in_task, connection, slot, handler, context, request)
             return
         try:
-            answer = handler.handle(context, request)
-        except MqError as error:
-            answer = self._refused(handler, request, error)
+            try:
+                answer = handler.handle(context, request)
+            except MqError as error:
+                answer = self._refused(handler, request, error)
+            self._complete(slot, handler, header, answer)
         except Exception:
             self._bug(connection, handler)
-            return
-        self._complete(slot, handler, header, answer)
+        if self._node.clock.monotonic() - connection.owner.now > TURN_SECONDS_MAX:
+            connection.must_yield = True
 
     async def _answer_in_task(self, connection: Connection, slot: Slot, handler: Handler, context: Context, request: Any) -> None:
         work: Callable[[Context, Any], Awaitable[Answer]] = handler.handle
         try:
-            answer = await work(context, request)
-        except MqError as error:
-            answer = self._refused(handler, request, error)
-        except trio.Cancelled:
-            raise
-        except Exception:
+            try:
+                answer = await work(context, request)
+            except MqError as error:
+                answer = self._refused(handler, request, error)
+            connection.barrier = False
+            self._complete(slot, handler, context.header, answer)
+        except Exception:  # trio.Cancelled is none
             self._bug(connection, handler)
-            return
-        connection.barrier = False
-        self._complete(slot, handler, context.header, answer)
 
     @staticmethod
     def _refused(handler: Handler, request: Any, error: MqError) -> Answer:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import trio
 
 from mqd.io.net import Listener, Network, Socket
-from mqd.limits import FRAME_RECEIVE_TIMEOUT_MS, IN_FLIGHT_BYTES_MAX, RECEIVE_ARENA_BYTES
+from mqd.limits import FRAME_RECEIVE_TIMEOUT_MS, IN_FLIGHT_BYTES_MAX, PEER_CONNECTIONS_MAX, RECEIVE_ARENA_BYTES
 from mqd.server.connection import Arena, Connection
-from mqd.server.context import CLIENT, Node
+from mqd.server.context import PEER, Node
 from mqd.server.dispatch import Dispatcher
 
 logger = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class Server:
         while True:
             sock = await listener.accept()
             self.now = self._node.clock.monotonic()
-            refusal = self._refusal(sock) if kind == CLIENT else None
+            refusal = self._refusal(sock, kind)
             if refusal is not None:
                 self._refused += 1
                 logger.warning("refusing a connection peer=%s reason=%s", sock.peer, refusal)
@@ -146,10 +146,13 @@ class Server:
             self._by_address[_address(sock)] += 1
             self._connections.add(Connection(self, sock, kind, self.now))
 
-    def _refusal(self, sock: Socket) -> str | None:
+    def _refusal(self, sock: Socket, kind: str) -> str | None:
         config = self._node.config
-        if len(self._connections) >= config.integer("max.connections"):
-            return f"{len(self._connections)} connections are open and max.connections allows no more"
+        of_kind = sum(1 for connection in self._connections if connection.listener == kind)
+        if kind == PEER:
+            return f"{of_kind} connections of other nodes are open" if of_kind >= PEER_CONNECTIONS_MAX else None
+        if of_kind >= config.integer("max.connections"):
+            return f"{of_kind} connections are open and max.connections allows no more"
         if self._by_address[_address(sock)] >= config.integer("max.connections.per.ip"):
             return "max.connections.per.ip allows no more from this address"
         return None
@@ -160,6 +163,17 @@ class Server:
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
+
+    def resume_later(self, connection: Connection) -> None:
+        trio.lowlevel.current_trio_token().run_sync_soon(self._resume, connection)
+
+    def _resume(self, connection: Connection) -> None:
+        self.now, self.now_ms = self._node.clock.monotonic(), self._node.clock.wall_ms()
+        self._in_turn = True
+        connection.must_yield = False
+        connection.resume()
+        self._end_turn()
+        self._in_turn = False
 
     def wait_for_memory(self, connection: Connection) -> None:
         self._want_memory.append(connection)

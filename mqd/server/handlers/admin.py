@@ -43,9 +43,7 @@ async def at_controller(
         return await here()
     api = by_key(context.header.api_key)
     assert api is not None
-    return await context.node.controller.at_controller(
-        here, api.name, context.header.api_version, request, timeout=timeout_ms / 1000
-    )
+    return await context.node.controller.at_controller(here, api.name, context.header.api_version, request, timeout=timeout_ms / 1000)
 
 
 def require_peer(context: Context) -> None:

@@ -30,9 +30,7 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
         "api_keys": served(context.listener),
         "supported_features": [{"name": name, "min_version": 1, "max_version": level} for name, level in FEATURES],
         "finalized_features_epoch": context.node.image.index,
-        "finalized_features": [
-            {"name": name, "max_version_level": level, "min_version_level": level} for name, level in features.items()
-        ],
+        "finalized_features": [{"name": name, "max_version_level": level, "min_version_level": level} for name, level in features.items()],
     }
 
 

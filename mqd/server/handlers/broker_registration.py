@@ -21,9 +21,7 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
     if request.broker_id not in context.node.peers.nodes:
         raise MqError(ErrorCode.INVALID_REGISTRATION, f"Node {request.broker_id} is not in the peers file of node {context.node.node_id}.")
     listener = request.listeners[0]
-    op = Register(
-        NodeId(request.broker_id), request.cluster_id, request.incarnation_id, listener.host, listener.port, request.rack
-    )
+    op = Register(NodeId(request.broker_id), request.cluster_id, request.incarnation_id, listener.host, listener.port, request.rack)
     return {"error_code": ErrorCode.NONE, "broker_epoch": await context.node.controller.register(op)}
 
 

@@ -30,9 +30,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     async def here() -> Mapping[str, Any]:
         results = await context.node.controller.submit(op)
         return {
-            "results": [
-                {"name": result.name, "error_code": result.error_code, "error_message": result.error_message} for result in results
-            ]
+            "results": [{"name": result.name, "error_code": result.error_code, "error_message": result.error_message} for result in results]
         }
 
     return await at_controller(context, request, here, request.timeout_ms)

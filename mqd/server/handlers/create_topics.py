@@ -64,5 +64,3 @@ def failed(request: Any, error: MqError) -> dict[str, Any]:
             for name in dict.fromkeys(topic.name for topic in request.topics)
         ]
     }
-
-

@@ -7,6 +7,7 @@ from typing import Any
 
 from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.server.context import Context
+from mqd.server.partitions import leading
 from mqd.types import NO_OFFSET
 
 _HIGH_WATERMARK = -1
@@ -30,7 +31,7 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 def _delete(context: Context, topic: str, index: int, offset: int) -> int:
     """The partition's start afterwards."""
-    partition = context.node.replica.leader(topic, index)
+    partition = leading(context.node, topic, index)
     log = partition.log
     if "delete" not in log.config.cleanup_policy:
         raise MqError(ErrorCode.POLICY_VIOLATION, "records of a topic that is only compacted cannot be deleted by offset")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from mqd.errors import ErrorCode
+from mqd.io.disk import Disk
 from mqd.server.context import Context
 from mqd.types import TopicPartition
 
@@ -39,8 +41,15 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
                 "error_code": 0,
                 "log_dir": str(directory.path),
                 "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
-                "total_bytes": node.disk.total_bytes(directory.path),
-                "usable_bytes": node.disk.free_bytes(directory.path),
+                **_volume(node.disk, directory.path),
             }
         )
     return {"error_code": 0, "results": results}
+
+
+def _volume(disk: Disk, path: Path) -> dict[str, int]:
+    """Its sizes; -1 where the disk cannot tell."""
+    try:
+        return {"total_bytes": disk.total_bytes(path), "usable_bytes": disk.free_bytes(path)}
+    except OSError:
+        return {"total_bytes": -1, "usable_bytes": -1}

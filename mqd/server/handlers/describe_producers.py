@@ -7,6 +7,7 @@ from typing import Any
 
 from mqd.errors import MqError
 from mqd.server.context import Context
+from mqd.server.partitions import leading
 
 
 def handle(context: Context, request: Any) -> Mapping[str, Any]:
@@ -15,7 +16,7 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
         rows = []
         for index in topic.partition_indexes:
             try:
-                partition = context.node.replica.leader(topic.name, index)
+                partition = leading(context.node, topic.name, index)
             except MqError as error:
                 rows.append({"partition_index": index, "error_code": int(error.code), "error_message": error.message or None})
                 continue

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from mqd.errors import ErrorCode, MqError
+from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.io.disk import FileRange
-from mqd.limits import FETCH_WAIT_MAX_MS
+from mqd.limits import FETCH_WAIT_MAX_MS, REQUEST_PARTITIONS_MAX
 from mqd.protocol.hot import FetchRequest, decode_fetch_request, encode_fetch_response_parts
 from mqd.replica.fetch_session import FINAL_EPOCH, NO_SESSION, Session, Wanted
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import FetchWaiter
 from mqd.server.connection import Connection, Slot
 from mqd.server.context import Node
-from mqd.server.handlers.produce import endpoints, unknown_partition
+from mqd.server.partitions import endpoints, unknown_partition
+from mqd.types import NO_EPOCH
 
 _NO_PREFERRED_REPLICA = -1
 _READ_COMMITTED = 1
@@ -56,9 +57,11 @@ class Fetch:
     def __call__(self, connection: Connection, view: memoryview, position: int, end: int, version: int, correlation_id: int) -> bool:
         """Take up the request in [position, end); False while an ordinary fetch is parked before it on its connection."""
         request = decode_fetch_request(view, position, end, version)
+        if sum(len(topic[2]) for topic in request.topics) > REQUEST_PARTITIONS_MAX:
+            raise ProtocolError(f"a fetch of more than {REQUEST_PARTITIONS_MAX} partitions")
         if connection.parked is not None:
-            if request.session_epoch != FINAL_EPOCH:
-                return False
+            if request.session_epoch != FINAL_EPOCH or request.session_id == NO_SESSION:
+                return False  # what closes a session is answered at once: clients wait for it when they close
             connection.parked.free()
         now = self._node.clock.monotonic()
         wait_ms = min(max(0, request.max_wait_ms), FETCH_WAIT_MAX_MS)
@@ -134,6 +137,8 @@ class Fetch:
         aborted: list[tuple[int, int]] | None = [] if read_committed else None
         if asked.last_fetched_epoch >= 0:
             epoch, epoch_end = log.epochs.end_offset_for(asked.last_fetched_epoch, log.log_end_offset)
+            if epoch == NO_EPOCH:
+                raise MqError(ErrorCode.OFFSET_OUT_OF_RANGE, f"this log knows nothing of epoch {asked.last_fetched_epoch}")
             if epoch < asked.last_fetched_epoch or epoch_end < offset:
                 ends = (high_watermark, partition.last_stable_offset, log.log_start_offset)
                 return (wanted.partition, 0, *ends, aborted, _NO_PREFERRED_REPLICA, [], (epoch, epoch_end)), 0

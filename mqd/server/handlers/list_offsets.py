@@ -13,6 +13,7 @@ from typing import Any
 
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
+from mqd.server.partitions import leading
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
 
 LATEST = -1
@@ -50,7 +51,7 @@ def _look_up(context: Context, request: Any, topic: str, one: Any) -> tuple[int,
     asked = one.timestamp
     if asked < 0 and context.header.api_version < _SINCE.get(asked, 1 << 15):
         raise MqError(ErrorCode.UNSUPPORTED_VERSION, f"special timestamp {asked} in version {context.header.api_version}")
-    partition = context.node.replica.leader(topic, one.partition_index, one.current_leader_epoch)
+    partition = leading(context.node, topic, one.partition_index, one.current_leader_epoch)
     log = partition.log
     limit = partition.last_stable_offset if request.isolation_level == _READ_COMMITTED else partition.high_watermark
     if asked == LATEST:

@@ -7,6 +7,7 @@ from typing import Any
 
 from mqd.errors import MqError
 from mqd.server.context import Context
+from mqd.server.partitions import leading
 
 
 def handle(context: Context, request: Any) -> Mapping[str, Any]:
@@ -15,15 +16,12 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
         rows = []
         for one in topic.partitions:
             try:
-                partition = context.node.replica.leader(topic.topic, one.partition, one.current_leader_epoch)
+                partition = leading(context.node, topic.topic, one.partition, one.current_leader_epoch)
             except MqError as error:
                 rows.append({"partition": one.partition, "error_code": int(error.code)})
                 continue
             log = partition.log
-            if one.leader_epoch == partition.leader_epoch:
-                epoch, end_offset = partition.leader_epoch, log.log_end_offset
-            else:
-                epoch, end_offset = log.epochs.end_offset_for(one.leader_epoch, log.log_end_offset)
+            epoch, end_offset = log.epochs.end_offset_for(one.leader_epoch, log.log_end_offset)
             rows.append({"partition": one.partition, "error_code": 0, "leader_epoch": epoch, "end_offset": end_offset})
         topics.append({"topic": topic.topic, "partitions": rows})
     return {"topics": topics}

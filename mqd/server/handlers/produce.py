@@ -10,9 +10,8 @@ once written here, -1 once every in-sync replica has it. ◆ hot path.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.hot import decode_produce_request, encode_produce_response
@@ -20,7 +19,7 @@ from mqd.replica.partition import Partition
 from mqd.replica.waiters import Append, ProduceTicket
 from mqd.server.connection import Connection, Part
 from mqd.server.context import Node
-from mqd.types import NodeId, TopicPartition
+from mqd.server.partitions import Endpoint, endpoints, unknown_partition
 
 _NONE = -1
 _ZSTD = 4
@@ -31,7 +30,6 @@ _NO_PARTITIONS: dict[int, Partition] = {}
 
 Row = tuple[Any, ...]
 Topic = tuple[bytes | None, bytes | None, list[Row]]
-Endpoint = tuple[int, str, int, str | None]
 
 
 class _Pending(ProduceTicket):
@@ -52,6 +50,8 @@ class _Pending(ProduceTicket):
 
     def refuse(self, append: Append, code: ErrorCode) -> None:
         partition, _, rows, row = append
+        if rows[row][1]:
+            return  # the first refusal is the one that tells why
         rows[row] = refused_row(rows[row][0], MqError(code), partition)
 
     def release(self) -> None:
@@ -135,27 +135,3 @@ def refused_row(index: int, error: MqError, partition: Partition | None) -> Row:
     if error.record_errors:
         return (*row, None, error.record_errors)
     return row
-
-
-def endpoints(node: Node, node_ids: Iterable[int]) -> list[Endpoint]:
-    """(node id, host, port, rack) of those nodes that are registered, as answers to stale clients name them (KIP-951)."""
-    brokers = node.image.brokers
-    found = [brokers[NodeId(node_id)] for node_id in node_ids if node_id in brokers]
-    return [(broker.node_id, broker.host, broker.port, broker.rack) for broker in found]
-
-
-def unknown_partition(node: Node, name: bytes | None, topic_id: bytes | None, index: int) -> MqError:
-    """Why this node cannot serve a partition: it does not exist, another node leads it, or its disk is gone."""
-    image = node.image
-    if name is None:
-        topic = image.topics_by_id.get(UUID(bytes=topic_id))
-        if topic is None:
-            return MqError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id: refresh the metadata")
-    else:
-        topic = image.topics.get(name.decode(errors="replace"))
-    if topic is None or not 0 <= index < len(topic.partitions):
-        return MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic or partition")
-    reason = node.replica.offline.get(TopicPartition(topic.name, index))
-    if reason is not None:
-        return MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
-    return MqError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {topic.partitions[index].leader} leads this partition")

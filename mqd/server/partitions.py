@@ -1,0 +1,46 @@
+"""Where a partition is when it is not here: what Produce, Fetch and the partition-wise requests answer alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from mqd.errors import ErrorCode, MqError
+from mqd.replica.partition import Partition
+from mqd.server.context import Node
+from mqd.types import NO_EPOCH, NodeId, TopicPartition
+
+Endpoint = tuple[int, str, int, str | None]
+
+
+def leading(node: Node, topic: str, index: int, current_leader_epoch: int = NO_EPOCH) -> Partition:
+    """The partition, where this node leads it in the epoch that the asker believes in; MqError otherwise."""
+    partition = node.replica.get(TopicPartition(topic, index))
+    if partition is None:
+        raise unknown_partition(node, topic.encode(), None, index)
+    partition.check_leader_epoch(current_leader_epoch)
+    return partition
+
+
+def endpoints(node: Node, node_ids: Iterable[int]) -> list[Endpoint]:
+    """(node id, host, port, rack) of those nodes that are registered, as answers to stale clients name them (KIP-951)."""
+    brokers = node.image.brokers
+    found = [brokers[NodeId(node_id)] for node_id in node_ids if node_id in brokers]
+    return [(broker.node_id, broker.host, broker.port, broker.rack) for broker in found]
+
+
+def unknown_partition(node: Node, name: bytes | None, topic_id: bytes | None, index: int) -> MqError:
+    """Why this node cannot serve a partition: it does not exist, another node leads it, or its disk is gone."""
+    image = node.image
+    if name is None:
+        topic = image.topics_by_id.get(UUID(bytes=topic_id))
+        if topic is None:
+            return MqError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id: refresh the metadata")
+    else:
+        topic = image.topics.get(name.decode(errors="replace"))
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic or partition")
+    reason = node.replica.offline.get(TopicPartition(topic.name, index))
+    if reason is not None:
+        return MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+    return MqError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {topic.partitions[index].leader} leads this partition")
