@@ -1,0 +1,81 @@
+"""Requests to the controller on another node: one connection a peer, made anew when it broke."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from mqd.config import PeerNode, Peers
+from mqd.server.forward import Forwarder
+from mqd.types import NodeId
+from tests.client.fake import CREATE_TOPICS, METADATA, FakeCluster, Hang, HangUp, Raw
+
+TWO = NodeId(2)
+CREATE = {"topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}], "timeout_ms": 1000}
+
+
+@asynccontextmanager
+async def forwarding() -> AsyncIterator[tuple[FakeCluster, Forwarder]]:
+    """Node 1's forwarder, and the other nodes."""
+    async with trio.open_nursery() as nursery:
+        cluster = FakeCluster(nursery, nodes=2)
+        # clients' ports lead nowhere: what is forwarded goes to the peer listener
+        nodes = {number: PeerNode(number, "fake", 1, 9000 + number, None, True, "advertised", 2) for number in (1, 2)}
+        forwarder = Forwarder(Peers("cluster", nodes, Path("peers.toml")), 1, cluster)
+        nursery.start_soon(forwarder.run)
+        await wait_all_tasks_blocked()
+        yield cluster, forwarder
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_request_goes_to_that_peer_s_listener_and_its_answer_comes_back() -> None:
+    async with forwarding() as (cluster, forward):
+        answer = await forward(TWO, "create_topics", 7, CREATE)
+        assert [topic.name for topic in answer["topics"]] == ["t"]
+        assert cluster.brokers[2].requests == [(CREATE_TOPICS, 7)]  # no negotiation: both run the same release
+        assert cluster.brokers[1].requests == []
+
+
+async def test_one_connection_serves_all_requests_also_those_at_once() -> None:
+    async with forwarding() as (cluster, forward):
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(forward, TWO, "metadata", 9, {"topics": []})
+        await forward(TWO, "metadata", 9, {"topics": []})
+        assert cluster.connects == 1
+        assert cluster.brokers[2].requests == [(METADATA, 9)] * 6
+
+
+async def test_a_node_that_cannot_be_reached_is_an_os_error_and_tried_again_the_next_time() -> None:
+    async with forwarding() as (cluster, forward):
+        cluster.down.add(2)
+        with pytest.raises(OSError, match="node 2 cannot be asked"):
+            await forward(TWO, "metadata", 9, {"topics": []})
+        cluster.down.clear()
+        assert await forward(TWO, "metadata", 9, {"topics": []})
+
+
+@pytest.mark.parametrize("fault", [HangUp(), Raw(b"\xff")])
+async def test_a_broken_connection_is_an_os_error_and_replaced(fault: HangUp | Raw) -> None:
+    async with forwarding() as (cluster, forward):
+        cluster.brokers[2].script(METADATA, fault)
+        with pytest.raises(OSError, match="node 2 cannot be asked"):
+            await forward(TWO, "metadata", 9, {"topics": []})
+        assert await forward(TWO, "metadata", 9, {"topics": []})
+        assert cluster.connects == 2
+
+
+async def test_who_gives_up_waiting_does_not_break_the_connection() -> None:
+    async with forwarding() as (cluster, forward):
+        cluster.brokers[2].script(METADATA, Hang())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forward, TWO, "metadata", 9, {"topics": []})
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        assert cluster.connects == 1
+        assert not cluster.brokers[2].streams[0].closed
