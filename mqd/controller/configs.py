@@ -7,6 +7,7 @@ Codes are Apache Kafka 4.3's: a bad value is INVALID_CONFIG for a topic and INVA
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,11 +16,17 @@ from typing import NamedTuple
 
 from mqd.config import NODE_OPTIONS, TOPIC_OPTIONS, NodeConfig, Source, Value, resolve_topic_option, validate_topic_configs
 from mqd.controller.image import NODE, TOPIC, MetadataImage
-from mqd.controller.records import Record, SetConfigs, check_fits
+from mqd.controller.records import Record, SetConfigs, check_fits, check_overrides_fit
 from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import CONFIG_RESOURCES_MAX
 from mqd.options import OptionType, Status
 from mqd.types import Decision, NodeId
+
+
+_NODE_NAME = re.compile(r"0|[1-9][0-9]{0,9}")
+_NODE_ID_MAX = 2**31 - 1
+_NAME_SHOWN = 64
 
 
 class ResourceType(IntEnum):
@@ -76,6 +83,8 @@ class ResourceAltered(NamedTuple):
 
 def decide_alter_configs(image: MetadataImage, op: AlterConfigs, now: float) -> Decision[Record]:
     """Reply: one ResourceAltered for each resource of the request, in its order."""
+    if len(op.resources) > CONFIG_RESOURCES_MAX:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"A request alters at most {CONFIG_RESOURCES_MAX} resources: send several.")
     counts = Counter((resource.resource_type, resource.resource_name) for resource in op.resources)
     records: list[Record] = []
     results: list[ResourceAltered] = []
@@ -103,6 +112,7 @@ def _alter(image: MetadataImage, op: AlterConfigs, resource: ResourceChanges) ->
     wanted: dict[str, str | None] = {} if op.incremental else dict.fromkeys(present)
     for change in resource.changes:
         wanted[change.name] = _wanted(image, op, key, change)
+    check_overrides_fit({**present, **wanted})
     _validate(kind, present, wanted)
     changes = tuple((name, value) for name, value in sorted(wanted.items()) if present.get(name) != value)
     return SetConfigs(kind, resource.resource_name, changes)
@@ -127,8 +137,8 @@ def _kind(image: MetadataImage, resource: ResourceChanges) -> str:
 
 def node_id_of(name: str) -> NodeId:
     """The node that a BROKER or BROKER_LOGGER resource names, or INVALID_REQUEST. One spelling a node: "1", never "01"."""
-    if not (name.isascii() and name.isdigit() and str(int(name)) == name):
-        raise MqError(ErrorCode.INVALID_REQUEST, f"A node is named by its id, a whole number, not by {name!r}.")
+    if not _NODE_NAME.fullmatch(name) or int(name) > _NODE_ID_MAX:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"A node is named by its id, a whole number, not by {name[:_NAME_SHOWN]!r}.")
     return NodeId(int(name))
 
 
@@ -154,10 +164,10 @@ def _wanted(image: MetadataImage, op: AlterConfigs, key: tuple[str, str], change
     option = (TOPIC_OPTIONS if key[0] == TOPIC else NODE_OPTIONS).get(name)
     if option is None or option.type is not OptionType.LIST:
         raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is not a list: {Operation(operation).name} is for lists only.")
-    elements = _current_list(image, op.config, key, name)
-    given = tuple(dict.fromkeys(element.strip() for element in value.split(",") if element.strip()))
+    elements = dict.fromkeys(_current_list(image, op.config, key, name))
+    given = dict.fromkeys(element.strip() for element in value.split(",") if element.strip())
     if operation == Operation.APPEND:
-        return ",".join(elements + tuple(element for element in given if element not in elements))
+        return ",".join({**elements, **given})
     return ",".join(element for element in elements if element not in given)
 
 

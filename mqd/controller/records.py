@@ -14,13 +14,13 @@ bounded before it allocates; an unknown format or record type is an error, never
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import METADATA_COMMAND_DECOMPRESSED_MAX, RAFT_COMMAND_BYTES_MAX
+from mqd.limits import CONFIG_RESOURCE_BYTES_MAX, CONFIG_VALUE_BYTES_MAX, METADATA_COMMAND_DECOMPRESSED_MAX, RAFT_COMMAND_BYTES_MAX
 from mqd.types import NO_NODE, NodeId
 
 _FORMAT = 1
@@ -198,6 +198,22 @@ def check_fits(record: Record) -> None:
             f"one metadata record holds at most {RAFT_COMMAND_BYTES_MAX} bytes, this change needs {error}; "
             "use fewer partitions, a regular assignment or shorter config values",
         ) from error
+
+
+def check_overrides_fit(overrides: Mapping[str, str | None]) -> None:
+    """Raise INVALID_CONFIG where the overrides of a resource, as they will be, are more than an answer can carry."""
+    total = 0
+    for name, value in overrides.items():
+        if value is None:
+            continue
+        size = len(value.encode())
+        if size > CONFIG_VALUE_BYTES_MAX:
+            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} has {size} bytes; a value has at most {CONFIG_VALUE_BYTES_MAX}.")
+        total += len(name.encode()) + size
+    if total > CONFIG_RESOURCE_BYTES_MAX:
+        raise MqError(
+            ErrorCode.INVALID_CONFIG, f"Names and values take {total} bytes; a resource has at most {CONFIG_RESOURCE_BYTES_MAX}."
+        )
 
 
 def split_records(records: Sequence[Record]) -> list[tuple[Record, ...]]:

@@ -16,7 +16,7 @@ from uuid import UUID
 from mqd.config import NodeConfig, validate_topic_configs
 from mqd.controller.image import MetadataImage, TopicImage
 from mqd.controller.placement import check_replication_factor, default_replication_factor, place
-from mqd.controller.records import AddPartitions, CreateTopic, DeleteTopic, Placement, Record, check_fits
+from mqd.controller.records import AddPartitions, CreateTopic, DeleteTopic, Placement, Record, check_fits, check_overrides_fit
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import PARTITIONS_PER_REQUEST_MAX, TOPIC_NAME_CHARS_MAX
 from mqd.types import NO_NODE, ZERO_UUID, Decision, NodeId
@@ -167,6 +167,7 @@ def _checked_configs(configs: tuple[tuple[str, str | None], ...]) -> tuple[tuple
     if nulls:
         raise MqError(ErrorCode.INVALID_CONFIG, f"These configs need a value: {', '.join(nulls)}.")
     checked = {name: value for name, value in configs if value is not None}
+    check_overrides_fit(checked)
     validate_topic_configs(checked)
     return tuple(sorted(checked.items()))
 

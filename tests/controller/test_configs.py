@@ -12,7 +12,11 @@ from mqd.controller.configs import (
     ResourceChanges,
     decide_alter_configs,
     effective_node_config,
+    node_id_of,
 )
+from mqd.controller.records import check_overrides_fit
+from mqd.errors import MqError
+from mqd.limits import CONFIG_RESOURCE_BYTES_MAX, CONFIG_RESOURCES_MAX, CONFIG_VALUE_BYTES_MAX
 from mqd.types import NodeId
 from tests.controller.cluster import Replica, create_topics, new_topic, with_brokers
 
@@ -137,3 +141,46 @@ def test_a_nodes_own_value_wins_over_every_nodes() -> None:
     assert (config["log.retention.ms"], config.source("log.retention.ms")) == (5000, Source.DYNAMIC)
     assert (config["log.segment.bytes"], config.source("log.segment.bytes")) == (2000000, Source.DYNAMIC_DEFAULT)
     assert effective_node_config(CONFIG, replica.image, two)["log.retention.ms"] == 6000
+
+
+THROTTLED = "follower.replication.throttled.replicas"
+
+
+def test_a_value_grows_no_further_than_an_answer_can_carry() -> None:
+    replica = replica_with_topic()
+    for life in range(2):
+        rows = ",".join(f"{life}{row:07d}:1" for row in range(1300))
+        codes = alter(replica, of("t", (THROTTLED, APPEND, rows)))
+        assert codes == ([0] if life == 0 else [40])
+    assert len(replica.image.topic_configs("t")[THROTTLED]) <= CONFIG_VALUE_BYTES_MAX
+    longest = ":".join(["1"] * (CONFIG_VALUE_BYTES_MAX // 2)) + ":"
+    assert len(longest) == CONFIG_VALUE_BYTES_MAX
+    for incremental in (True, False):
+        for kind, name in ((TOPIC, THROTTLED), (NODE, "log.cleanup.policy")):
+            (row,) = replica.run(
+                decide_alter_configs,
+                AlterConfigs((of("t" if kind == TOPIC else "1", (name, SET, longest + "1"), kind=kind),), CONFIG, incremental=incremental),
+            )
+            assert (int(row.error_code), str(CONFIG_VALUE_BYTES_MAX) in row.error_message) == (40, True)
+    created = create_topics(replica, new_topic("v", configs=((THROTTLED, longest + "1"),)))
+    assert [int(row.error_code) for row in created] == [40]
+
+
+def test_all_overrides_of_a_resource_together_have_a_bound() -> None:
+    replica = replica_with_topic()
+    names = [f"unknown.{row}" for row in range(CONFIG_RESOURCE_BYTES_MAX // CONFIG_VALUE_BYTES_MAX)]
+    with pytest.raises(MqError, match="INVALID_CONFIG.*bytes"):
+        check_overrides_fit(dict.fromkeys(names, "x" * CONFIG_VALUE_BYTES_MAX))
+    check_overrides_fit(dict.fromkeys(names[1:], "x" * CONFIG_VALUE_BYTES_MAX) | {"deleted": None})
+    many = tuple(of(f"t{row}") for row in range(CONFIG_RESOURCES_MAX + 1))
+    with pytest.raises(MqError, match="INVALID_REQUEST"):
+        alter(replica, *many)
+    assert len(alter(replica, *many[1:])) == CONFIG_RESOURCES_MAX
+
+
+@pytest.mark.parametrize("name", ["9" * 5000, "01", "", "-1", "+1", "1_0", "\u0661", "2147483648", "1\n"])
+def test_a_node_has_one_name(name: str) -> None:
+    with pytest.raises(MqError, match="INVALID_REQUEST") as refused:
+        node_id_of(name)
+    assert len(str(refused.value)) < 300
+    assert node_id_of("2147483647") == 2**31 - 1 and node_id_of("0") == 0
