@@ -55,6 +55,9 @@ TICK_SECONDS_MAX = 0.1
 ALONE_TICK_SECONDS = 1.0
 """A quorum of one has no heartbeat: this only lets the journal note that it is durable."""
 PROPOSAL_TIMEOUT_SECONDS = 10.0
+LEADERLESS_TOLD_AFTER_SECONDS = 2.0
+"""Without a leader for this long, an operator is told what is missing; elections take less."""
+LEADERLESS_TOLD_EVERY_SECONDS = 5.0
 STAND_DOWN_SECONDS = 1.0
 """How long a stopping leader waits for another one."""
 
@@ -132,6 +135,8 @@ class RaftService:
         self._connections: deque[tuple[int, bool]] = deque()
         self._proposals: deque[tuple[bytes, _Waiting]] = deque()
         self._unsettled = 0
+        self._unreachable = dict.fromkeys(self._addresses, "not tried yet")
+        """Of each peer that cannot be called: why."""
         self._wake = trio.Event()
         self._changed = trio.Event()
         self._refusing = False
@@ -244,6 +249,8 @@ class RaftService:
             async with trio.open_nursery() as nursery:
                 for peer, (host, port) in self._addresses.items():
                     nursery.start_soon(self._call_peer, peer, host, port)
+                if self._addresses:
+                    nursery.start_soon(self._tell_while_leaderless)
                 task_status.started()
                 await self._turn_until_stopped(self._node, journal)
                 nursery.cancel_scope.cancel()
@@ -346,6 +353,30 @@ class RaftService:
         if self.on_role_change is not None:
             self.on_role_change(now)
 
+    async def _tell_while_leaderless(self) -> None:
+        """As long as there is no leader, say every few seconds who is missing: without one a node does nothing at all."""
+        while True:
+            while self._status.leader_id is not None:
+                await self._changed.wait()
+            with trio.move_on_after(LEADERLESS_TOLD_AFTER_SECONDS):
+                while self._status.leader_id is None:
+                    await self._changed.wait()
+            while self._status.leader_id is None:
+                logger.warning("%s", self._what_is_missing())
+                with trio.move_on_after(LEADERLESS_TOLD_EVERY_SECONDS):
+                    while self._status.leader_id is None:
+                        await self._changed.wait()
+
+    def _what_is_missing(self) -> str:
+        absent = [peer for peer in self._addresses if peer not in self._status.connected]
+        reachable, voters = len(self._voters) - len(absent), len(self._voters)
+        what = "a leader" if reachable * 2 > voters else "a majority"
+        reasons = [
+            f"no answer from node {peer} at {self._addresses[peer][0]}:{self._addresses[peer][1]} ({self._unreachable[peer]})"
+            for peer in absent
+        ]
+        return ", ".join([f"waiting for {what}: {reachable} of {voters} voters reachable", *reasons])
+
     def _end(self, journal: Journal) -> None:
         self._refusing = True
         if self._node is not None:
@@ -370,6 +401,7 @@ class RaftService:
                 stream = await self._network.connect(host, port, timeout=CONNECT_TIMEOUT_SECONDS)
             except OSError as error:
                 logger.debug("raft: node %d does not answer at %s:%d: %s", peer, host, port, error)
+                self._unreachable[peer] = error.strerror or str(error)
             else:
                 try:
                     reason = await self._talk(stream, self._queues[peer])
@@ -377,6 +409,7 @@ class RaftService:
                     stream.close()
                     self._set_connected(peer, False)
                 logger.info("raft: connection to node %d at %s:%d ended: %s", peer, host, port, reason)
+                self._unreachable[peer] = reason
             if self._clock.monotonic() - began > STEADY_SECONDS:
                 backoff = BACKOFF_SECONDS_MIN
             await trio.sleep(backoff * (0.5 + self._entropy.random() / 2))

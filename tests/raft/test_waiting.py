@@ -1,0 +1,106 @@
+"""A voter that finds no majority says so again and again, and stops when there is a leader. In virtual time."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from mqd.io.clock import SystemClock
+from mqd.io.entropy import RandomEntropy
+from mqd.io.net import Listener, Poller, Stream
+from mqd.raft.service import RaftService
+from tests.raft.memory_disk import MemoryDisk
+
+
+class Machine:
+    def apply(self, index: int, command: bytes) -> None: ...
+
+    def snapshot(self) -> bytes:
+        return b""
+
+    def restore(self, state: bytes) -> None: ...
+
+
+class Silent:
+    """A connection that takes everything and never answers."""
+
+    async def receive_into(self, view: memoryview) -> int:
+        await trio.sleep_forever()
+        return 0
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None: ...
+
+
+class SomeNetwork:
+    """Some addresses answer, some refuse, some take their time."""
+
+    def __init__(self, *answering: int) -> None:
+        self.answering = set(answering)
+
+    async def connect(self, host: str, port: int, *, timeout: float = 10.0) -> Stream:
+        await trio.lowlevel.checkpoint()
+        if port in self.answering:
+            return Silent()
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+    async def listen(self, host: str, port: int) -> Listener:
+        raise AssertionError(host, port)
+
+    def poller(self) -> Poller:
+        raise AssertionError
+
+
+async def in_place(call: Callable[[], Any]) -> Any:
+    await trio.lowlevel.checkpoint()
+    return call()
+
+
+def voter(network: SomeNetwork, *others: int) -> RaftService:
+    return RaftService(
+        node_id=1,
+        voters={i: ("localhost", 41_000 + i) for i in (1, *others)},
+        cluster_id="c",
+        directory=Path("raft"),
+        disk=MemoryDisk(),
+        clock=SystemClock(),
+        entropy=RandomEntropy(),
+        network=network,
+        machine=Machine(),
+        in_thread=in_place,
+    )
+
+
+async def told(raft: RaftService, seconds: float, caplog: pytest.LogCaptureFixture) -> list[str]:
+    caplog.clear()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(raft.run)
+        with trio.move_on_after(seconds):
+            await trio.sleep_forever()
+        nursery.cancel_scope.cancel()
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+async def test_without_a_majority_it_says_who_is_missing(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    line = "waiting for a majority: 1 of 2 voters reachable, no answer from node 2 at localhost:41002 (Connection refused)"
+    assert await told(voter(SomeNetwork(), 2), 1.9, caplog) == []
+    assert await told(voter(SomeNetwork(), 2), 12.5, caplog) == [line] * 3
+
+
+async def test_only_those_who_are_missing_are_named(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    (line,) = await told(voter(SomeNetwork(41_002, 41_003), 2, 3, 4), 2.1, caplog)
+    assert line.startswith("waiting for a leader: 3 of 4 voters reachable, no answer from node 4 at localhost:41004")
+    assert "node 2" not in line
+
+
+async def test_with_a_leader_it_is_quiet(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    assert await told(voter(SomeNetwork()), 30.0, caplog) == []
