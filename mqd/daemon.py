@@ -9,6 +9,7 @@ backwards: leadership is handed over, connections close, everything is synced, a
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import signal
@@ -43,6 +44,11 @@ from mqd.types import NodeId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
+_LISTEN_REMEDIES = {
+    errno.EADDRINUSE: "stop what uses it, or change",
+    errno.EACCES: "a port below 1024 takes a privilege: give another one to",
+}
+_NO_ADDRESS = "it must be an address of this machine: see"
 _LEAVE_SECONDS = 2.0
 """How long a clean stop waits for the controller to move leadership away."""
 
@@ -226,7 +232,7 @@ class _Daemon:
                 except OSError as error:
                     raise StartError(
                         f"cannot listen on {self.me.host}:{port} for {kind}s ({error.strerror or error}); "
-                        f"stop what uses it, or change node {self.me.id} in {self.peers.path}"
+                        f"{_LISTEN_REMEDIES.get(error.errno, _NO_ADDRESS)} node {self.me.id} in {self.peers.path}"
                     ) from error
             yield found
         finally:
@@ -312,5 +318,9 @@ def _told(what: str, path: Path) -> Iterator[None]:
     """Turns failures of the operating system into the one line that tells an operator what to mend."""
     try:
         yield
-    except (OSError, StorageError) as error:
-        raise StartError(f"{what} cannot be used: {error}; check {path}, its owner, and the space on its disk") from error
+    except StorageError as error:  # tells its own remedy
+        raise StartError(f"{what} cannot be used: {error}") from error
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StartError(f"{what} cannot be used: {error.filename or path} is no directory; give another one") from error
+    except OSError as error:
+        raise StartError(f"{what} cannot be used: {error}; check {error.filename or path}, its owner, and the space on its disk") from error

@@ -54,6 +54,8 @@ def test_a_data_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
     refused = start(tmp_path / "other.toml", node.data_directory)
     assert refused.returncode == 1
     assert "cluster" in one_line(refused.stderr)
+    assert "meta.properties" in refused.stderr
+    assert "space" not in refused.stderr
     (tmp_path / "other.toml").write_text(text.replace("id = 1", "id = 2"))
     refused = start(tmp_path / "other.toml", node.data_directory, node_id=2)
     assert refused.returncode == 1
@@ -72,6 +74,19 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
         assert str(first.port) in one_line(second.stderr())
     finally:
         first.stop()
+
+
+def test_a_start_that_cannot_be_says_what_to_mend(tmp_path: Path) -> None:
+    peers = tmp_path / "peers.toml"
+    text = 'cluster_id = "c"\n[[node]]\nid = 1\nhost = "HOST"\nport = PORT\npeer_port = 1\n'
+    peers.write_text(text.replace("HOST", "192.0.2.1").replace("PORT", str(free_port())))  # of no machine: RFC 5737
+    message = one_line(start(peers, tmp_path / "data").stderr)
+    assert "it must be an address of this machine: see node 1 in" in message
+    assert "stop what uses it" not in message
+    peers.write_text(text.replace("HOST", "127.0.0.1").replace("PORT", str(free_port())))
+    message = one_line(start(peers, peers).stderr)
+    assert f"{peers} is no directory; give another one" in message
+    assert "space" not in message
 
 
 def test_a_local_cluster_serves_until_it_is_interrupted(tmp_path: Path) -> None:
