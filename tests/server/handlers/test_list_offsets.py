@@ -102,7 +102,6 @@ async def test_unknown_and_offline_partitions(tmp_path: Path) -> None:
         assert (await look(client, "t", LATEST))[0] == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-@pytest.mark.xfail(reason="Produce and Fetch answer 6 here, the other handlers 3", strict=True)
 async def test_a_partition_that_is_not_here_is_not_unknown(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(OTHER,))
@@ -120,7 +119,6 @@ async def test_the_same_partition_twice_is_refused_in_both_rows_and_in_no_other(
         assert codes == [ErrorCode.INVALID_REQUEST, 0, ErrorCode.INVALID_REQUEST]
 
 
-@pytest.mark.xfail(reason="what a look-up by time cannot read costs the client its connection instead of an error in the row", strict=True)
 async def test_a_segment_that_cannot_be_read_is_a_storage_error(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t")

@@ -264,7 +264,6 @@ async def test_a_deleted_topic_sends_its_waiting_producers_away(tmp_path: Path) 
         assert answer.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-@pytest.mark.xfail(reason="a refused row is overwritten when the rest of its request times out", strict=True)
 async def test_a_refusal_is_not_overwritten_by_the_time_out_of_its_neighbour(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path) as node:
         node.create("t", partitions=2, replicas=(ME, OTHER), flush_before_ack="true")

@@ -1,0 +1,342 @@
+"""The composition root: starting, refusing to start, signals, stopping with clients, and which metadata is carried out."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from struct import pack
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from mqd import daemon
+from mqd.config import NodeConfig, StartError, StartOptions
+from mqd.controller.image import Delta, MetadataImage
+from mqd.controller.records import CreateTopic, DeleteTopic, Placement, SetConfigs
+from mqd.errors import ErrorCode
+from mqd.io.disk import File, OsDisk
+from mqd.peers import Peers, parse_peers
+from mqd.types import NodeId
+from tests.log.support import FaultyDisk
+from tests.nodes import ask, batch, connected, create_topic, fetch, free_ports, node, one_node_peers, produce
+
+SIGNAL = signal.SIGUSR1
+"""In place of SIGTERM, which the test runner may want for itself."""
+DEADLINE_S = 20.0
+LATEST = -1
+
+
+def peers_of(nodes: int, *, cluster: str = "test-cluster", extra: str = "") -> Peers:
+    ports = free_ports(2 * nodes)
+    text = f'cluster_id = "{cluster}"\n'
+    for number in range(nodes):
+        port, peer_port = ports[2 * number : 2 * number + 2]
+        text += f'[[node]]\nid = {number + 1}\nhost = "127.0.0.1"\nport = {port}\npeer_port = {peer_port}\n{extra}'
+    return parse_peers(text, Path("peers.toml"))
+
+
+class Started:
+    """A daemon in a task: what it announced, and how it ended."""
+
+    def __init__(self) -> None:
+        self.announced: list[str] = []
+        self.ready = trio.Event()
+        self.ended = trio.Event()
+        self.failure: BaseException | None = None
+
+    def announce(self, line: str) -> None:
+        self.announced.append(line)
+        self.ready.set()
+
+
+@asynccontextmanager
+async def started(directory: Path, peers: Peers, *, node_id: int = 1, disk: OsDisk | None = None, **options: str) -> AsyncIterator[Started]:
+    """A daemon that stops at SIGNAL, for the length of the block at most."""
+    found = Started()
+    config = NodeConfig.load(None, {}, {key.replace("_", "."): value for key, value in options.items()})
+    seams = daemon.Seams(announce=found.announce, signals=(SIGNAL,), disk=disk or OsDisk())
+
+    async def run() -> None:
+        try:
+            await daemon.main(StartOptions(peers, node_id, directory, config), seams)
+        except Exception as error:
+            found.failure = error
+        finally:
+            found.ended.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        with trio.fail_after(DEADLINE_S):
+            yield found
+        nursery.cancel_scope.cancel()
+
+
+async def refusal(directory: Path, peers: Peers, **options: Any) -> str:
+    """Why a daemon does not start."""
+    async with started(directory, peers, **options) as run:
+        await run.ended.wait()
+        assert not run.announced
+    assert run.failure is not None
+    failure: BaseException = run.failure
+    while isinstance(failure, BaseExceptionGroup):
+        (failure,) = failure.exceptions
+    assert isinstance(failure, StartError)
+    return str(failure)
+
+
+# -- refusing to start
+
+
+async def test_a_log_directory_of_another_cluster_or_node_is_refused(tmp_path: Path) -> None:
+    logs = {"log_dirs": str(tmp_path / "logs")}
+    async with started(tmp_path / "one", peers_of(1), **logs) as run:
+        await run.ready.wait()
+    assert "is of cluster 'test-cluster', not 'other'" in await refusal(tmp_path / "two", peers_of(1, cluster="other"), **logs)
+    assert "is of node 1, not 2" in await refusal(tmp_path / "three", peers_of(2), node_id=2, **logs)
+    async with started(tmp_path / "one", peers_of(1), **logs) as run:  # nothing was changed by the refusals
+        await run.ready.wait()
+
+
+async def test_a_data_directory_that_cannot_be_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert "the data directory cannot be used" in await refusal(tmp_path / "file" / "data", one_node_peers())
+
+
+async def test_log_directories_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert "the log directories cannot be used" in await refusal(tmp_path, one_node_peers(), log_dirs=str(tmp_path / "file"))
+
+
+async def test_one_directory_that_cannot_be_used_does_not_stop_the_others(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    async with started(tmp_path, one_node_peers(), log_dirs=f"{tmp_path / 'file'},{tmp_path / 'good'}") as run:
+        await run.ready.wait()
+
+
+async def test_a_node_that_does_not_vote_is_refused(tmp_path: Path) -> None:
+    text = 'cluster_id = "c"\n'
+    for number, voter in ((1, "true"), (2, "false")):
+        text += f'[[node]]\nid = {number}\nhost = "127.0.0.1"\nport = {number}\npeer_port = {10 + number}\nvoter = {voter}\n'
+    assert "not a voter" in await refusal(tmp_path, parse_peers(text, Path("peers.toml")), node_id=2)
+
+
+async def test_what_a_refused_start_took_is_free_again(tmp_path: Path) -> None:
+    peers = one_node_peers()
+    (tmp_path / "file").write_text("in the way")
+    await refusal(tmp_path, peers, log_dirs=str(tmp_path / "file"))
+    async with started(tmp_path, peers) as run:
+        await run.ready.wait()
+
+
+# -- signals
+
+
+async def test_a_signal_stops_a_node_cleanly(tmp_path: Path) -> None:
+    async with started(tmp_path, one_node_peers()) as run:
+        await run.ready.wait()
+        os.kill(os.getpid(), SIGNAL)
+        await run.ended.wait()
+    assert run.failure is None
+    assert len(run.announced) == 1
+    assert (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
+
+
+async def test_a_signal_ends_a_start_that_waits_for_a_quorum(tmp_path: Path) -> None:
+    peers = peers_of(3)
+    async with started(tmp_path, peers) as run:
+        with trio.fail_after(DEADLINE_S):
+            while not (tmp_path / "logs" / "meta.properties").exists():
+                await trio.lowlevel.checkpoint()
+        await wait_all_tasks_blocked(0.01)
+        os.kill(os.getpid(), SIGNAL)
+        await run.ended.wait()
+    assert run.failure is None
+    assert run.announced == []
+    assert (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
+
+
+async def test_clients_are_not_heard_before_the_node_is_registered_and_peers_are(tmp_path: Path) -> None:
+    peers = peers_of(3)
+    me = peers.nodes[1]
+    async with started(tmp_path, peers) as run:
+        await wait_all_tasks_blocked(0.01)
+        with trio.fail_after(DEADLINE_S):
+            async with await trio.open_tcp_stream("127.0.0.1", me.port) as client:
+                request = pack(">hhih", 18, 0, 1, -1)
+                await client.send_all(pack(">i", len(request)) + request)
+                async with await trio.open_tcp_stream("127.0.0.1", me.peer_port) as peer:
+                    await peer.send_all(pack(">i", len(request)) + request)
+                    assert await peer.receive_some(4)
+                with trio.move_on_after(0.02) as scope:
+                    await client.receive_some(4)
+                assert scope.cancelled_caught
+        assert run.announced == []
+
+
+# -- stopping
+
+
+async def test_stopping_closes_clients_whatever_they_are_at_and_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+    peers = one_node_peers()
+    async with started(tmp_path, peers) as run:
+        await run.ready.wait()
+        running = SimpleNamespace(port=peers.nodes[1].port, peer_port=peers.nodes[1].peer_port)
+        async with connected(running) as idle, connected(running) as waiting, trio.open_nursery() as nursery:  # type: ignore[arg-type]
+            await create_topic(idle, "t")
+            assert (await produce(idle, "t", batch(b"kept"))).error_code == 0
+            half = await trio.open_tcp_stream("127.0.0.1", running.port)
+            await half.send_all(pack(">i", 1000) + b"begun")
+            codes: list[int] = []
+
+            async def wait_for_records() -> None:
+                codes.append((await fetch(waiting, "t", 1, max_wait_ms=60_000)).error_code)
+
+            nursery.start_soon(wait_for_records)
+            await wait_all_tasks_blocked(0.02)
+            os.kill(os.getpid(), SIGNAL)
+            await run.ended.wait()
+            assert await half.receive_some(10) == b""
+            await half.aclose()
+        assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]  # the leadership went first: look for the next leader
+        assert idle.failure is not None
+    assert run.failure is None
+    assert (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
+    async with node(tmp_path, peers=peers) as again, connected(again) as connection:
+        assert (await fetch(connection, "t", 0)).high_watermark == 1
+
+
+class BrokenLogs(FaultyDisk):
+    """A disk that breaks under the logs and nowhere else."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:  # type: ignore[override]
+        return super().open(path, create=create) if "logs" in path.parts else OsDisk().open(path, create=create)
+
+
+async def test_a_node_without_any_log_directory_left_stops_and_says_why(tmp_path: Path) -> None:
+    peers, disk = one_node_peers(), BrokenLogs()
+    async with started(tmp_path, peers, disk=disk) as run:
+        await run.ready.wait()
+        running = SimpleNamespace(port=peers.nodes[1].port, peer_port=peers.nodes[1].peer_port)
+        async with connected(running) as connection:  # type: ignore[arg-type]
+            await create_topic(connection, "t")
+            disk.write_error = errno.EIO
+            row = await produce(connection, "t", batch(b"lost"))
+            assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        await run.ended.wait()
+    assert run.failure is not None
+    assert "no log directory is left" in str(run.failure.exceptions[0])  # type: ignore[attr-defined]
+    assert not (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
+
+
+# -- which metadata is carried out
+
+
+class RecordingReplica:
+    """Notes what the publisher tells it."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Any]] = []
+
+    def apply(self, assignments: Any, settings: Any) -> None:
+        self.told.append(("apply", [(str(one.topic_partition), one.topic_id.int) for one in assignments]))
+
+    def delete(self, topic: str) -> None:
+        self.told.append(("delete", topic))
+
+    def configure(self, topic: str, settings: Any) -> None:
+        self.told.append(("configure", (topic, settings.log.segment_bytes, settings.min_insync_replicas)))
+
+    def remove_strays(self, known: Any) -> None:
+        self.told.append(("strays", {str(one): topic_id.int for one, topic_id in known.items()}))
+
+
+class Publishing:
+    def __init__(self) -> None:
+        self.replica = RecordingReplica()
+        self.image = MetadataImage()
+        self.publisher = daemon._Publisher(NodeId(1), NodeConfig.load(), self.replica)  # type: ignore[arg-type]
+        self.index = 0
+
+    def change(self, *records: Any) -> list[tuple[str, Any]]:
+        """What the replicas were told of it."""
+        self.index += 1
+        delta = Delta(self.index)
+        for record in records:
+            self.image.apply(record, self.index, delta)
+        self.publisher(delta, self.image)
+        return self.taken()
+
+    def taken(self) -> list[tuple[str, Any]]:
+        told, self.replica.told = self.replica.told, []
+        return told
+
+
+def created(name: str, number: int, node_id: int = 1) -> CreateTopic:
+    me = NodeId(node_id)
+    return CreateTopic(name, UUID(int=number), (Placement((me,), me, (me,)),), ())
+
+
+async def test_history_is_not_carried_out() -> None:
+    publishing = Publishing()
+    assert publishing.change(created("gone", 1)) == []
+    assert publishing.change(created("t", 2)) == []
+    assert publishing.change(DeleteTopic(UUID(int=1)), DeleteTopic(UUID(int=2))) == []
+    assert publishing.change(created("t", 3), created("elsewhere", 4, 2)) == []
+    assert publishing.change(SetConfigs("topic", "t", (("segment.bytes", "2000000"),))) == []
+    await publishing.publisher.activate(publishing.image)
+    assert publishing.taken() == [
+        ("strays", {"t-0": 3}),
+        ("apply", [("elsewhere-0", 4), ("t-0", 3)]),
+    ]
+
+
+async def test_each_change_is_carried_out_from_then_on() -> None:
+    publishing = Publishing()
+    await publishing.publisher.activate(publishing.image)
+    publishing.taken()
+    assert publishing.change(created("t", 1)) == [("apply", [("t-0", 1)])]
+    told = publishing.change(DeleteTopic(UUID(int=1)), created("t", 2))
+    assert told == [("delete", "t"), ("apply", [("t-0", 2)])]
+    told = publishing.change(SetConfigs("topic", "t", (("segment.bytes", "2000000"),)))
+    assert told == [("apply", []), ("configure", ("t", 2_000_000, 1))]
+    told = publishing.change(SetConfigs("node", "", (("min.insync.replicas", "2"),)))
+    assert told == [("apply", []), ("configure", ("t", 2_000_000, 2))]
+
+
+async def test_a_restart_carries_out_nothing_of_the_past(tmp_path: Path) -> None:
+    peers = one_node_peers()
+    async with node(tmp_path, peers=peers) as running, connected(running) as connection:
+        for name in ("gone", "t"):
+            await create_topic(connection, name)
+        await ask(connection, "delete_topics", 5, {"topic_names": ["gone", "t"], "timeout_ms": 10_000})
+        await create_topic(connection, "t")
+        await produce(connection, "t", batch(b"kept"))
+    (tmp_path / "logs" / "stray-0").mkdir()
+    for file in (tmp_path / "logs" / "t-0").iterdir():
+        (tmp_path / "logs" / "stray-0" / file.name).write_bytes(file.read_bytes())
+    async with node(tmp_path, peers=peers) as running, connected(running) as connection:
+        assert (await fetch(connection, "t", 0)).high_watermark == 1
+        directories = sorted(path.name for path in (tmp_path / "logs").iterdir() if path.is_dir())
+        assert [name for name in directories if not name.endswith("-delete")] == ["t-0"]
+        assert not any(name.startswith("gone-0.") for name in directories)
+
+
+async def test_a_consumer_that_began_at_the_end_goes_on_after_a_restart(tmp_path: Path) -> None:
+    peers = one_node_peers()
+    async with node(tmp_path, peers=peers) as running, connected(running) as connection:
+        await create_topic(connection, "t")
+        body = {"replica_id": -1, "topics": [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": LATEST}]}]}
+        found = (await ask(connection, "list_offsets", 7, body)).topics[0].partitions[0]
+        assert (found.error_code, found.offset) == (0, 0)
+    async with node(tmp_path, peers=peers) as running, connected(running) as connection:
+        asked = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": found.leader_epoch}
+        answer = await ask(connection, "offset_for_leader_epoch", 4, {"topics": [{"topic": "t", "partitions": [asked]}]})
+        row = answer.topics[0].partitions[0]
+        assert (row.error_code, row.leader_epoch, row.end_offset) == (0, found.leader_epoch, 0)
