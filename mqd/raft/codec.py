@@ -32,6 +32,11 @@ NO_OP = b"\x01"
 
 _NUMBER_MAX = 1 << 62
 """Terms and indexes stay below: no peer can push a counter into overflow."""
+TERM_LEAP_MAX = 1 << 32
+INDEX_LEAP_MAX = 1 << 48
+"""How far ahead of a voter another one may be. A node that was cut off stands for election about once a second, and one that
+comes back empty is behind by the whole log: a century of the one, and any log of the other, is allowed. What is further ahead
+is no voter's: believed once, a term near the end of its range would leave no term to elect anybody in."""
 
 
 class Entry(NamedTuple):
@@ -107,6 +112,25 @@ class TimeoutNow:
 
 
 Message = RequestVote | Vote | AppendEntries | AppendReply | InstallSnapshot | SnapshotReply | TimeoutNow
+
+def check_plausible(message: Message, *, term: int, last_index: int) -> None:
+    """Raise ProtocolError for a message that no voter can have come to send to one in `term` whose log ends at `last_index`."""
+    if message.term > term + TERM_LEAP_MAX:
+        raise ProtocolError(f"{type(message).__name__} of term {message.term}, this node is in term {term}")
+    match message:
+        case RequestVote():
+            numbers: tuple[int, ...] = (message.last_index,)
+        case AppendEntries():
+            numbers = (message.commit_index, message.previous_index)
+        case AppendReply():
+            numbers = (message.next_index,)
+        case InstallSnapshot() | SnapshotReply():
+            numbers = (message.index,)
+        case _:
+            numbers = ()
+    if max(numbers, default=0) > last_index + INDEX_LEAP_MAX:
+        raise ProtocolError(f"{type(message).__name__} with index {max(numbers)}, the log of this node ends at {last_index}")
+
 
 _CRC = struct.Struct(">I")
 _ENTRY = struct.Struct(">QI")

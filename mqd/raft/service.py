@@ -4,8 +4,9 @@ The loop: take what came (messages, proposals, connections), turn the node, flus
 changed it, and only then send what the turn said and answer whom it answered. While the flush runs, what comes waits
 for the next turn; the event loop itself never waits for the disk. Proposals that arrive together share one flush.
 
-Failures have three fates: a peer's bytes end its connection; a journal that cannot be written stops the node
-(StorageError rises out of `run`, never retried); a machine or quorum that breaks its rules does too.
+Failures have four fates: a peer's bytes end its connection; a journal that cannot be written stops the node
+(StorageError rises out of `run`, never retried); a machine or quorum that breaks its rules does too; a disk without space, its
+reserve used up, makes the turn wait until there is some, which to everybody else is a slow disk: nothing of the turn was said.
 
 Only voters take part: a node that is not in `voters` has no RaftService.
 """
@@ -13,6 +14,7 @@ Only voters take part: a node that is not in `voters` has no RaftService.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -58,6 +60,9 @@ PROPOSAL_TIMEOUT_SECONDS = 10.0
 LEADERLESS_TOLD_AFTER_SECONDS = 2.0
 """Without a leader for this long, an operator is told what is missing; elections take less."""
 LEADERLESS_TOLD_EVERY_SECONDS = 5.0
+SPACE_RETRY_SECONDS = 1.0
+"""How often a full disk is tried again."""
+SPACE_TOLD_EVERY_SECONDS = 30.0
 STAND_DOWN_SECONDS = 1.0
 """How long a stopping leader waits for another one."""
 
@@ -141,6 +146,9 @@ class RaftService:
         self._changed = trio.Event()
         self._refusing = False
         self._stopping = False
+        self._stop_wanted = trio.Event()
+        self._full: str | None = None
+        """While the disk has no space for what is due: what to tell those who ask."""
         self._node: RaftNode | None = None
         self._journal: Journal | None = None
         self._status = RaftStatus(Role.FOLLOWER, False, 0, None, 0, 0, 0, 0, 0, tuple(sorted(voters)), ())
@@ -151,6 +159,11 @@ class RaftService:
     def status(self) -> RaftStatus:
         """As of the last turn."""
         return self._status
+
+    @property
+    def short_of_space(self) -> bool:
+        """Whether the disk of the journal is full, or was a moment ago: what can wait should not be proposed."""
+        return self._full is not None or (self._journal is not None and self._journal.short_of_space)
 
     def statistics(self) -> RaftStatistics:
         journal = self._journal
@@ -184,6 +197,8 @@ class RaftService:
         if not self._status.ready or self._refusing:
             leader_id = self._status.leader_id
             raise NotLeader(leader_id if leader_id != self._node_id else None)
+        if self._full is not None:
+            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, self._full)
         if self._unsettled >= limits.RAFT_PROPOSALS_MAX:
             raise MqError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{self._unsettled} metadata changes wait already; try again later")
         waiting = _Waiting()
@@ -214,6 +229,7 @@ class RaftService:
 
         Raises ProtocolError: close the connection and log it. There is no answer to send."""
         message = codec.decode_message(body)
+        codec.check_plausible(message, term=self._status.term, last_index=self._status.last_index)
         self._received += 1
         if len(self._inbox) >= limits.RAFT_INBOX_MESSAGES_MAX:
             self._dropped += 1
@@ -230,7 +246,13 @@ class RaftService:
         written any more, QuorumBroken, and what the machine raises."""
         journal = await self._blocking(
             lambda: open_journal(
-                self._disk, self._directory, cluster_id=self._cluster_id, node_id=self._node_id, new_uuid=self._entropy.uuid
+                self._disk,
+                self._directory,
+                cluster_id=self._cluster_id,
+                node_id=self._node_id,
+                new_uuid=self._entropy.uuid,
+                sole_voter=len(self._voters) == 1,
+                reserve_bytes=limits.RAFT_RESERVE_BYTES,
             )
         )
         self._journal = journal
@@ -280,6 +302,7 @@ class RaftService:
                 await self._changed.wait()
         await self.transfer_leadership()
         self._stopping = True
+        self._stop_wanted.set()
         self._wake.set()
 
     # -- the loop
@@ -293,11 +316,12 @@ class RaftService:
             self._take(node)
             node.turn(self._clock.monotonic())
             await self._settle(node, journal)
-            while node.can_commit():  # what the flush made durable
+            while not journal.dirty and node.can_commit():  # what the flush made durable
                 node.turn(self._clock.monotonic())
                 await self._settle(node, journal)
             self._publish(node)
-        journal.mark()
+        if not journal.short_of_space:
+            journal.mark()
         await self._settle(node, journal)
 
     def _take(self, node: RaftNode) -> None:
@@ -318,11 +342,34 @@ class RaftService:
         self._turns += 1
 
     async def _settle(self, node: RaftNode, journal: Journal) -> None:
-        """Durable first, then said."""
-        if journal.dirty:
-            await self._blocking(journal.flush)
+        """Durable first, then said. When it cannot be made durable before the node stops, nothing is said."""
+        if journal.dirty and not await self._flush(journal):
+            return
         for peer, message in node.flushed():
             self._queues[peer].put(message)
+
+    async def _flush(self, journal: Journal) -> bool:
+        """Wait for space where there is none. False: the node stops first, with less than all on disk."""
+        told_at = -math.inf
+        while True:
+            try:
+                await self._blocking(journal.flush)
+                if self._full is not None:
+                    logger.info("raft: space again, the metadata is written")
+                self._full = None
+                return True
+            except StorageError as error:
+                if not error.out_of_space:
+                    raise
+                self._full = f"the disk of the metadata is full: {error}; free some space, it goes on by itself"
+                if self._stopping:
+                    logger.warning("raft: stopped while %s", self._full)
+                    return False
+                if self._clock.monotonic() - told_at >= SPACE_TOLD_EVERY_SECONDS:
+                    told_at = self._clock.monotonic()
+                    logger.error("raft: %s", self._full)
+            with trio.move_on_after(SPACE_RETRY_SECONDS):
+                await self._stop_wanted.wait()
 
     def _publish(self, node: RaftNode) -> None:
         journal = self._journal

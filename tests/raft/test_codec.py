@@ -103,6 +103,44 @@ def test_malformed_messages() -> None:
         decode_message(bytes(limits.RAFT_MESSAGE_BYTES_MAX + 5))
 
 
+TERM, LAST = 7, 100
+FAR_TERM = TERM + codec.TERM_LEAP_MAX
+FAR_INDEX = LAST + codec.INDEX_LEAP_MAX
+
+
+@pytest.mark.parametrize(
+    ("plausible", "absurd"),
+    [
+        (RequestVote(FAR_TERM, FAR_INDEX, 0), [RequestVote(FAR_TERM + 1, 0, 0), RequestVote(TERM, FAR_INDEX + 1, 0)]),
+        (Vote(FAR_TERM), [Vote(FAR_TERM + 1)]),
+        (
+            AppendEntries(FAR_TERM, FAR_INDEX, FAR_INDEX, 0, ()),
+            [
+                AppendEntries(FAR_TERM + 1, 0, 0, 0, ()),
+                AppendEntries(TERM, FAR_INDEX + 1, 0, 0, ()),
+                AppendEntries(TERM, 0, FAR_INDEX + 1, 0, ()),
+            ],
+        ),
+        (
+            AppendReply(FAR_TERM, FAR_INDEX, True, False),
+            [AppendReply(FAR_TERM + 1, 1, True, False), AppendReply(TERM, FAR_INDEX + 1, False, True)],
+        ),
+        (
+            InstallSnapshot(FAR_TERM, FAR_INDEX, 1, 0, 0, b""),
+            [InstallSnapshot(FAR_TERM + 1, 1, 1, 0, 0, b""), InstallSnapshot(TERM, FAR_INDEX + 1, 1, 0, 0, b"")],
+        ),
+        (SnapshotReply(FAR_TERM, FAR_INDEX, 0), [SnapshotReply(FAR_TERM + 1, 1, 0), SnapshotReply(TERM, FAR_INDEX + 1, 0)]),
+        (TimeoutNow(FAR_TERM), [TimeoutNow(FAR_TERM + 1)]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_no_voter_can_have_come_to_send(plausible: Message, absurd: list[Message]) -> None:
+    codec.check_plausible(plausible, term=TERM, last_index=LAST)
+    for message in absurd:
+        with pytest.raises(ProtocolError, match=type(message).__name__):
+            codec.check_plausible(message, term=TERM, last_index=LAST)
+
+
 def test_handshakes() -> None:
     handshake = Handshake("clüster", 2, 1, UUID(int=5))
     body = codec.encode_handshake(handshake)

@@ -355,6 +355,21 @@ async def test_malformed_messages_are_the_callers_fault(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_one_message_of_the_last_term_does_not_end_all_elections(tmp_path: Path) -> None:
+    last = (1 << 62) - 1
+    async with three_voters(tmp_path) as voters:
+        for node_id in (1, 2, 3):
+            await voters.start(node_id)
+        leader = await voters.wait_leader()
+        follower = next(node_id for node_id in (1, 2, 3) if node_id != leader)
+        for message in (codec.RequestVote(last, 0, 0), codec.Vote(last), TimeoutNow(last), codec.AppendEntries(last, 0, 0, 0, ())):
+            for target, sender in ((leader, follower), (follower, leader)):
+                with pytest.raises(ProtocolError, match="term 4611686018427387903"):
+                    voters.services[target].receive(sender, encode_message(message))
+        await voters.services[leader].propose(b"x")
+        assert voters.services[leader].status().term < 100
+
+
 def test_only_voters_have_a_service(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="node 1 is not among the voters"):
         RaftService(
