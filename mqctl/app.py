@@ -104,6 +104,18 @@ def options(function: FunctionT) -> FunctionT:
     return shared_options(gather)  # type: ignore[return-value]
 
 
+def offline_options(function: FunctionT) -> FunctionT:
+    """--output alone, for commands that ask no node; the command takes it in `settings`."""
+
+    def gather(output: str | None, **rest: Any) -> Any:
+        return function(settings_of(None, output, None), **rest)
+
+    gather.__doc__ = function.__doc__
+    gather.__name__ = function.__name__
+    gather.__dict__.update(function.__dict__)
+    return _output_option(gather)  # type: ignore[return-value]
+
+
 def settings_of(bootstrap: str | None, output: str | None, timeout: float | None, *, default_output: str = "table") -> Settings:
     """What was given to the command, else before its name, else in the environment, else the default."""
     above: dict[str, Any] = click.get_current_context().find_root().obj or {}
@@ -125,11 +137,14 @@ def parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
     return parsed
 
 
+_output_option = click.option("-o", "--output", type=click.Choice(FORMATS), help="How to write the result (table).")
+
+
 def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The three options themselves, also those before the command's name."""
     for option in (
         click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Give up after this long (15)."),
-        click.option("-o", "--output", type=click.Choice(FORMATS), help="How to write the result (table)."),
+        _output_option,
         click.option(
             "-b",
             "--bootstrap",

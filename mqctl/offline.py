@@ -6,6 +6,7 @@ ends in a finding, not in a traceback. Formats are in mqd/protocol/files.py and 
 
 from __future__ import annotations
 
+import fcntl
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from mqd.protocol.files import (
     HIGH_WATERMARK_CHECKPOINT,
     INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
+    LOCK,
     LOG_START_CHECKPOINT,
     LOG_SUFFIX,
     META_PROPERTIES,
@@ -42,6 +44,12 @@ from mqd.protocol.files import (
 )
 
 CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
+METADATA_FOLDER = "metadata"
+METADATA_FILES = {
+    "journal": "metadata journal of the Raft quorum",
+    "snapshot": "metadata snapshot of the Raft quorum",
+    "quorum-state": "state of this voter in the Raft quorum",
+}
 Row = dict[str, Any]
 
 
@@ -97,7 +105,7 @@ def dump_records(path: Path) -> Iterator[Row]:
                         "timestamp": record.timestamp,
                         "key": _text(record.key),
                         "value": _text(record.value),
-                        "headers": {name: _text(value) for name, value in record.headers},
+                        "headers": [{"name": name, "value": _text(value)} for name, value in record.headers],
                     }
             except MqError as error:
                 yield {"offset": header.base_offset, "value": f"batch at byte {position} cannot be read: {error.message}"}
@@ -114,7 +122,12 @@ def _text(data: bytes | None) -> str | None:
 
 
 def dump_small(path: Path) -> list[Row]:
-    """The rows of an index, a snapshot, a checkpoint or a properties file. FileFormatError when it is none, or damaged."""
+    """The rows of an index, a snapshot, a checkpoint or a properties file, none for an index without entries.
+
+    FileFormatError when it is no such file, or damaged.
+    """
+    if path.parent.name == METADATA_FOLDER and path.name in METADATA_FILES:
+        raise FileFormatError(f"this is the {METADATA_FILES[path.name]}, which is not Kafka's format and is not read here")
     data = path.read_bytes()
     parsed = parse_segment_file_name(path.name)
     if parsed is not None:
@@ -150,7 +163,7 @@ class Finding:
 
 
 class Verifier:
-    """Walks log directories and collects findings. `tell` is told each partition before it is read."""
+    """Reads partitions and log directories and collects findings. `tell` is told each partition before it is read."""
 
     def __init__(self, tell: Callable[[str], None], *, allow_gaps: bool = False) -> None:
         self.findings: list[Finding] = []
@@ -162,10 +175,8 @@ class Verifier:
         """One log directory and every partition in it."""
         ends: dict[Any, tuple[int, int]] = {}
         for one in sorted(path.iterdir()):
-            partition = parse_partition_directory(one.name)
-            if partition is not None and one.is_dir():
-                self._tell(str(one))
-                ends[partition] = self.partition(one)
+            if is_partition(one):
+                ends[parse_partition_directory(one.name)] = self.partition(one)
         if (path / META_PROPERTIES).exists():
             self._decoded(path / META_PROPERTIES, decode_meta_properties)
         for name in CHECKPOINTS:
@@ -176,6 +187,7 @@ class Verifier:
 
     def partition(self, path: Path) -> tuple[int, int]:
         """One partition's directory; returns its first and end offset."""
+        self._tell(str(path))
         self.partitions += 1
         if (path / PARTITION_METADATA).exists():
             self._decoded(path / PARTITION_METADATA, decode_partition_metadata)
@@ -272,11 +284,28 @@ def _epoch_of(epochs: list[tuple[int, int]], offset: int) -> int:
     return epochs[index][0] if index >= 0 else -1
 
 
-def log_directories(path: Path) -> list[Path]:
-    """The log directories at `path`: itself when it holds partitions, else its folder `logs`."""
-    if not any(parse_partition_directory(one.name) for one in path.iterdir() if one.is_dir()) and (path / "logs").is_dir():
-        return [path / "logs"]
-    return [path]
+def log_directory(path: Path) -> Path:
+    """The log directory at `path`: itself when it holds partitions, else its folder `logs`."""
+    if not any(is_partition(one) for one in path.iterdir()) and (path / "logs").is_dir():
+        return path / "logs"
+    return path
+
+
+def is_partition(path: Path) -> bool:
+    return path.is_dir() and parse_partition_directory(path.name) is not None
+
+
+def in_use(path: Path) -> bool:
+    """Whether an mqd node holds the lock of the data directory or log directory that `path` is or lies in. Asks and lets go at once."""
+    for directory in (path, *path.resolve().parents[:2]):
+        try:
+            with (directory / LOCK).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            continue
+    return False
 
 
 def is_segment(path: Path) -> bool:

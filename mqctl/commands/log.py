@@ -1,8 +1,10 @@
-"""mqctl log: read the data directory of a node that does not run. No broker is asked."""
+"""mqctl log: read the data directory of a node that does not run. No node is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,12 @@ from typing import Any
 import click
 
 from mqctl import offline, render
-from mqctl.app import FAILED, Failure, LazyGroup, Settings, options, say, write
+from mqctl.app import FAILED, Failure, LazyGroup, Settings, offline_options, say, write
 from mqd.errors import StorageError
 
 COMMANDS = {
     "dump": ("mqctl.commands.log:dump", "Show the batches or records of a segment, or what another file holds."),
-    "verify": ("mqctl.commands.log:verify", "Check every segment, index, checkpoint and snapshot of a data directory."),
+    "verify": ("mqctl.commands.log:verify", "Check every segment, index, checkpoint and snapshot of a data directory or a partition."),
 }
 
 BATCHES = (
@@ -41,6 +43,7 @@ RECORDS = (
 )
 FINDINGS = (render.Column("file", "FILE"), render.Column("problem", "PROBLEM"))
 _PAGE_ROWS = 1000
+_PROGRESS_SECONDS = 0.5
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
@@ -49,7 +52,7 @@ def log() -> None:
 
 
 @click.command()
-@options
+@offline_options
 @click.argument("path", metavar="DIR_OR_FILE", type=click.Path(exists=True, path_type=Path))
 @click.option("--records", is_flag=True, help="Unpack batches and show their records.")
 def dump(settings: Settings, path: Path, records: bool) -> None:
@@ -67,7 +70,11 @@ def dump(settings: Settings, path: Path, records: bool) -> None:
         raise Failure(f"{path}: {error}") from None
     except OSError as error:
         raise Failure(f"{path} cannot be read: {error.strerror}") from None
-    names = list(rows[0]) if rows else ["offset"]
+    if not rows:
+        say(f"{path} has no entries")
+        if settings.output == "table":
+            return
+    names = list(rows[0]) if rows else []
     settings.show([render.Column(name, name.replace("_", "-").upper(), right=True) for name in names], rows)
 
 
@@ -79,22 +86,37 @@ def _show_pages(settings: Settings, columns: tuple[render.Column, ...], rows: It
     first = True
     while page := list(islice(rows, _PAGE_ROWS)):
         if settings.output == "jsonl" or first:
-            settings.show(columns, page)
+            settings.show(columns, [_in_a_cell(row, settings) for row in page])
         else:
-            write(render.table(columns, page).split("\n", 1)[1])
+            write(render.table(columns, [_in_a_cell(row, settings) for row in page]).split("\n", 1)[1])
         first = False
 
 
+def _in_a_cell(row: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """Headers are a list, as they may repeat; a table shows them as name=value."""
+    if settings.output != "table" or not row.get("headers"):
+        return row
+    return {**row, "headers": [f"{one['name']}={render.cell(one['value'])}" for one in row["headers"]]}
+
+
 @click.command()
-@options
-@click.argument("path", metavar="DATA_DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@offline_options
+@click.argument("path", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--allow-gaps", is_flag=True, help="Missing offsets are no finding: the topics are compacted.")
 def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
-    """Check every segment (CRC, offsets), index, checkpoint and snapshot. Exit code 1 when something is found."""
-    verifier = offline.Verifier(lambda partition: say(f"reading {partition}"), allow_gaps=allow_gaps)
+    """Check every segment (CRC, offsets), index, checkpoint and snapshot.
+
+    DIR is a data directory, a log directory or one partition's directory. Exit code 1 when something is found, and when
+    there is no partition to read. The metadata log of the node (DIR/metadata) is not checked: the node does that when it starts.
+    """
+    if offline.in_use(path):
+        say(f"warning: a node runs on {path}: what it is writing just now may be told as a finding; stop it first to be certain")
+    verifier = offline.Verifier(_progress(), allow_gaps=allow_gaps)
     try:
-        for directory in offline.log_directories(path):
-            verifier.directory(directory)
+        if offline.is_partition(path):
+            verifier.partition(path)
+        else:
+            verifier.directory(offline.log_directory(path))
     except OSError as error:
         raise Failure(f"{error.filename} cannot be read: {error.strerror}") from None
     rows = [{"file": finding.file, "problem": finding.problem} for finding in verifier.findings]
@@ -105,6 +127,26 @@ def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
         settings.show_data(
             {"partitions": verifier.partitions, "batches": verifier.batches, "bytes": verifier.size_bytes, "findings": rows}
         )
+    if (path / offline.METADATA_FOLDER).is_dir():
+        say(f"{path / offline.METADATA_FOLDER}: not checked, this reads partitions only")
+    if not verifier.partitions:
+        remedy = "name a data directory, one of its log.dirs, or a partition's directory"
+        raise Failure(f"{path} holds no partition: nothing was verified", remedy=remedy)
     say(f"{verifier.partitions} partitions, {verifier.batches} batches, {verifier.size_bytes} bytes: {len(rows)} findings")
     if rows:
         raise SystemExit(FAILED)
+
+
+def _progress() -> Callable[[str], None]:
+    """Says which partition is being read, on a terminal and once in a while: there may be thousands."""
+    if not sys.stderr.isatty():
+        return lambda partition: None
+    told = time.monotonic()
+
+    def tell(partition: str) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _PROGRESS_SECONDS:
+            told = time.monotonic()
+            say(f"reading {partition}")
+
+    return tell

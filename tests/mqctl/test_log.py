@@ -10,8 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mqctl.__main__ import cli
+from mqctl.app import Failure
+from mqd.io.disk import OsDisk
 from mqd.log.partition_log import LogConfig
-from mqd.protocol.batch import Codec
+from mqd.protocol.batch import Codec, Record, build_batch
 from tests.log.support import Harness, batch
 
 KAFKA = Path(__file__).parent.parent / "log" / "kafka-4.3.1"
@@ -37,9 +39,45 @@ async def data(tmp_path: Path) -> Path:
 async def test_verify_finds_nothing_in_a_good_directory(data: Path) -> None:
     result = run("verify", data)
     assert result.exit_code == 0, result.output
-    assert "1 partitions, 20 batches" in result.stderr and "0 findings" in result.stderr and "reading" in result.stderr
+    assert "1 partitions, 20 batches" in result.stderr and "0 findings" in result.stderr and "reading" not in result.stderr
     assert result.stdout == ""
     assert json.loads(run("verify", data / "logs", "-o", "json").stdout)["findings"] == []
+
+
+async def test_verify_takes_one_partition(data: Path) -> None:
+    result = run("verify", data / "logs" / "orders-0")
+    assert result.exit_code == 0 and "1 partitions, 20 batches" in result.stderr
+    segment = max((data / "logs" / "orders-0").glob("*.log"))
+    segment.write_bytes(segment.read_bytes()[:-1])
+    assert run("verify", data / "logs" / "orders-0").exit_code == 1
+
+
+async def test_verify_of_nothing_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "metadata").mkdir()
+    for place in (tmp_path, tmp_path / "logs", tmp_path / "metadata"):
+        result = run("verify", place)
+        assert result.exit_code == 1 and isinstance(result.exception, Failure)
+        assert "nothing was verified" in result.exception.message
+    assert "not checked" in run("verify", tmp_path).stderr
+
+
+async def test_verify_beside_a_running_node_warns(data: Path) -> None:
+    for directory in (data, data / "logs"):
+        lock = OsDisk().lock(directory / ".lock")
+        try:
+            for place in (data / "logs", data / "logs" / "orders-0"):
+                result = run("verify", place)
+                assert result.exit_code == 0 and "a node runs on" in result.stderr
+        finally:
+            lock.close()
+    assert "a node runs" not in run("verify", data).stderr
+
+
+def test_no_node_is_asked() -> None:
+    for command in ("dump", "verify"):
+        text = run(command, "--help").stdout
+        assert "--output" in text and "--bootstrap" not in text and "--timeout" not in text
 
 
 async def test_verify_accepts_what_kafka_wrote(tmp_path: Path) -> None:
@@ -113,6 +151,31 @@ async def test_dump_of_the_other_files(data: Path) -> None:
         {"epoch": 0, "start_offset": 0}, {"epoch": 1, "start_offset": 14}, {"epoch": 2, "start_offset": 28},
     ]  # fmt: skip
     assert rows[5] == [{"topic": "orders", "partition": 0, "offset": 40}]
+
+
+async def test_dump_of_an_index_without_entries(data: Path) -> None:
+    index = max((data / "logs" / "orders-0").glob("*.index"))
+    index.write_bytes(b"")
+    table = run("dump", index)
+    assert table.exit_code == 0 and table.stdout == "" and "has no entries" in table.stderr
+    assert run("dump", index, "-o", "json").stdout == "[]\n"
+
+
+async def test_dump_of_the_metadata(tmp_path: Path) -> None:
+    (tmp_path / "metadata").mkdir()
+    for name in ("journal", "snapshot", "quorum-state"):
+        (tmp_path / "metadata" / name).write_bytes(b"?")
+        result = run("dump", tmp_path / "metadata" / name)
+        assert result.exit_code == 1 and isinstance(result.exception, Failure) and "Raft quorum" in result.exception.message
+
+
+async def test_dump_of_headers(tmp_path: Path) -> None:
+    records = [Record(0, 1, b"k", b"v", (("h", b"1"), ("h", b"\xff"), ("n", None)))]
+    segment = tmp_path / f"{0:020}.log"
+    segment.write_bytes(build_batch(records))
+    (row,) = json.loads(run("dump", segment, "--records", "-o", "json").stdout)
+    assert run("dump", segment, "--records").stdout.splitlines()[1].split()[-1] == "h=1,h=\\xff,n=-"
+    assert row["headers"] == [{"name": "h", "value": "1"}, {"name": "h", "value": "\\xff"}, {"name": "n", "value": None}]
 
 
 async def test_dump_of_damage(data: Path) -> None:
