@@ -232,7 +232,7 @@ class _Daemon:
                 except OSError as error:
                     raise StartError(
                         f"cannot listen on {self.me.host}:{port} for {kind}s ({error.strerror or error}); "
-                        f"{_LISTEN_REMEDIES.get(error.errno, _NO_ADDRESS)} node {self.me.id} in {self.peers.path}"
+                        f"{_LISTEN_REMEDIES.get(error.errno or 0, _NO_ADDRESS)} node {self.me.id} in {self.peers.path}"
                     ) from error
             yield found
         finally:
