@@ -1,0 +1,104 @@
+"""The papers tell of files, names and commands that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_tidy import ROOT, python_files, tree
+
+ARCHITECTURE = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+PAPERS = ("README.md", "CHANGELOG.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
+
+_PAIR = re.compile(r"`([\w/]+\.py)`\s+`((?!\w+\.py`)[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?)`")
+
+
+def pairs() -> list[tuple[str, str]]:
+    """Every `file.py` `name` of ARCHITECTURE.md."""
+    return sorted({(found[1], found[2]) for found in _PAIR.finditer(ARCHITECTURE)})
+
+
+def defined(body: list[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
+    """(name, node) of what a module or class defines itself."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield ast.unparse(target), node
+        elif isinstance(node, ast.AnnAssign):
+            yield ast.unparse(node.target), node
+
+
+def names(module: ast.Module) -> set[str]:
+    """Everything that a file defines: `function`, `Class`, `Class.method`, `Class.attribute`."""
+    found = set()
+    for name, node in defined(module.body):
+        found.add(name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{name}.{inner}" for inner, _ in defined(node.body)}
+            attributes = {target for method in node.body for target, _ in defined(list(statements(method))) if target.startswith("self.")}
+            found |= {f"{name}.{attribute.removeprefix('self.')}" for attribute in attributes}
+    return found
+
+
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    return (inner for inner in ast.walk(node) if isinstance(inner, ast.stmt))
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(pairs()) > 40
+
+
+@pytest.mark.parametrize(("file", "name"), pairs())
+def test_what_the_architecture_names_is_there(file: str, name: str) -> None:
+    path = f"mqd/{file}" if (ROOT / "mqd" / file).is_file() else file
+    assert (ROOT / path).is_file(), f"there is no {file}"
+    assert name in names(tree(path)), f"{file} defines no {name}"
+
+
+def file_map() -> dict[str, set[str]]:
+    """Folder -> the files that its rows of the map name."""
+    found: dict[str, set[str]] = {}
+    for line in ARCHITECTURE.split("## File map")[1].split("\n## ")[0].splitlines():
+        if line.startswith("| `"):
+            folder, what = line.strip("|").split("|", 1)
+            found.setdefault(folder.strip().strip("`").rstrip("/"), set()).update(re.findall(r"`([\w*/]+\.py)`", what))
+    return found
+
+
+def test_every_file_is_on_the_map_and_the_map_has_no_other() -> None:
+    known = file_map()
+    files = {name for name in python_files("mqd", "mqctl") if not name.endswith("__init__.py")}
+    on_the_map = {f"{folder}/{name}" for folder in known if folder.split("/")[0] in ("mqd", "mqctl") for name in known[folder]}
+    patterns = {path.removesuffix("*.py") for path in on_the_map if path.endswith("*.py")}
+    missing = [name for name in sorted(files - on_the_map) if str(Path(name).parent) + "/" not in patterns]
+    assert missing == [], "not on the file map of docs/ARCHITECTURE.md"
+    assert sorted(path for path in on_the_map - files if not path.endswith("*.py")) == [], "on the map, and nowhere else"
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_links_lead_somewhere(paper: str) -> None:
+    text = (ROOT / paper).read_text(encoding="utf-8")
+    targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+    assert [target for target in targets if target and not ((ROOT / paper).parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_make_targets_exist(paper: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    text = (ROOT / paper).read_text(encoding="utf-8")
+    asked = {word for spoken in re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE) for word in [spoken]}
+    assert sorted(asked - targets) == []
+
+
+def test_a_test_that_hacking_names_is_there() -> None:
+    text = (ROOT / "docs" / "HACKING.md").read_text(encoding="utf-8")
+    named = re.findall(r"pytest (tests/\S+\.py)::(\w+)", text)
+    assert named
+    for file, test in named:
+        assert test in names(tree(file)), f"{file} has no {test}"
