@@ -200,7 +200,7 @@ def _decode_produce_flexible(buffer: Buffer, position: int, end: int, version: i
             position = skip_tagged_fields(buffer, position, end)
         topics.append((name, topic_id, partitions))
         position = skip_tagged_fields(buffer, position, end)
-    finish(skip_tagged_fields(buffer, position, end), end)
+    skip_tagged_fields(buffer, position, end)
     return transactional_id, acks, timeout_ms, topics
 
 
@@ -229,7 +229,6 @@ def _decode_produce_classic(buffer: Buffer, position: int, end: int) -> ProduceR
                 partitions.append((index, position, position + size))
                 position += size
         topics.append((name, None, partitions))
-    finish(position, end)
     return transactional_id, acks, timeout_ms, topics
 
 
@@ -368,7 +367,6 @@ def decode_fetch_request(buffer: Buffer, position: int, end: int, version: int) 
             forgotten, position = _forgotten_topics_classic(buffer, position, end, left)
         if version == 11:
             rack_id, position = string(buffer, position, end)
-    finish(position, end)
     return FetchRequest(
         replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
         topics, forgotten, rack_id, cluster_id,

@@ -276,7 +276,7 @@ def produce_bytes(
         (produce_bytes(records=b"\x84\x80\x80\x80\x10abc"), False),  # more than 32 bits
         (produce_bytes(records=b"\x84\x80\x80\x80\x80\x00abc"), False),  # six bytes
         (produce_bytes(records=b"\x05abc"), False),
-        (produce_bytes(tail=b"\0\0\0\0"), False),  # a byte too many
+        (produce_bytes(tail=b"\0\0\0\0"), True),  # a byte too many: ignored, as Apache Kafka does
         (produce_bytes(tail=b"\0\0"), False),
         (produce_bytes(tail=b"\x01\x07\x02ab\0\0"), True),  # an unknown tag
         (produce_bytes(tail=b"\0\0\x02\x07\x00\x09\x01a"), True),

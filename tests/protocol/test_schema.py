@@ -73,11 +73,14 @@ def test_constructs_are_made_once() -> None:
     assert PETS.at(1, flexible=False) is PETS.at(1, flexible=False)
 
 
-def test_decoding_starts_where_it_is_told_and_ends_at_the_end() -> None:
+def test_decoding_starts_where_it_is_told_and_ignores_what_is_behind_a_request() -> None:
+    """librdkafka 2.16 asks for all topics with three bytes too many: Metadata v13 of its `list_topics`."""
     assert API.decode_request(0, b"\xee\xee" + bytes.fromhex("02ffff"), 2).count == 2
     assert API.decode_request(0, memoryview(bytearray.fromhex("02ffff"))).count == 2
-    with pytest.raises(ProtocolError, match="Pets v0 request: 1 bytes too many at 3"):
-        API.decode_request(0, bytes.fromhex("02ffff00"))
+    assert API.decode_request(0, bytes.fromhex("02ffff00")).count == 2
+    metadata = by_name("metadata")
+    assert metadata is not None
+    assert metadata.decode_request(13, bytes.fromhex("0000000000010000")).topics is None
 
 
 def test_versions_that_are_not_spoken() -> None:

@@ -122,11 +122,11 @@ async def test_peers_are_served_more(tmp_path: Path) -> None:
 # -- answers of whole requests
 
 
-def replaced(node: Rig, api_key: int, handle: Any, *, is_async: bool = False, failed: Any = None) -> None:
+def replaced(node: Rig, api_key: int, handle: Any, *, failed: Any = None) -> None:
     """Answer an API by another function."""
     for handlers in node.server.dispatcher._handlers.values():
         handler = handlers[api_key]
-        handler.handle, handler.is_async, handler.failed = handle, is_async, failed
+        handler.handle, handler.failed = handle, failed
 
 
 def described(cluster: str) -> Mapping[str, Any]:
@@ -151,7 +151,7 @@ async def test_a_refused_request_is_answered_in_its_own_shape(tmp_path: Path, is
         refuse(context, request)
 
     async with rig(tmp_path) as node:
-        replaced(node, DESCRIBE_CLUSTER, refuse_later if is_async else refuse, is_async=is_async, failed=failed)
+        replaced(node, DESCRIBE_CLUSTER, refuse_later if is_async else refuse, failed=failed)
         client = await node.connect()
         await asked(client)
         (answer,) = client.answers()
@@ -178,7 +178,7 @@ async def test_a_coroutine_holds_back_what_is_behind_it_and_no_other_connection(
     async with rig(tmp_path) as node:
         node.create("t")
         gate = Gate()
-        replaced(node, DESCRIBE_CLUSTER, gate.handle, is_async=True)
+        replaced(node, DESCRIBE_CLUSTER, gate.handle)
         held, free = await node.connect(), await node.connect()
         await asked(held)
         held.post("produce", 9, node.produce_body("t", batch(b"behind")))
@@ -198,7 +198,7 @@ async def test_a_coroutine_behind_a_produce_that_waits_is_answered_after_it(tmp_
         node.create("t", flush_before_ack="true")
         gate = Gate()
         gate.opened.set()
-        replaced(node, DESCRIBE_CLUSTER, gate.handle, is_async=True)
+        replaced(node, DESCRIBE_CLUSTER, gate.handle)
         client = await node.connect()
         client.post("produce", 9, node.produce_body("t", batch(b"a")))
         await asked(client)
@@ -215,7 +215,7 @@ async def test_a_coroutine_behind_a_produce_that_waits_is_answered_after_it(tmp_
 async def test_a_client_that_goes_while_its_request_is_answered_leaves_nothing(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         gate = Gate()
-        replaced(node, DESCRIBE_CLUSTER, gate.handle, is_async=True)
+        replaced(node, DESCRIBE_CLUSTER, gate.handle)
         client = await node.connect()
         await asked(client)
         client.reset()
@@ -239,7 +239,7 @@ async def test_a_bug_in_a_handler_costs_one_connection(tmp_path: Path, is_async:
         return broken(context, request)
 
     async with rig(tmp_path) as node:
-        replaced(node, DESCRIBE_CLUSTER, broken_later if is_async else broken, is_async=is_async)
+        replaced(node, DESCRIBE_CLUSTER, broken_later if is_async else broken)
         bad, good = await node.connect(), await node.connect()
         await asked(bad)
         assert bad.sock.closed
@@ -251,7 +251,7 @@ async def survives(tmp_path: Path, handle: Any, *, is_async: bool) -> bool:
     """Whether the node still serves others after one connection met this handler."""
     try:
         async with rig(tmp_path) as node:
-            replaced(node, DESCRIBE_CLUSTER, handle, is_async=is_async)
+            replaced(node, DESCRIBE_CLUSTER, handle)
             bad, good = await node.connect(), await node.connect()
             await asked(bad)
             return bad.sock.closed and (await good.ask("list_offsets", 1, {"topics": []})) is not None

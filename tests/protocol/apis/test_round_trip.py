@@ -36,10 +36,14 @@ def test_what_is_encoded_comes_back(api: Api, version: int, side: str) -> None:
         back = decode(api, side, version, data)
         assert plain(back) == filled(message, version, mapping)
         assert encode(api, side, version, back) == data
-        with pytest.raises(ProtocolError):
-            decode(api, side, version, data + garbage)
-        with pytest.raises(ProtocolError):
-            decode(api, side, version, data[:-1] if data else garbage)
+        if side == "request":
+            assert plain(decode(api, side, version, data + garbage)) == plain(back)
+        else:
+            with pytest.raises(ProtocolError):
+                decode(api, side, version, data + garbage)
+        if data:
+            with pytest.raises(ProtocolError):
+                decode(api, side, version, data[:-1])
 
     check()
 
