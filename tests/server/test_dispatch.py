@@ -82,6 +82,18 @@ async def test_client_ids_may_be_null_empty_long_and_change(tmp_path: Path) -> N
         assert len(client.frames()) == 5
 
 
+async def test_a_produce_of_a_client_whose_id_is_not_utf_8_is_not_appended(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t")
+        client = await node.connect()
+        api = apis.by_name("produce")
+        assert api is not None
+        client.send_frame(head(0, 8, b"\xff\xfe") + api.encode_request(8, node.produce_body("t", batch(b"a"), version=8)))
+        await settle()
+        assert client.sock.closed
+        assert node.partition("t").log.log_end_offset == 0
+
+
 @pytest.mark.parametrize(("api", "version", "decode"), [("produce", 9, decode_produce_request), ("fetch", 12, decode_fetch_request)])
 async def test_tags_in_the_header_of_a_hot_request_are_skipped(tmp_path: Path, api: str, version: int, decode: Any) -> None:
     async with rig(tmp_path) as node:

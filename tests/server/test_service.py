@@ -102,6 +102,7 @@ async def test_who_waits_for_an_answer_is_not_idle(tmp_path: Path, mock_clock: M
         node.create("t")
         client = await node.connect()
         client.post("fetch", 12, node.fetch_body("t", 0, max_wait_ms=60_000))
+        await settle()
         for _ in range(5):
             mock_clock.jump(2)
             await settle()
@@ -116,6 +117,7 @@ async def test_an_answer_is_life(tmp_path: Path, mock_clock: MockClock) -> None:
         node.create("t")
         client = await node.connect()
         client.post("fetch", 12, node.fetch_body("t", 0, max_wait_ms=8000))
+        await settle()
         for _ in range(10):
             mock_clock.jump(1)
             await settle()
