@@ -8,7 +8,9 @@ Invariants:
 - entries[0] is the base (no command of its own); entries are contiguous from it on; base_index <= snapshot_index or
   there is no snapshot and the base is the empty beginning (1, term 0).
 - durable_index <= last_index: entries up to it are on disk here. Nothing beyond it is applied, acknowledged or counted.
-- A write or fsync that failed is never tried again: every later `flush` raises StorageError.
+- A write or fsync that failed is never tried again: every later `flush` raises StorageError. A disk without space is no failure:
+  the reserve is given up step by step; beyond it `flush` raises StorageError(out_of_space=True), the file ends where it was durable,
+  memory keeps what is due, and `flush` may be called again. To everybody else that is a slow disk.
 
 Disk calls go through the Disk that the service passes in; formats.py knows the bytes.
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from errno import EDQUOT, ENOSPC
+from errno import EDQUOT, EIO, ENOSPC
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -27,6 +29,7 @@ from mqd.errors import StorageError
 from mqd.raft import formats
 from mqd.raft.codec import NO_OP, Entry
 from mqd.raft.formats import Damaged, JournalHeader, QuorumState, Snapshot
+from mqd.raft.reserve import Reserve
 
 if TYPE_CHECKING:
     from mqd.io.disk import Disk, File
@@ -36,11 +39,14 @@ logger = logging.getLogger(__name__)
 STATE_NAME = "quorum-state"
 SNAPSHOT_NAME = "snapshot"
 JOURNAL_NAME = "journal"
+RESERVE_NAME = "reserve"
 
 _BEGINNING = Entry(NO_OP, 1, 0)
 _WIPE = "Repair the disk if you can. Only while all other voters run and are caught up may this node start from nothing: then remove"
+_RESTORE = "Repair the disk, or restore from a copy: no other node has what is in"
 """The remedy for a lost memory. A voter that has forgotten can help to elect a leader that lacks committed entries,
-so whoever takes it must know that the others do not need this node's memory. A quorum of one has no such others."""
+so whoever takes it must know that the others do not need this node's memory. A quorum of one has no such others: without its
+memory it would take every partition on its disks for one that was deleted."""
 
 
 class Journal:
@@ -57,8 +63,11 @@ class Journal:
         entries: list[Entry],
         snapshot: Snapshot | None,
         end: int,
+        reserve: Reserve | None = None,
     ) -> None:
         self._disk = disk
+        self._reserve = reserve
+        self._reserve_due = False
         self._directory = directory
         self._file = file
         self._state = state
@@ -106,7 +115,20 @@ class Journal:
     @property
     def dirty(self) -> bool:
         """Whether a flush has something to do."""
-        return bool(self._records) or self._state_dirty or self._rewrite or self._snapshot_pending is not None
+        return bool(self._records) or self._state_dirty or self._rewrite or self._snapshot_pending is not None or self._reserve_due
+
+    @property
+    def short_of_space(self) -> bool:
+        """Whether some of the reserve is used up: nothing that can wait should be written."""
+        return self._reserve is not None and self._reserve.short
+
+    def has_room_for(self, snapshot_bytes: int) -> bool:
+        """Whether a snapshot, and a journal of what it leaves, can be written without the reserve."""
+        try:
+            free = self._disk.free_bytes(self._directory)
+        except OSError:
+            return False
+        return not self.short_of_space and free >= snapshot_bytes + limits.RAFT_JOURNAL_BYTES_MAX // 4
 
     def term_at(self, index: int) -> int:
         """Term of an entry from the base to the last."""
@@ -190,7 +212,9 @@ class Journal:
 
     def on_timer(self) -> None:
         """About once a second: when nothing was appended since the last time, note that all of it is durable."""
-        if self._quiet:
+        if self._reserve is not None and self._reserve.may_grow():
+            self._reserve_due = True
+        if self._quiet and not self.short_of_space:
             self.mark()
         self._quiet = True
 
@@ -204,9 +228,22 @@ class Journal:
     def flush(self) -> None:
         """Make everything durable. Blocks: call it in a worker thread, and change nothing meanwhile.
 
-        Raises StorageError, now and for ever after, when the disk refuses."""
+        Raises StorageError: with `out_of_space` when the disk and the reserve are full, and calling again may succeed; else now and
+        for ever after."""
         if self._failure is not None:
             raise StorageError(self._failure)
+        if self._reserve_due and self._reserve is not None:
+            self._reserve_due = False
+            self._reserve.grow()
+        while True:
+            try:
+                self._flush_once()
+                return
+            except StorageError as error:
+                if not error.out_of_space or self._reserve is None or not self._reserve.release():
+                    raise
+
+    def _flush_once(self) -> None:
         path = self._directory
         try:
             if self._state_dirty:
@@ -222,15 +259,36 @@ class Journal:
                 self._replace_file(path)
                 self._rewrite = False
             elif self._records:
-                self._file.append(self._records)
-                self._file.sync()
-                self._records = []
+                self._append_records()
         except OSError as error:
+            if error.errno in (ENOSPC, EDQUOT):
+                raise StorageError(f"{path}: {error.strerror or error}", out_of_space=True) from error
             self._failure = f"{path}: {error}; the quorum's memory cannot be trusted any more, so this node stops"
-            raise StorageError(self._failure, out_of_space=error.errno in (ENOSPC, EDQUOT)) from error
+            raise StorageError(self._failure) from error
         self.flushes += 1
         self._durable_end = self._end
         self.durable_index = self.last_index
+
+    def _append_records(self) -> None:
+        """Where there is no space, the file is cut back to what is durable; what a failed fsync left is replaced as a whole."""
+        written = False
+        try:
+            self._file.append(self._records)
+            written = True
+            self._file.sync()
+        except OSError as error:
+            if error.errno in (ENOSPC, EDQUOT):
+                self._rewrite = written
+                self._cut_back()
+            raise
+        self._records = []
+
+    def _cut_back(self) -> None:
+        """Where that fails, another try would append behind what is half written."""
+        try:
+            self._file.truncate(self._durable_end)
+        except OSError as error:
+            raise OSError(EIO, f"no space, and what was half written cannot be cut off ({error.strerror or error})") from error
 
     def _replace_file(self, path: Path) -> None:
         state, base = self._state, self.entries[0]
@@ -267,27 +325,45 @@ class Journal:
 # -- start
 
 
-def open_journal(disk: Disk, directory: Path, *, cluster_id: str, node_id: int, new_uuid: Callable[[], UUID]) -> Journal:
-    """Read a voter's directory, or format an empty one. Blocks (fsync).
+def journal_exists(disk: Disk, directory: Path) -> bool:
+    """Whether a voter has ever finished formatting `directory`, or anything of what it wrote there is left. Changes nothing. OSError."""
+    if any(disk.exists(directory / name) for name in (STATE_NAME, SNAPSHOT_NAME)):
+        return True
+    return disk.exists(directory / JOURNAL_NAME) and not _is_blank(disk.read_bytes(directory / JOURNAL_NAME))
+
+
+def open_journal(
+    disk: Disk,
+    directory: Path,
+    *,
+    cluster_id: str,
+    node_id: int,
+    new_uuid: Callable[[], UUID],
+    sole_voter: bool = False,
+    reserve_bytes: int = 0,
+) -> Journal:
+    """Read a voter's directory, or format an empty one. Blocks (fsync). `reserve_bytes`: what to hold back for when the disk is full.
 
     Raises StorageError when the files are another node's, damaged, or do not fit together: the message says which file
     and what to do. Repairs what a crash leaves: a torn tail, a snapshot newer than the journal beside it."""
+    remedy = f"{_RESTORE if sole_voter else _WIPE} {directory}"
     try:
         disk.make_directory(directory)
         if not disk.exists(directory / STATE_NAME):
-            _format(disk, directory, cluster_id=cluster_id, node_id=node_id, node_uuid=new_uuid())
-        return _open(disk, directory, cluster_id=cluster_id, node_id=node_id)
+            _format(disk, directory, cluster_id=cluster_id, node_id=node_id, node_uuid=new_uuid(), remedy=remedy)
+        reserve = Reserve(disk, directory / RESERVE_NAME, reserve_bytes) if reserve_bytes else None
+        return _open(disk, directory, cluster_id=cluster_id, node_id=node_id, remedy=remedy, reserve=reserve)
     except OSError as error:
         raise StorageError(f"{directory}: {error}") from error
 
 
-def _format(disk: Disk, directory: Path, *, cluster_id: str, node_id: int, node_uuid: UUID) -> None:
+def _format(disk: Disk, directory: Path, *, cluster_id: str, node_id: int, node_uuid: UUID, remedy: str) -> None:
     """quorum-state comes last: it says that the rest was written."""
     path = directory / JOURNAL_NAME
     if disk.exists(directory / SNAPSHOT_NAME) or (disk.exists(path) and not _is_blank(disk.read_bytes(path))):
         raise StorageError(
             f"{directory / STATE_NAME} is missing beside a log that this node has written: its term and vote are lost, and"
-            f" voting again could elect two leaders. {_WIPE} {directory}"
+            f" voting again could elect two leaders. {remedy}"
         )
     header = JournalHeader(cluster_id, node_id, node_uuid, _BEGINNING.index, _BEGINNING.term)
     disk.write_atomic(path, formats.encode_journal(header, []))
@@ -302,7 +378,7 @@ def _is_blank(data: bytes) -> bool:
         return False
 
 
-def _open(disk: Disk, directory: Path, *, cluster_id: str, node_id: int) -> Journal:
+def _open(disk: Disk, directory: Path, *, cluster_id: str, node_id: int, remedy: str, reserve: Reserve | None) -> Journal:
     state_path, journal_path, snapshot_path = (directory / name for name in (STATE_NAME, JOURNAL_NAME, SNAPSHOT_NAME))
     path = state_path
     try:
@@ -316,27 +392,27 @@ def _open(disk: Disk, directory: Path, *, cluster_id: str, node_id: int) -> Jour
         if not disk.exists(path):
             raise StorageError(
                 f"{path} is missing, though {state_path} says that this node was formatted: it has lost what it promised to"
-                f" remember. {_WIPE} {directory}"
+                f" remember. {remedy}"
             )
         data = disk.read_bytes(path)
         header, start = formats.decode_header(data)
         _check_owner(path, header.cluster_id, header.node_id, cluster_id=cluster_id, node_id=node_id)
         if header.node_uuid != state.node_uuid:
-            raise StorageError(f"{path} was written by another life of node {node_id} than {state_path}. {_WIPE} {directory}")
+            raise StorageError(f"{path} was written by another life of node {node_id} than {state_path}. {remedy}")
         base = Entry(NO_OP, header.base_index, header.base_term)
         scan = formats.scan_records(data, start, base)
     except Damaged as damage:
-        raise StorageError(f"{path} is corrupt: {damage}. {_WIPE} {directory}") from damage
+        raise StorageError(f"{path} is corrupt: {damage}. {remedy}") from damage
     if base.index > (snapshot.index if snapshot is not None else _BEGINNING.index):
         found = f"{snapshot_path} ends at {snapshot.index}" if snapshot is not None else f"{snapshot_path} is missing"
-        raise StorageError(f"{journal_path} starts after entry {base.index}, but {found}: entries are lost. {_WIPE} {directory}")
+        raise StorageError(f"{journal_path} starts after entry {base.index}, but {found}: entries are lost. {remedy}")
     file = disk.open(journal_path)
     if scan.end < len(data):
         cut, last = len(data) - scan.end, base.index + len(scan.entries)
         logger.warning("%s: cut off %d bytes after entry %d that a crash left unfinished", journal_path, cut, last)
         file.truncate(scan.end)
         file.sync()
-    journal = Journal(disk, directory, state, file=file, base=base, entries=scan.entries, snapshot=snapshot, end=scan.end)
+    journal = Journal(disk, directory, state, file=file, base=base, entries=scan.entries, snapshot=snapshot, end=scan.end, reserve=reserve)
     if snapshot is not None and not journal.holds(snapshot.index, snapshot.term):
         # A crash came between a leader's snapshot and the journal that goes with it: the journal's tail was
         # contradicted or overtaken. One that holds the snapshot's last entry keeps what follows it instead.

@@ -143,6 +143,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._announced_commit = 0
         self._applied_bytes = 0
         """Of commands applied since the last snapshot."""
+        self._compact_from = 0
+        """No snapshot before this entry is applied: there was no space for one."""
         self._proposals: deque[tuple[bytes, Settle]] = deque()
         self._votes: set[int] = set()
         self._sending: dict[int, _Sending] = {}
@@ -338,7 +340,13 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         journal = self._journal
         if self.applied_index - journal.snapshot_index < self._compact_entries and self._applied_bytes < self._compact_bytes:
             return
-        journal.compact(self.applied_index, self._machine.snapshot(), entries_kept=self._entries_kept)
+        if self.applied_index < self._compact_from:
+            return
+        state = self._machine.snapshot()
+        if not journal.has_room_for(len(state)):
+            self._compact_from = self.applied_index + self._entries_kept  # the log grows a little longer
+            return
+        journal.compact(self.applied_index, state, entries_kept=self._entries_kept)
         self._applied_bytes = 0
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> NoReturn:  # noqa: N802, N803

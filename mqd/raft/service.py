@@ -25,7 +25,7 @@ from typing import Any
 import trio
 
 from mqd import limits
-from mqd.errors import ErrorCode, MqError
+from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
