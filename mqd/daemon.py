@@ -31,9 +31,12 @@ from mqd.io.clock import Clock, SystemClock
 from mqd.io.disk import Disk, OsDisk
 from mqd.io.entropy import Entropy, RandomEntropy
 from mqd.io.net import Listener, Network, OsNetwork
+from mqd.log import known_directories
+from mqd.log.known_directories import KnownDirectories, load_known_directories, store_known_directories
 from mqd.log.partition_log import LogConfig
 from mqd.log.service import LogService
 from mqd.protocol.files import MetaProperties
+from mqd.raft.journal import journal_exists
 from mqd.raft.service import RaftService
 from mqd.replica.partition import Assignment
 from mqd.replica.service import ReplicaService, TopicSettings
@@ -101,6 +104,8 @@ class _Daemon:
             send_buffer_bytes=self.config.integer("socket.send.buffer.bytes"),
             receive_buffer_bytes=self.config.integer("socket.receive.buffer.bytes"),
         )
+        self.metadata_directory = options.data_directory / "metadata"
+        self.directories_file = options.data_directory / known_directories.NAME
         directories = [Path(one) for one in self.config["log.dirs"] or self.config["log.dir"] or ()]  # type: ignore[union-attr]
         self.logs = LogService(
             disk=seams.disk,
@@ -125,7 +130,7 @@ class _Daemon:
             node_id=self.me.id,
             voters={peer.id: (peer.host, peer.peer_port) for peer in self.peers.voters.values()},
             cluster_id=self.peers.cluster_id,
-            directory=options.data_directory / "metadata",
+            directory=self.metadata_directory,
             disk=seams.disk,
             clock=seams.clock,
             entropy=seams.entropy,
@@ -160,7 +165,9 @@ class _Daemon:
                 with _told("the log directories", self.options.data_directory):
                     await self.logs.start()
                 try:
-                    await self._run_services(listeners)
+                    with _told("the log directories", self.options.data_directory):
+                        known = self._known_directories()
+                    await self._run_services(listeners, known)
                 finally:
                     with trio.CancelScope(shield=True):
                         self.replica.checkpoint_high_watermarks()
@@ -170,7 +177,24 @@ class _Daemon:
         if self.failure is not None:
             raise StartError(self.failure)
 
-    async def _run_services(self, listeners: dict[str, Listener]) -> None:
+    def _known_directories(self) -> KnownDirectories:
+        """Logs and metadata are a pair: StorageError, before anything is changed, where they are not."""
+        disk, directories = self.seams.disk, self.logs.directories.values()
+        known = load_known_directories(disk, self.directories_file)
+        is_new = len(self.peers.voters) == 1 and not journal_exists(disk, self.metadata_directory)
+        known.check(self.directories_file, self.metadata_directory, directories, metadata_is_new=is_new)
+        known.learn(directories)
+        store_known_directories(disk, self.directories_file, known)
+        return known
+
+    def _check_image(self, known: KnownDirectories) -> None:
+        """The image is current and about to be carried out: it must not be older than the one before."""
+        index = self.machine.image.index
+        known.check_index(self.directories_file, self.metadata_directory, index)
+        known.metadata_index = index
+        store_known_directories(self.seams.disk, self.directories_file, known)
+
+    async def _run_services(self, listeners: dict[str, Listener], known: KnownDirectories) -> None:
         async with trio.open_nursery() as background:
             background.start_soon(self.logs.run)
             background.start_soon(self.replica.run)
@@ -197,6 +221,8 @@ class _Daemon:
                     server = Server(node, self.network)
                     await serving.start(server.run, [(listeners[PEER], PEER)])
                     await serving.start(self.controller.run)
+                    with _told("the metadata", self.metadata_directory):
+                        self._check_image(known)
                     self.publisher.activate(self.machine.image)
                     server.listen(listeners[CLIENT], CLIENT)
                     gc.collect()
@@ -242,6 +268,7 @@ class _Daemon:
     def _on_directory_failed(self, directory: Path, error: StorageError) -> None:
         """A log directory is gone. The others go on; without any, this node is of no use and stops."""
         logger.error("log directory is offline directory=%s reason=%s", directory, error)
+        self.replica.on_directory_failed(directory)
         if all(one.failed is not None for one in self.logs.directories.values()):
             self.failure = f"no log directory is left: {error}"
             self.stop.set()

@@ -2,7 +2,10 @@
 
 Reading never fails because of what a file holds: a checkpoint that makes no sense counts as missing, which costs time
 (recovery scans from the start) and loses nothing. `meta.properties` is the exception: a directory that belongs to
-another node or cluster is refused.
+another node or cluster is refused, and so is one that holds something and does not say whose it is.
+
+Writing keeps what the files said of partitions that are not served (`carried`): a log that is fenced or gone is not
+forgotten by a checkpoint. Its recovery point is, so that whatever comes in its place is read from the start.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from mqd.log.partition_log import PartitionLog
 from mqd.protocol.files import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARK_CHECKPOINT,
+    LOCK,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
     RECOVERY_POINT_CHECKPOINT,
@@ -71,12 +75,19 @@ def store_clean_shutdown(disk: Disk, directory: Path, broker_epoch: int) -> None
 def claim_directory(disk: Disk, directory: Path, wanted: MetaProperties) -> MetaProperties:
     """What `meta.properties` says, written first when it is missing; `wanted.directory_id` is used only then.
 
-    StorageError when the directory belongs to another node or cluster, or the file cannot be understood.
+    StorageError when the directory belongs to another node or cluster, holds things that nobody claimed, or the file cannot
+    be understood.
     """
     path = directory / META_PROPERTIES
     try:
         found = decode_meta_properties(disk.read_bytes(path))
     except FileNotFoundError:
+        strange = [name for name in disk.list(directory) if name not in _NOBODYS]
+        if strange:
+            raise StorageError(
+                f"{path} is missing, and {directory} is not empty ({strange[0]}{', ...' if len(strange) > 1 else ''}): whose it is cannot"
+                " be known, so nothing in it was touched; restore the file, or use an empty directory"
+            ) from None
         disk.write_atomic(path, encode_meta_properties(wanted))
         return wanted
     except FileFormatError as error:
@@ -88,11 +99,17 @@ def claim_directory(disk: Disk, directory: Path, wanted: MetaProperties) -> Meta
     return found
 
 
-def checkpointed(name: str, logs: Iterable[PartitionLog], directory: Path) -> dict[TopicPartition, int]:
-    """What the checkpoint file `name` of a log directory should hold now."""
+def checkpointed(
+    name: str, logs: Iterable[PartitionLog], directory: Path, carried: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """What the checkpoint file `name` of a log directory should hold now. `carried`: what it holds of partitions without a log."""
     attribute = _ATTRIBUTES[name]
-    return {log.topic_partition: getattr(log, attribute) for log in logs if log.directory == directory}
+    offsets = {log.topic_partition: getattr(log, attribute) for log in logs if log.directory == directory}
+    return {**carried, **offsets}
 
+
+_NOBODYS = (LOCK, META_PROPERTIES + ".tmp", "lost+found")
+"""What an unclaimed directory may hold: an interrupted claim, and what a new file system comes with."""
 
 _ATTRIBUTES = {
     RECOVERY_POINT_CHECKPOINT: "durable_end_offset",

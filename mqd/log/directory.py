@@ -6,7 +6,8 @@ holds references to the files it syncs, so a segment that is deleted meanwhile s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from mqd.log.recovery import (
     RecoveryReport,
     append_indexes,
     load_log,
+    new_segment,
     open_segment,
     remove_snapshots,
 )
@@ -30,11 +32,16 @@ from mqd.protocol.files import (
     LEADER_EPOCH_CHECKPOINT,
     LOCK,
     LOG_START_CHECKPOINT,
+    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    FileFormatError,
     MetaProperties,
+    decode_partition_metadata,
+    deleted_directory_name,
     encode_leader_epochs,
+    encode_partition_metadata,
     encode_producer_snapshot,
     is_deleted_directory,
     parse_partition_directory,
@@ -44,6 +51,8 @@ from mqd.types import Offset, TopicPartition
 
 if TYPE_CHECKING:
     from mqd.io.disk import Disk, File
+
+logger = logging.getLogger(__name__)
 
 _CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
 
@@ -57,6 +66,7 @@ class SyncPlan:
     cuts: int
     files: list[File] = field(default_factory=list)
     indexes: list[Path] = field(default_factory=list)
+    """Small files beside the segments: synced where they are there."""
     writes: list[tuple[Path, bytes]] = field(default_factory=list)
     directories: list[Path] = field(default_factory=list)
 
@@ -100,6 +110,7 @@ def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
     log.snapshots = []
     if log.new_files:
         log.new_files = False
+        plan.indexes.append(log.path / PARTITION_METADATA)
         plan.directories = [log.path, log.directory]
     return plan
 
@@ -107,7 +118,7 @@ def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
 class LogDirectory:
     """A directory of `log.dirs`: its lock, its state, and the logs that wait for a sync."""
 
-    __slots__ = ("broker_epoch", "failed", "id", "lock", "path", "syncing", "to_sync")
+    __slots__ = ("broker_epoch", "carried", "failed", "id", "lock", "partitions", "path", "syncing", "to_sync")
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -118,12 +129,39 @@ class LogDirectory:
         """Why it is offline, where it is. For good: until the process is started again."""
         self.broker_epoch: int | None = None
         """What an orderly stop left; None after any other."""
+        self.partitions = 0
+        """How many partitions were found here, sound or not."""
+        self.carried: dict[str, dict[TopicPartition, Offset]] = {LOG_START_CHECKPOINT: {}, HIGH_WATERMARK_CHECKPOINT: {}}
+        """What the checkpoints say of partitions that have no log here: it outlives the next writing of these files."""
         self.to_sync: dict[PartitionLog, bool] = {}
         """Log -> whole or only the full segments. One cycle of the syncer takes all of them: group commit."""
         self.syncing = False
 
     def __repr__(self) -> str:
         return f"<LogDirectory {self.path} {self.failed or 'online'}>"
+
+    @property
+    def carries(self) -> set[TopicPartition]:
+        return set().union(*self.carried.values())
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            for offsets in self.carried.values():
+                offsets.pop(partition, None)
+
+
+def why_missing(directories: Collection[LogDirectory], partition: TopicPartition) -> str | None:
+    """Why a partition without a directory must not begin empty; None where it may: nothing says that there ever was a record."""
+    for directory in directories:
+        high_watermark = directory.carried[HIGH_WATERMARK_CHECKPOINT].get(partition, 0)
+        if high_watermark:
+            return (
+                f"{directory.path / str(partition)} is gone, and with it the records up to offset {high_watermark}: restore it from a copy."
+                f" To start it empty, take its line out of {directory.path / HIGH_WATERMARK_CHECKPOINT} (and lower the count in the second"
+                " line) while the node is stopped"
+            )
+    offline = [str(directory.path) for directory in directories if directory.failed is not None]
+    return f"it may be in a log directory that is offline: {', '.join(offline)}" if offline else None
 
 
 class LoadProgress:
@@ -136,6 +174,20 @@ class LoadProgress:
 
     def scanned(self, size: int) -> None:
         self.scanned_bytes += size
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatistics:
+    logs: int
+    segments: int
+    size_bytes: int
+    appended_batches: int
+    appended_bytes: int
+    failed_writes: int
+    syncs: int
+    fenced: int
+    directories_online: int
+    directories_offline: int
 
 
 @dataclass(slots=True)
@@ -173,27 +225,79 @@ def load_directory(
             loaded.removals.append(path / name)
     progress.found += len(partitions)
     for partition in partitions:
-        known = Known(clean, points.get(partition, 0), starts.get(partition, 0), marks.get(partition, 0))
+        known = Known(clean and partition in points, points.get(partition, 0), starts.get(partition, 0), marks.get(partition, 0))
         try:
             loaded.logs.append(load_log(disk, path, partition, known, config=LogConfig(), now_ms=now_ms, progress=progress.scanned))
-        except LogUnfinished:
+        except LogUnfinished as unfinished:
+            logger.warning("removing a partition whose creation was cut short partition=%s reason=%s", partition, unfinished)
             disk.remove_tree(path / str(partition))
+            continue
         except (StorageError, OSError) as error:
             loaded.fenced.append((partition, str(error)))
-        progress.loaded += 1
+        finally:
+            progress.loaded += 1
+    directory.partitions = len(loaded.logs) + len(loaded.fenced)
+    sound = {log.topic_partition for log, _ in loaded.logs}
+    for name, offsets in ((LOG_START_CHECKPOINT, starts), (HIGH_WATERMARK_CHECKPOINT, marks)):
+        directory.carried[name] = {partition: offset for partition, offset in offsets.items() if partition not in sound}
     return loaded
 
 
+def create_log(disk: Disk, home: Path, partition: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> PartitionLog:
+    """An empty log in the directory `home`, not yet durable. StorageError where something has its name; OSError, and nothing is left."""
+    path = home / str(partition)
+    if disk.exists(path):
+        raise StorageError(f"{path} is there already, and is not an open log: move it away, or start the node anew to have it looked at")
+    try:
+        disk.make_directory(path, durable=False)
+        segment = new_segment(disk, path, 0, now_ms)
+        file = disk.open(path / PARTITION_METADATA, create=True)
+        file.truncate(0)
+        file.append([encode_partition_metadata(topic_id)])
+    except OSError:
+        disk.remove_tree(path)
+        raise
+    log = PartitionLog(partition, topic_id, home, config, [segment])
+    log.new_files = True
+    return log
+
+
+def retire_directory(disk: Disk, home: Path, partition: TopicPartition) -> Path | None:
+    """Rename the directory of a deleted partition that nobody could open; where it went, or None where it stays. OSError.
+
+    What does not say of which topic it is stays for an operator to judge: it may not be ours.
+    """
+    path = home / str(partition)
+    if not disk.exists(path):
+        return None
+    try:
+        topic_id = decode_partition_metadata(disk.read_bytes(path / PARTITION_METADATA))
+    except (OSError, FileFormatError) as error:
+        logger.warning("left alone, though its topic was deleted: move it away by hand path=%s reason=%s", path, error)
+        return None
+    target = home / deleted_directory_name(partition, topic_id)
+    disk.remove_tree(target)
+    disk.rename(path, target, durable=False)
+    return target
+
+
 def close_directory(disk: Disk, directory: LogDirectory, logs: list[PartitionLog], broker_epoch: int) -> None:
-    """Make everything durable and say so. In a worker thread, when nothing else happens to these logs any more."""
-    for log in logs:
+    """Make everything durable and say so. In a worker thread, when nothing else happens to these logs any more.
+
+    Logs that failed get no recovery point: the next start does not trust them, however orderly this stop was.
+    """
+    sound = [log for log in logs if log.failed is None or log.heals]
+    for log in sound:
         active = log.active
         active.seal()
         append_indexes(disk, log.path, active)
         log.snapshots.append((log.written_end_offset, encode_producer_snapshot(log.producers.entries())))
-        plan_sync(disk, log, whole=True).run(disk)
+        plan = plan_sync(disk, log, whole=True)
+        plan.indexes += [log.path / segment_file_name(active.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+        plan.run(disk)
         log.durable_end_offset = log.written_end_offset
         remove_snapshots(disk, log.path, log.segments)
     for name in _CHECKPOINTS:
-        store_offsets(disk, directory.path / name, checkpointed(name, logs, directory.path))
+        counted = sound if name == RECOVERY_POINT_CHECKPOINT else logs
+        store_offsets(disk, directory.path / name, checkpointed(name, counted, directory.path, directory.carried.get(name, {})))
     store_clean_shutdown(disk, directory.path, broker_epoch)

@@ -8,13 +8,28 @@ holds the answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
 from mqd.protocol.batch import BatchHeader, iterate_records
 from mqd.protocol.files import scan_batches
 from mqd.types import Offset
+
+if TYPE_CHECKING:
+    from mqd.io.disk import FileRange
+
+
+class Read(NamedTuple):
+    """Whole batches as ranges of files; to be sent while the ranges are held."""
+
+    ranges: list[FileRange]
+    first_offset: Offset
+    """The offset asked for; the first batch may begin before it."""
+    next_offset: Offset
+    """Where to go on: the end of the last batch, or `first_offset` when there is none."""
+    size: int
+
 
 Opened = Callable[[PartitionLog, Segment], None]
 

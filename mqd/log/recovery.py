@@ -33,6 +33,7 @@ from mqd.log.segment import Segment
 from mqd.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, crc_of, parse_header
 from mqd.protocol.files import (
     DELETED_SUFFIX,
+    HIGH_WATERMARK_CHECKPOINT,
     INDEX_ENTRY,
     INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
@@ -71,7 +72,7 @@ class LogDamaged(StorageError):
 
 
 class LogUnfinished(StorageError):
-    """The directory of a partition whose creation was interrupted: there is nothing in it."""
+    """The directory of a partition whose creation was interrupted: nothing in it but a partition's files, and no record."""
 
 
 @dataclass(slots=True)
@@ -139,14 +140,29 @@ class _Loader:
         return self._finish(topic_id), self.report
 
     def _topic_id(self) -> UUID:
+        path = self.path / PARTITION_METADATA
+        found = b""
         try:
-            return decode_partition_metadata(self.disk.read_bytes(self.path / PARTITION_METADATA))
-        except FileNotFoundError:
-            if not any(self.disk.open(self.path / name).size() for name in self.disk.list(self.path) if name.endswith(LOG_SUFFIX)):
+            found = self.disk.read_bytes(path)
+            return decode_partition_metadata(found)
+        except (FileNotFoundError, FileFormatError) as error:
+            if not found.strip(b"\0") and self._is_unfinished():
                 raise LogUnfinished(f"{self.path} has no {PARTITION_METADATA} and no records") from None
-            raise LogDamaged(f"{self.path} has no {PARTITION_METADATA}: nobody knows which topic it belongs to") from None
-        except FileFormatError as error:
-            raise LogDamaged(f"{self.path / PARTITION_METADATA}: {error}") from None
+            if isinstance(error, FileFormatError):
+                raise LogDamaged(f"{path}: {error}. {_REMEDY}") from None
+            raise LogDamaged(
+                f"{self.path} has no {PARTITION_METADATA}: it is no partition, or nobody knows of which topic. Nothing was changed; restore"
+                " the file, or move the directory out of the log directory"
+            ) from None
+
+    def _is_unfinished(self) -> bool:
+        """Whether all that is here is what creating a partition leaves when it is cut short, and nothing was ever acknowledged."""
+        names = self.disk.list(self.path)
+        return (
+            not self.known.high_watermark
+            and all(_is_partition_file(name) for name in names)
+            and not any(self.disk.open(self.path / name).size() for name in names if name.endswith(LOG_SUFFIX))
+        )
 
     def _tidy(self) -> list[Offset]:
         """Base offsets of the segments, ascending, after leftovers are removed."""
@@ -159,7 +175,7 @@ class _Loader:
                 bases.append(parsed[0])
             elif parsed is not None:
                 others.append((*parsed, name))
-            elif name.endswith((DELETED_SUFFIX, ".cleaned", ".tmp")):
+            elif name.endswith(_LEFTOVERS) and _is_partition_file(name.rpartition(".")[0]):
                 self.disk.remove(self.path / name)
             elif name.endswith(".swap"):
                 raise LogDamaged(f"{self.path / name}: a compaction was interrupted while it replaced segments")
@@ -388,7 +404,16 @@ class _Loader:
         return log
 
 
-_REMEDY = "Nothing was changed; restore the partition from a replica or a copy, or move its directory away to start it empty."
+_REMEDY = (
+    "Nothing was changed; restore the partition from a replica or a copy. To start it empty, move its directory away and take its line"
+    f" out of {HIGH_WATERMARK_CHECKPOINT} while the node is stopped"
+)
+_LEFTOVERS = (DELETED_SUFFIX, ".cleaned", ".tmp")
+"""Ends of the names that a partition's files take before they count, or when they count no more."""
+
+
+def _is_partition_file(name: str) -> bool:
+    return parse_segment_file_name(name) is not None or name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT)
 
 
 # -- files of one partition, also for the service

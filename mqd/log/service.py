@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 import trio
@@ -30,7 +29,18 @@ from mqd.limits import DISK_RESERVE_BYTES, INDEX_ENTRIES_BUFFERED, SEGMENTS_OPEN
 from mqd.log import lookup
 from mqd.log.checkpoints import checkpointed, store_offsets
 from mqd.log.cleaner import plan_retention, rolls_by_time
-from mqd.log.directory import LoadProgress, LogDirectory, SyncPlan, close_directory, load_directory, plan_sync
+from mqd.log.directory import (
+    LoadProgress,
+    LogDirectory,
+    LogStatistics,
+    SyncPlan,
+    close_directory,
+    create_log,
+    load_directory,
+    plan_sync,
+    retire_directory,
+    why_missing,
+)
 from mqd.log.partition_log import FOREVER_MS, Appended, LogConfig, PartitionLog, Queued
 from mqd.log.recovery import (
     RecoveryReport,
@@ -47,16 +57,14 @@ from mqd.log.segment import Segment
 from mqd.protocol.files import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_CHECKPOINT,
-    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     BadBatch,
     MetaProperties,
     deleted_directory_name,
-    encode_partition_metadata,
     encode_producer_snapshot,
     is_deleted_directory,
 )
-from mqd.types import ZERO_UUID, Offset, TopicPartition
+from mqd.types import Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -68,31 +76,6 @@ HIGH_WATERMARK_SECONDS = 5.0
 """Kafka's `replica.high.watermark.checkpoint.interval.ms`."""
 PROGRESS_SECONDS = 5.0
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
-
-
-class Read(NamedTuple):
-    """Whole batches as ranges of files; to be sent while the ranges are held."""
-
-    ranges: list[FileRange]
-    first_offset: Offset
-    """The offset asked for; the first batch may begin before it."""
-    next_offset: Offset
-    """Where to go on: the end of the last batch, or `first_offset` when there is none."""
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class LogStatistics:
-    logs: int
-    segments: int
-    size_bytes: int
-    appended_batches: int
-    appended_bytes: int
-    failed_writes: int
-    syncs: int
-    fenced: int
-    directories_online: int
-    directories_offline: int
 
 
 class LogService:
@@ -182,12 +165,17 @@ class LogService:
             return
         for partition, reason in loaded.fenced:
             self._fence(partition, reason)
-        self._removals.extend((0.0, path) for path in loaded.removals)
+        for path in loaded.removals:
+            logger.info("removing a partition that was deleted before path=%s", path)
+            self._removals.append((0.0, path))
         for log, report in loaded.logs:
             other = self.logs.get(log.topic_partition)
             if other is not None:
                 self._fence(log.topic_partition, f"{log.topic_partition} is in two directories: {other.directory} and {log.directory}")
                 del self.logs[log.topic_partition]
+                for twin in (log, other):
+                    for name, carried in self.directories[twin.directory].carried.items():
+                        carried |= checkpointed(name, [twin], twin.directory, {})
             elif log.topic_partition not in self.fenced:
                 self.logs[log.topic_partition] = log
             if report.findings or report.truncated_below_high_watermark is not None:
@@ -196,6 +184,21 @@ class LogService:
     def _fence(self, partition: TopicPartition, reason: str) -> None:
         self.fenced[partition] = reason
         logger.error("log is fenced and not served partition=%s reason=%s", partition, reason)
+
+    def settle_missing(self, mine: Collection[TopicPartition]) -> None:
+        """Told once which partitions the metadata had given to this node before now: what was here and is gone is fenced.
+
+        It would otherwise begin again, empty, and nobody would know what is lost.
+        """
+        for partition in mine:
+            if partition not in self.logs and partition not in self.fenced:
+                reason = why_missing(self.directories.values(), partition)
+                if reason is not None:
+                    self._fence(partition, reason)
+                else:
+                    logger.warning("partition begins empty: it was given to this node before, and nothing is here partition=%s", partition)
+        for directory in self.directories.values():
+            directory.forget(directory.carries - set(mine) - set(self.fenced))
 
     # -- opening and removing --------------------------------------------------------------------------------------
 
@@ -217,7 +220,6 @@ class LogService:
         return log
 
     def _create(self, partition: TopicPartition, topic_id: UUID, config: LogConfig, chosen: Path | None) -> PartitionLog:
-        disk = self._disk
         counts = {path: 0 for path, directory in self.directories.items() if directory.failed is None}
         for log in self.logs.values():
             if log.directory in counts:
@@ -227,19 +229,17 @@ class LogService:
         home = chosen if chosen is not None else min(counts, key=counts.__getitem__)
         if home not in counts:
             raise StorageError(f"log directory {home} is offline")
-        path = home / str(partition)
         try:
-            disk.make_directory(path, durable=False)
-            segment = new_segment(disk, path, 0, self._clock.wall_ms())
-            file = disk.open(path / PARTITION_METADATA, create=True)
-            file.truncate(0)
-            file.append([encode_partition_metadata(topic_id)])
+            log = create_log(self._disk, home, partition, topic_id, config, self._clock.wall_ms())
         except OSError as error:
-            disk.remove_tree(path)
-            raise StorageError(f"cannot create {path}: {error}", out_of_space=error.errno in _OUT_OF_SPACE) from error
-        log = PartitionLog(partition, topic_id, home, config, [segment])
-        log.new_files = True
+            raise self._storage_error(f"cannot create {home / str(partition)}", error) from error
+        self._uncarry(partition)
         return log
+
+    def _uncarry(self, partition: TopicPartition) -> None:
+        """What the checkpoints said of an earlier log of this name is past."""
+        for directory in self.directories.values():
+            directory.forget((partition,))
 
     def update_config(self, log: PartitionLog, config: LogConfig) -> None:
         log.update_config(config)
@@ -248,6 +248,7 @@ class LogService:
 
     def delete(self, partition: TopicPartition) -> None:
         """Forget a log; its directory is renamed now and removed later. Quiet when there is none."""
+        self._uncarry(partition)
         if self.fenced.pop(partition, None) is not None:
             self._delete_fenced(partition)
         log = self.logs.pop(partition, None)
@@ -268,16 +269,14 @@ class LogService:
     def _delete_fenced(self, partition: TopicPartition) -> None:
         """A log that is not served: nobody holds it, so only its directories are to be moved away."""
         for directory in self.directories.values():
-            path = directory.path / str(partition)
-            if directory.failed is None and self._disk.exists(path):
-                target = directory.path / deleted_directory_name(partition, ZERO_UUID)
+            if directory.failed is None:
                 try:
-                    self._disk.remove_tree(target)
-                    self._disk.rename(path, target, durable=False)
+                    target = retire_directory(self._disk, directory.path, partition)
                 except OSError as error:
-                    self._fail_directory(directory.path, self._storage_error(f"cannot rename {path}", error))
+                    self._fail_directory(directory.path, self._storage_error(f"cannot rename {directory.path / str(partition)}", error))
                     continue
-                self._remove_later(target, LogConfig().file_delete_delay_ms)
+                if target is not None:
+                    self._remove_later(target, LogConfig().file_delete_delay_ms)
 
     def _forget(self, log: PartitionLog) -> None:
         self._flush_due.pop(log, None)
@@ -317,6 +316,10 @@ class LogService:
         failures: list[tuple[PartitionLog, StorageError]] = []
         for log in touched:
             log.touched = False
+            if log.failed is not None:  # since it was queued: by another log of its directory, or by bytes that cannot be read
+                log.forget_queue()
+                failures.append((log, StorageError(log.failed)))
+                continue
             segments, active = len(log.segments), log.active
             size, next_offset = active.size, active.next_offset
             try:
@@ -404,7 +407,7 @@ class LogService:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def read(self, log: PartitionLog, offset: Offset, *, max_bytes: int, limit_offset: Offset, min_one: bool) -> Read:
+    def read(self, log: PartitionLog, offset: Offset, *, max_bytes: int, limit_offset: Offset, min_one: bool) -> lookup.Read:
         """Whole batches from the one that holds `offset` on, of one segment: below `limit_offset`, at most `max_bytes`.
 
         `min_one`: the first batch comes whole even when it is larger. MqError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
@@ -420,10 +423,10 @@ class LogService:
         except OSError as error:
             raise self._unreadable(log, f"cannot read {log.path}: {error}") from error
         if found is None:
-            return Read([], offset, offset, 0)
+            return lookup.Read([], offset, offset, 0)
         segment, start, end, next_offset = found
         assert segment.file is not None
-        return Read([FileRange(segment.file, start, end - start)], offset, next_offset, end - start)
+        return lookup.Read([FileRange(segment.file, start, end - start)], offset, next_offset, end - start)
 
     def _open(self, log: PartitionLog, segment: Segment) -> None:
         """Have an older segment at hand, and let go of others."""
@@ -643,7 +646,7 @@ class LogService:
         """Write one kind of checkpoint in every directory that is online."""
         for directory in self.directories.values():
             if directory.failed is None:
-                offsets = checkpointed(name, self.logs.values(), directory.path)
+                offsets = checkpointed(name, self.logs.values(), directory.path, directory.carried.get(name, {}))
                 try:
                     await trio.to_thread.run_sync(store_offsets, self._disk, directory.path / name, offsets)
                 except OSError as error:
@@ -661,7 +664,7 @@ class LogService:
         for log, error in self.flush():
             logger.error("records lost at shutdown partition=%s reason=%s", log.topic_partition, error)
         for directory in self.directories.values():
-            logs = [log for log in self.logs.values() if log.directory == directory.path and (log.failed is None or log.heals)]
+            logs = [log for log in self.logs.values() if log.directory == directory.path]
             try:
                 if directory.failed is None:
                     await trio.to_thread.run_sync(close_directory, self._disk, directory, logs, broker_epoch)

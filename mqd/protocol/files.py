@@ -58,6 +58,7 @@ _DELETE_SUFFIX = "-delete"
 _NAME_CHARS_MAX = 255  # of a directory entry, on the file systems that matter
 _SEGMENT_FILE = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.snapshot)")
 _PARTITION_DIRECTORY = re.compile(r"([A-Za-z0-9._-]{1,249})-([0-9]{1,10})")
+_DELETED_DIRECTORY = re.compile(r"[A-Za-z0-9._-]+-[0-9]{1,10}\.[0-9a-f]{32}-delete")
 _SNAPSHOT_HEAD = Struct(">hIi")
 _SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
@@ -145,7 +146,8 @@ def deleted_directory_name(topic_partition: TopicPartition, topic_id: UUID) -> s
 
 
 def is_deleted_directory(name: str) -> bool:
-    return name.endswith(_DELETE_SUFFIX) and "." in name
+    """Whether a deleted partition waits for its removal under this name, by `deleted_directory_name` or Kafka; nothing looser counts."""
+    return _DELETED_DIRECTORY.fullmatch(name) is not None
 
 
 # -- indexes

@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import UUID
 
 import trio
@@ -130,11 +131,15 @@ class ReplicaService:
             self.logs.delete(offline)
 
     def remove_strays(self, known: Mapping[TopicPartition, UUID]) -> list[TopicPartition]:
-        """Remove logs on disk that no assignment to this node explains: their topics went while it was down."""
+        """Remove logs on disk that no assignment to this node explains: their topics went while it was down.
+
+        Then the reverse: what is assigned, was here, and is gone stays offline. Once, before the first assignment is carried out.
+        """
         strays = [tp for tp, log in self.logs.logs.items() if known.get(tp) != log.topic_id]
         for stray in strays:
             logger.warning("removing the log of a partition that this node no longer holds partition=%s", stray)
             self.logs.delete(stray)
+        self.logs.settle_missing(known)
         return strays
 
     def _close(self, partition: Partition) -> None:
@@ -218,6 +223,9 @@ class ReplicaService:
                 if failed and partition.log in failed:
                     ticket.refuse(append, ErrorCode.KAFKA_STORAGE_ERROR)
                 elif partition.high_watermark < append[1]:
+                    if partition.log.failed is not None and not partition.log.heals:  # its directory went later in this turn
+                        ticket.refuse(append, ErrorCode.KAFKA_STORAGE_ERROR)
+                        continue
                     partition.acks.append((append, ticket))
                     ticket.waiting += 1
             if not ticket.waiting:
@@ -246,6 +254,12 @@ class ReplicaService:
         partition = self.get(log.topic_partition)
         if partition is not None and partition.log is log and partition.advance():
             self._wake(partition)
+
+    def on_directory_failed(self, directory: Path) -> None:
+        """Nothing that waits for a sync there will see one."""
+        for partition in self.partitions():
+            if partition.log.directory == directory:
+                self._refuse_waiting(partition, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _wake(self, partition: Partition) -> None:
         acks = partition.acks

@@ -48,6 +48,11 @@ class FaultyFile:
         data = b"".join(views)
         if self._disk.write_error:
             raise OSError(self._disk.write_error, "injected")
+        if self._disk.fails_in is not None:
+            self._disk.fails_in -= 1
+            if self._disk.fails_in < 0:
+                self._disk.fails_in = None
+                raise OSError(errno.EIO, "injected")
         if self._disk.free < len(data):
             room, self._disk.free = self._disk.free, 0
             self._file.append([data[:room]])
@@ -75,6 +80,8 @@ class FaultyDisk(OsDisk):
         self.free = 1 << 40
         self.write_error = 0
         self.sync_error = 0
+        self.fails_in: int | None = None
+        """After so many more writes one fails, once."""
         self.syncs = 0
 
     def open(self, path: Path, *, create: bool = False) -> File:  # type: ignore[override]

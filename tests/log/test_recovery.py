@@ -8,17 +8,20 @@ from struct import pack_into
 
 import pytest
 
+from mqd.errors import StorageError
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.recovery import find_batch
 from mqd.protocol.batch import parse_header, seal
 from mqd.protocol.files import (
     ProducerSnapshotEntry,
     decode_index,
+    decode_offset_checkpoint,
     decode_time_index,
     encode_offset_checkpoint,
     encode_producer_snapshot,
 )
-from tests.log.support import PARTITION, FaultyDisk, Harness, batch, records_of
+from mqd.types import TopicPartition
+from tests.log.support import PARTITION, FaultyDisk, Harness, batch, records_of, settle
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 
@@ -269,7 +272,7 @@ async def test_bad_checkpoints_count_as_missing(tmp_path: Path, name: str, conte
 async def test_odd_names_are_left_alone_or_cleared_away(tmp_path: Path) -> None:
     harness = await filled(tmp_path, 8)
     home = tmp_path / str(PARTITION)
-    for name in ("-1.log", "0.log", "abc.index", "00000000000000000777.index", "00000000000000000003.log.deleted", "x.cleaned"):
+    for name in ("-1.log", "0.log", "abc.index", "00000000000000000777.index", "00000000000000000003.log.deleted", "notes.tmp"):
         (home / name).write_bytes(b"junk")
     for name in ("not-a-partition", "orders-00", "orders--1", "..", "file"):
         if name == "file":
@@ -279,8 +282,8 @@ async def test_odd_names_are_left_alone_or_cleared_away(tmp_path: Path) -> None:
     log = await reopened(harness)
     assert log.log_end_offset == 8 and list(harness.service.logs) == [PARTITION]
     names = {path.name for path in home.iterdir()}
-    assert {"-1.log", "0.log"} <= names
-    assert not {"00000000000000000777.index", "00000000000000000003.log.deleted", "x.cleaned"} & names
+    assert {"-1.log", "0.log", "notes.tmp"} <= names
+    assert not {"00000000000000000777.index", "00000000000000000003.log.deleted"} & names
     harness.kill()
 
 
@@ -320,6 +323,66 @@ async def test_metadata_of_a_partition(tmp_path: Path) -> None:
     await harness.restart()
     assert not harness.service.logs and not harness.service.fenced and not path.parent.exists(), "an unfinished creation is undone"
     harness.kill()
+
+
+async def test_what_is_no_partition_is_fenced_and_never_removed(tmp_path: Path) -> None:
+    for name in ("holiday-2025", "my.photos-delete", "orders-0.1234-delete"):
+        (tmp_path / name / "album").mkdir(parents=True)
+        (tmp_path / name / "a.jpg").write_bytes(b"jpg")
+    (tmp_path / "holiday-2026").mkdir()
+    (tmp_path / "holiday-2026" / "diary.log").write_bytes(b"")
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    assert set(harness.service.fenced) == {TopicPartition("holiday", 2025), TopicPartition("holiday", 2026)}
+    async with harness.running():
+        await settle()
+        harness.service.delete(TopicPartition("holiday", 2025))
+        await settle()
+    assert len(list(tmp_path.rglob("*.jpg"))) == len(list(tmp_path.rglob("album"))) == 3
+    with pytest.raises(StorageError, match="there already"):
+        harness.open(partition=TopicPartition("holiday", 2025))
+    assert (tmp_path / "holiday-2026" / "diary.log").exists() and (tmp_path / "holiday-2025" / "a.jpg").exists()
+    await harness.service.close()
+
+
+@pytest.mark.parametrize("metadata", [None, b"", b"\0" * 40])
+async def test_only_a_creation_that_promised_nothing_is_undone(
+    tmp_path: Path, metadata: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = tmp_path / str(PARTITION)
+    for high_watermark in (3, 0):
+        home.mkdir()
+        for name in ("00000000000000000000.log", "00000000000000000000.index", "00000000000000000000.timeindex"):
+            (home / name).write_bytes(b"")
+        if metadata is not None:
+            (home / "partition.metadata").write_bytes(metadata)
+        (tmp_path / "replication-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: high_watermark}))
+        harness = Harness(tmp_path)
+        await harness.service.start()
+        harness.kill()
+        assert home.exists() is (PARTITION in harness.service.fenced) is (high_watermark > 0)
+        if home.exists():
+            for path in home.iterdir():
+                path.unlink()
+            home.rmdir()
+    assert "creation was cut short partition=orders-0" in caplog.text
+
+
+async def test_an_orderly_stop_does_not_make_a_damaged_log_trusted(tmp_path: Path) -> None:
+    harness = await filled(tmp_path, 20)
+    path = segment_files(tmp_path)[0]
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    await harness.service.close()
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    for _ in range(3):
+        await fenced(harness)
+        await harness.service.close()
+        assert (tmp_path / ".kafka_cleanshutdown").exists()
+        assert decode_offset_checkpoint((tmp_path / "replication-offset-checkpoint").read_bytes()).keys() == {PARTITION}
+        assert decode_offset_checkpoint((tmp_path / "log-start-offset-checkpoint").read_bytes()).keys() == {PARTITION}
 
 
 async def test_a_log_that_ends_before_its_start_begins_anew(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from mqd.limits import DISK_RESERVE_BYTES, POSITIONS_CACHED
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.service import LogService
 from mqd.protocol.batch import Codec, parse_header
-from mqd.protocol.files import MetaProperties, decode_offset_checkpoint
+from mqd.protocol.files import MetaProperties, decode_offset_checkpoint, encode_offset_checkpoint
 from mqd.types import TopicPartition
 from tests.log.support import NOW, PARTITION, TOPIC_ID, FaultyDisk, Harness, batch, records_of, settle, wait_until
 
@@ -216,6 +217,92 @@ async def test_a_directory_has_one_owner(tmp_path: Path) -> None:
     await again.close()
 
 
+@pytest.mark.parametrize("content", [TopicPartition("orders", 0), TopicPartition("holiday", 2025), None])
+async def test_only_an_empty_directory_is_claimed(tmp_path: Path, content: TopicPartition | None) -> None:
+    def service() -> LogService:
+        return LogService(
+            OsDisk(), SystemClock(), [tmp_path], on_durable=print, on_directory_failed=print,
+            claim=lambda: MetaProperties("c", 1, TOPIC_ID),
+        )  # fmt: skip
+
+    for name in ("lost+found", "meta.properties.tmp"):
+        (tmp_path / name).mkdir()
+    if content is not None:
+        (tmp_path / str(content)).mkdir()
+        (tmp_path / str(content) / "file").write_bytes(b"x")
+        with pytest.raises(StorageError, match=r"meta\.properties is missing.*not empty.*restore"):
+            await service().start()
+        assert not (tmp_path / "meta.properties").exists() and (tmp_path / str(content) / "file").exists()
+    else:
+        (tmp_path / "meta.properties.tmp").rmdir()
+        first = service()
+        await first.start()
+        await first.close()
+
+
+async def test_a_partition_that_is_gone_does_not_begin_empty(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    other = TopicPartition("other", 0)
+    log = harness.open()
+    harness.open(partition=other)
+    harness.write(log, batch())
+    harness.service.checkpoint_high_watermark(PARTITION, 1)
+    await harness.service.close()
+    shutil.move(log.path, tmp_path / "away")
+    shutil.rmtree(tmp_path / str(other))
+    for _ in range(2):  # it is not forgotten by the checkpoints of the life between
+        await harness.restart()
+        harness.service.settle_missing({PARTITION, other})
+        assert set(harness.service.fenced) == {PARTITION}, "no record was ever promised of the other"
+        with pytest.raises(MqError, match=r"orders-0 is gone.*offset 1: restore it.*replication-offset-checkpoint") as refused:
+            harness.open()
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR and not log.path.exists()
+        await harness.service.close()
+    assert "begins empty" in caplog.text
+    shutil.move(tmp_path / "away", log.path)
+    await harness.restart()
+    harness.service.settle_missing({PARTITION, other})
+    assert values(harness, harness.open()) == [b"v"]
+    await harness.service.close()
+    shutil.rmtree(log.path)
+    await harness.restart()
+    harness.service.settle_missing(set())
+    assert harness.open(config=LogConfig()).log_end_offset == 0, "its topic is gone: the name is free"
+    await harness.service.close()
+
+
+async def test_a_topic_made_again_is_not_taken_for_the_one_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "replication-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: 7}))
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    harness.service.settle_missing({PARTITION})
+    harness.service.delete(PARTITION)
+    assert harness.open().log_end_offset == 0
+    await harness.service.close()
+    assert decode_offset_checkpoint((tmp_path / "replication-offset-checkpoint").read_bytes()) == {PARTITION: 0}
+
+
+async def test_partitions_of_an_offline_directory_do_not_begin_empty_elsewhere(tmp_path: Path) -> None:
+    harness = Harness(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b").write_bytes(b"a file: as good as an unreadable disk")
+    await harness.service.start()
+    assert harness.service.directories[tmp_path / "b"].failed
+    harness.service.settle_missing({PARTITION})
+    with pytest.raises(MqError, match="offline"):
+        harness.open()
+    assert harness.open(partition=TopicPartition("new", 0)).directory == tmp_path / "a"
+    await harness.service.close()
+
+
+async def test_a_log_is_not_created_over_something(harness: Harness) -> None:
+    (harness.directories[0] / str(PARTITION)).mkdir()
+    (harness.directories[0] / str(PARTITION) / "00000000000000000000.log").write_bytes(b"precious")
+    with pytest.raises(StorageError, match="there already"):
+        harness.open()
+    assert (harness.directories[0] / str(PARTITION) / "00000000000000000000.log").read_bytes() == b"precious"
+
+
 async def test_delete_renames_now_and_removes_later(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
@@ -251,7 +338,7 @@ async def test_flush_before_ack_is_a_group_commit(harness: Harness) -> None:
         assert log.durable_end_offset == 0
         harness.write(log, batch())
         await wait_until(lambda: log.durable_end_offset == 3)
-    assert harness.durable == [(PARTITION, 3)] and faulty(harness).syncs == 1
+    assert harness.durable == [(PARTITION, 3)] and faulty(harness).syncs == 2, "the segment, and the new log's partition.metadata"
 
 
 async def test_flush_messages_and_flush_ms(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
@@ -316,6 +403,44 @@ async def test_a_failed_write_takes_the_directory_offline(harness: Harness) -> N
     faulty(harness).write_error = errno.EIO
     ((failed, error),) = harness.service.flush()
     assert failed is log and not error.out_of_space and len(harness.failed) == 1 and log.log_end_offset == 0
+
+
+async def test_a_directory_that_fails_in_the_middle_of_a_turn_takes_the_rest_of_it_along(tmp_path: Path) -> None:
+    harness = Harness(tmp_path / "a", tmp_path / "b")
+    await harness.service.start()
+    logs = [harness.open(partition=TopicPartition("t", index)) for index in range(6)]
+    mine = [log for log in logs if log.directory.name == "a"]
+    for log in logs:
+        harness.write(log, batch(b"before"))
+    for log in logs:
+        harness.append(log, batch(b"now"))
+    faulty(harness).fails_in = logs.index(mine[1])
+    failures = harness.service.flush()
+    assert [log for log, _ in failures] == mine[1:] and [path.name for path, _ in harness.failed] == ["a"]
+    assert [log.log_end_offset for log in logs] == [1 if log in mine[1:] else 2 for log in logs]
+    assert [log.written_end_offset for log in mine] == [2, 1, 1] and not any(log.queue for log in logs)
+    for log in mine:
+        with pytest.raises(MqError):
+            harness.append(log)
+    await harness.service.close()
+    assert {path.parent.name for path in tmp_path.rglob(".kafka_cleanshutdown")} == {"b"}
+
+
+@pytest.mark.parametrize("writes", range(7))
+async def test_a_write_that_fails_anywhere_in_a_turn_never_lowers_what_was_committed(harness: Harness, writes: int) -> None:
+    log = harness.open(ROLLING)
+    harness.write(log, batch(b"x" * 300), batch(b"x" * 300))
+    for _ in range(5):
+        harness.append(log, batch(b"x" * 300))
+    faulty(harness).fails_in = writes
+    for failed, error in harness.service.flush():
+        assert failed is log and log.failed and not error.out_of_space and harness.failed
+    assert 2 <= log.written_end_offset == log.log_end_offset <= 7 and not log.queue
+    assert bool(harness.failed) is (log.log_end_offset < 7)
+    await harness.service.close()
+    await harness.restart()
+    assert harness.service.logs[PARTITION].log_end_offset >= 2
+    harness.kill()
 
 
 @pytest.mark.parametrize("room", [0, 1, 61, 100, 250])

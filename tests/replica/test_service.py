@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -450,3 +451,57 @@ async def test_a_duplicate_is_no_news_and_waits_for_the_first(replicas: Replicas
     assert (first.releases, second.releases, partition.log.log_end_offset) == (0, 0, 1)
     replicas.synced(partition)
     assert (first.releases, second.releases) == (1, 1)
+
+
+# -- what is gone, and disks that fail
+
+
+async def test_what_was_here_and_is_gone_is_offline_and_not_empty(tmp_path: Path) -> None:
+    first = Replicas(tmp_path)
+    await first.service.start()
+    partition = first.held()
+    first.produce(partition)
+    first.replica.end_of_turn()
+    first.replica.checkpoint_high_watermarks()
+    await first.service.close()
+    shutil.rmtree(partition.log.path)
+    second = Replicas(tmp_path)
+    await second.service.start()
+    second.replica.remove_strays({TopicPartition("t", 0): TOPIC_ID, TopicPartition("fresh", 0): OTHER_ID})
+    for epoch in (1, 2):
+        assert second.assign(epoch=epoch) is None
+    assert "is gone" in second.replica.offline[TopicPartition("t", 0)] and not partition.log.path.exists()
+    assert second.held("fresh", topic_id=OTHER_ID).is_leader
+    second.replica.delete("t")
+    assert second.held(topic_id=OTHER_ID).log.log_end_offset == 0
+    await second.service.close()
+
+
+async def test_a_failed_directory_refuses_its_writers_and_moves_no_high_watermark_back(tmp_path: Path) -> None:
+    replicas = Replicas(tmp_path)
+    await replicas.service.start()
+    waiting = replicas.held("waiting", config=DURABLE)
+    tickets = [replicas.produce(waiting)]
+    replicas.replica.end_of_turn()
+    assert tickets[0].releases == 0, "waits for its sync"
+    fine = [replicas.held("t", index) for index in range(3)]
+    for partition in fine:
+        replicas.produce(partition)
+    replicas.replica.end_of_turn()
+    assert [partition.high_watermark for partition in fine] == [1, 1, 1]
+    tickets += [replicas.produce(waiting), *(replicas.produce(partition) for partition in fine)]
+    replicas.faulty.fails_in = 2  # the writes of "waiting" and the first are done
+    replicas.service._on_directory_failed = lambda path, error: replicas.replica.on_directory_failed(path)
+    replicas.replica.end_of_turn()
+    assert replicas.service.directories[tmp_path].failed
+    assert [ticket.releases for ticket in tickets] == [1] * 5
+    storage = ErrorCode.KAFKA_STORAGE_ERROR
+    assert [set(ticket.codes.values()) for ticket in tickets] == [{storage}, {storage}, set(), {storage}, {storage}]
+    assert [(partition.high_watermark, partition.log.log_end_offset) for partition in fine] == [(2, 2), (1, 1), (1, 1)]
+    for partition in (waiting, *fine):
+        assert not partition.advance()
+        assert not partition.acks
+        with pytest.raises(MqError) as refused:
+            replicas.produce(partition)
+        assert refused.value.code is storage
+    await replicas.service.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from struct import pack
 from typing import Any
@@ -193,3 +194,101 @@ async def test_unknown_topics_are_told_apart_from_impossible_ones(tmp_path: Path
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ErrorCode.INVALID_TOPIC_EXCEPTION,
         ]
+
+
+# -- logs and metadata are a pair
+
+
+async def refusal(directory: Path, peers: Any, **options: str) -> str:
+    """What a start on `directory` is refused with."""
+    with pytest.RaisesGroup(pytest.RaisesExc(StartError), flatten_subgroups=True) as refused:
+        async with node(directory, peers=peers, options={key.replace("_", "."): value for key, value in options.items()}):
+            raise AssertionError("it started")
+    error: BaseException = refused.value
+    while isinstance(error, BaseExceptionGroup):
+        (error,) = error.exceptions
+    return str(error)
+
+
+async def filled(directory: Path, peers: Any, *, topics: tuple[str, ...] = ("t",), **options: str) -> None:
+    """A node that was run once, with a record in each topic."""
+    async with (
+        node(directory, peers=peers, options={key.replace("_", "."): value for key, value in options.items()}) as running,
+        connected(running) as connection,
+    ):
+        for topic in topics:
+            await create_topic(connection, topic)
+            assert (await produce(connection, topic, batch(b"v"))).error_code == 0
+
+
+async def test_logs_without_their_metadata_are_refused_and_left_alone(tmp_path: Path) -> None:
+    peers = one_node_peers()
+    await filled(tmp_path, peers)
+    (tmp_path / "metadata").rename(tmp_path / "saved")
+    for _ in range(2):
+        said = await refusal(tmp_path, peers)
+        assert f"the metadata in {tmp_path / 'metadata'} is missing" in said and "restore" in said
+    assert (tmp_path / "logs" / "t-0").exists() and not (tmp_path / "metadata").exists()
+    (tmp_path / "saved").rename(tmp_path / "metadata")
+    async with node(tmp_path, peers=peers) as running, connected(running) as connection:
+        assert values((await fetch(connection, "t", 0)).records) == [b"v"]
+
+
+async def test_logs_of_other_metadata_are_refused_and_left_alone(tmp_path: Path) -> None:
+    peers = one_node_peers()
+    await filled(tmp_path / "d1", peers)
+    logs = str(tmp_path / "d1" / "logs")
+    assert "metadata in" in await refusal(tmp_path / "d3", peers, log_dirs=logs)
+    await filled(tmp_path / "d2", peers, topics=("other",))
+    said = await refusal(tmp_path / "d2", peers, log_dirs=f"{tmp_path / 'd2' / 'logs'},{logs}")
+    assert f"{logs} holds partitions" in said and str(tmp_path / "d2" / "log-directories") in said
+    async with node(tmp_path / "d1", peers=peers) as running, connected(running) as connection:
+        assert values((await fetch(connection, "t", 0)).records) == [b"v"]
+
+
+async def test_a_log_directory_may_be_added_but_not_left_out(tmp_path: Path) -> None:
+    peers, one, two = one_node_peers(), tmp_path / "one", tmp_path / "two"
+    await filled(tmp_path, peers, log_dirs=str(one))
+    await filled(tmp_path, peers, topics=("u", "w"), log_dirs=f"{one},{two}")
+    assert list(two.glob("*-0"))
+    said = await refusal(tmp_path, peers, log_dirs=str(one))
+    assert f"{two} " in said and "not in log.dirs" in said
+    two.rename(tmp_path / "moved")
+    async with (
+        node(tmp_path, peers=peers, options={"log.dirs": f"{one},{tmp_path / 'moved'}"}) as running,
+        connected(running) as connection,
+    ):
+        for topic in ("t", "u", "w"):
+            assert values((await fetch(connection, topic, 0)).records) == [b"v"]
+    file = tmp_path / "log-directories"
+    file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if "moved" not in line))
+    async with node(tmp_path, peers=peers, options={"log.dirs": str(one)}) as running, connected(running) as connection:
+        assert [len(values((await fetch(connection, topic, 0)).records)) for topic in ("t", "u", "w")].count(0) == len(
+            list((tmp_path / "moved").glob("*-0"))
+        )
+
+
+async def test_older_metadata_is_refused_before_it_deletes_newer_topics(tmp_path: Path) -> None:
+    peers = one_node_peers()
+    await filled(tmp_path, peers)
+    shutil.copytree(tmp_path / "metadata", tmp_path / "backup")
+    await filled(tmp_path, peers, topics=("younger",))
+    async with node(tmp_path, peers=peers):
+        pass
+    shutil.rmtree(tmp_path / "metadata")
+    shutil.copytree(tmp_path / "backup", tmp_path / "metadata")
+    assert "metadata.index=" in await refusal(tmp_path, peers)
+    assert (tmp_path / "logs" / "younger-0").exists()
+
+
+async def test_a_partition_whose_directory_is_gone_answers_with_a_storage_error(tmp_path: Path) -> None:
+    peers = one_node_peers()
+    await filled(tmp_path, peers, topics=("t", "u"))
+    (tmp_path / "logs" / "t-0").rename(tmp_path / "saved")
+    async with node(tmp_path, peers=peers) as running, connected(running) as connection:
+        assert (await fetch(connection, "t", 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await produce(connection, "t", batch(b"x"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert values((await fetch(connection, "u", 0)).records) == [b"v"]
+    (tmp_path / "saved").rename(tmp_path / "logs" / "t-0")
+    async with node(tmp_path, peers=peers) as running, connected(running) as connection:
+        assert values((await fetch(connection, "t", 0)).records) == [b"v"]
