@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -448,7 +449,7 @@ class RaftService:
                 stream = await self._network.connect(host, port, timeout=CONNECT_TIMEOUT_SECONDS)
             except OSError as error:
                 logger.debug("raft: node %d does not answer at %s:%d: %s", peer, host, port, error)
-                self._unreachable[peer] = error.strerror or str(error)
+                self._unreachable[peer] = _reason(error)
             else:
                 try:
                     reason = await self._talk(stream, self._queues[peer])
@@ -512,6 +513,11 @@ class RaftService:
             await send()
             nursery.cancel_scope.cancel()
         return ended
+
+
+def _reason(error: OSError) -> str:
+    """Without the address, which Trio writes into its text and whoever reports this names anyway."""
+    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or str(error)
 
 
 async def _worker_thread(call: Callable[[], Any]) -> Any:

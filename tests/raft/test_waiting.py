@@ -51,7 +51,7 @@ class SomeNetwork:
         await trio.lowlevel.checkpoint()
         if port in self.answering:
             return Silent()
-        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        raise ConnectionRefusedError(errno.ECONNREFUSED, f"Error connecting to {(host, port)}: Connection refused")  # as Trio does
 
     async def listen(self, host: str, port: int) -> Listener:
         raise AssertionError(host, port)
