@@ -292,7 +292,8 @@ def log_directory(path: Path) -> Path:
 
 
 def is_partition(path: Path) -> bool:
-    return path.is_dir() and parse_partition_directory(path.name) is not None
+    """Whether `path` is a partition's directory by its name, and not a data directory that is called node-1: those have folders."""
+    return path.is_dir() and parse_partition_directory(path.name) is not None and not any(one.is_dir() for one in path.iterdir())
 
 
 def in_use(path: Path) -> bool:

@@ -52,6 +52,13 @@ async def test_verify_takes_one_partition(data: Path) -> None:
     assert run("verify", data / "logs" / "orders-0").exit_code == 1
 
 
+async def test_a_data_directory_may_be_called_like_a_partition(data: Path) -> None:
+    home = data.rename(data.with_name("node-1"))
+    result = run("verify", home)
+    assert result.exit_code == 0 and "1 partitions, 20 batches" in result.stderr
+    assert run("verify", home.parent).exit_code == 1  # it holds nodes, not partitions
+
+
 async def test_verify_of_nothing_is_no_success(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "metadata").mkdir()
