@@ -196,7 +196,7 @@ class OsListener:
         self.port: int = sock.getsockname()[1]
 
     async def accept(self) -> OsSocket:
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await trio.lowlevel.checkpoint()  # also while more are waiting: others have their turn
         while True:
             try:
                 accepted, address = self._socket.accept()

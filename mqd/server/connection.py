@@ -129,6 +129,14 @@ class Owner(Protocol):
         """This connection has answers to send when the turn ends."""
         ...
 
+    def may_exceed(self, connection: Connection) -> bool:
+        """Whether this one may go beyond the limit: one at a time may, or half-received frames could wait for one another."""
+        ...
+
+    def frame_done(self, connection: Connection) -> None:
+        """Its kept bytes are handled."""
+        ...
+
     def wait_for_memory(self, connection: Connection) -> None:
         """`frame_bytes` is at its limit: read this connection again when others have let some go."""
         ...
@@ -299,7 +307,7 @@ class Connection:
         """Room for more of the frame: four times what really came, so that a declared length alone costs nothing."""
         assert self._frame is not None
         size = min(wanted - self._frame_start, 4 * max(self._frame_end, _FRAME_BUFFER_BYTES_MIN))
-        if self.owner.frame_bytes + size > IN_FLIGHT_BYTES_MAX:
+        if self.owner.frame_bytes + size > IN_FLIGHT_BYTES_MAX and not self.owner.may_exceed(self):
             self._pause()
             self.owner.wait_for_memory(self)
             return False
@@ -337,6 +345,7 @@ class Connection:
             self._frame = None
             self._frame_view = _NOTHING
             self._frame_start = self._frame_end = 0
+            self.owner.frame_done(self)
         self.frame_since = None
 
     def drop_spare(self) -> None:
@@ -367,7 +376,7 @@ class Connection:
         while end - start >= 4:
             size = _INT32(buffer, start)[0]
             frame_end = start + 4 + size
-            if frame_end > end or size < FRAME_BYTES_MIN:
+            if frame_end > end or size < FRAME_BYTES_MIN or size > self.owner.request_bytes_max:
                 self._checked_size(size)
                 break
             if self.barrier or len(slots) >= IN_FLIGHT_REQUESTS_MAX or (events & WRITABLE and self.held):
@@ -384,6 +393,11 @@ class Connection:
                 self.owner.resume_later(self)
                 break
         return start
+
+    @property
+    def answering(self) -> bool:
+        """Whether something it asked for is still to be answered or sent."""
+        return bool(self.slots or self._sending)
 
     @property
     def held(self) -> bool:
@@ -458,6 +472,8 @@ class Connection:
             ready += parts
             if len(parts) > 1:
                 plain = False
+        if ready:
+            self.last_active = self.owner.now
         if plain and ready and not self._sending:
             self._send_plain(ready[0] if len(ready) == 1 else b"".join(ready))  # type: ignore[arg-type]
         elif ready:

@@ -7,16 +7,18 @@ appended, and sends what can be answered, each connection's answers with one cal
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
 
+from mqd.controller.configs import effective_node_config
 from mqd.io.net import Listener, Network, Socket
 from mqd.limits import FRAME_RECEIVE_TIMEOUT_MS, IN_FLIGHT_BYTES_MAX, PEER_CONNECTIONS_MAX, RECEIVE_ARENA_BYTES
 from mqd.server.connection import Arena, Connection
-from mqd.server.context import PEER, Node
+from mqd.server.context import CLIENT, PEER, Node
 from mqd.server.dispatch import Dispatcher
 
 logger = logging.getLogger(__name__)
@@ -56,6 +58,7 @@ class Server:
         self._by_address: Counter[str] = Counter()
         self._dirty: list[Connection] = []
         self._want_memory: deque[Connection] = deque()
+        self._exceeding: Connection | None = None
         self._in_turn = False
         self.turns = 0
         self._refused = 0
@@ -143,11 +146,12 @@ class Server:
                 logger.warning("refusing a connection peer=%s reason=%s", sock.peer, refusal)
                 sock.close()
                 continue
-            self._by_address[_address(sock)] += 1
+            if kind == CLIENT:
+                self._by_address[_address(sock)] += 1
             self._connections.add(Connection(self, sock, kind, self.now))
 
     def _refusal(self, sock: Socket, kind: str) -> str | None:
-        config = self._node.config
+        config = effective_node_config(self._node.config, self._node.image, self._node.node_id)
         of_kind = sum(1 for connection in self._connections if connection.listener == kind)
         if kind == PEER:
             return f"{of_kind} connections of other nodes are open" if of_kind >= PEER_CONNECTIONS_MAX else None
@@ -159,10 +163,11 @@ class Server:
 
     def closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        address = _address(connection.sock)
-        self._by_address[address] -= 1
-        if not self._by_address[address]:
-            del self._by_address[address]
+        if connection.listener == CLIENT:
+            address = _address(connection.sock)
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
 
     def resume_later(self, connection: Connection) -> None:
         trio.lowlevel.current_trio_token().run_sync_soon(self._resume, connection)
@@ -175,6 +180,15 @@ class Server:
         self._end_turn()
         self._in_turn = False
 
+    def may_exceed(self, connection: Connection) -> bool:
+        if self._exceeding is None:
+            self._exceeding = connection
+        return self._exceeding is connection
+
+    def frame_done(self, connection: Connection) -> None:
+        if self._exceeding is connection:
+            self._exceeding = None
+
     def wait_for_memory(self, connection: Connection) -> None:
         self._want_memory.append(connection)
         for other in self._connections:
@@ -182,11 +196,12 @@ class Server:
 
     async def _sweep(self) -> None:
         """Close who has been idle for too long or never finishes a frame; wake who waits for memory."""
-        idle_seconds = self._node.config.integer("connections.max.idle.ms") / 1000
+        idle_ms = self._node.config.integer("connections.max.idle.ms")
+        idle_seconds = idle_ms / 1000 if idle_ms >= 0 else math.inf
         since_sweep = 0.0
         while True:
             await trio.sleep(_MEMORY_RETRY_SECONDS if self._want_memory else _SWEEP_SECONDS)
-            while self._want_memory and self.frame_bytes < IN_FLIGHT_BYTES_MAX:
+            while self._want_memory and (self.frame_bytes < IN_FLIGHT_BYTES_MAX or self._exceeding is None):
                 connection = self._want_memory.popleft()
                 if connection.open:
                     connection.read_again()
@@ -200,7 +215,7 @@ class Server:
                     connection.close()
                 elif now - connection.last_active > _SPARE_SECONDS:
                     connection.drop_spare()
-                if now - connection.last_active > idle_seconds and not connection.slots and connection.open:
+                if now - connection.last_active > idle_seconds and not connection.answering and connection.open:
                     logger.debug("closing an idle connection peer=%s", connection.peer)
                     connection.close()
 

@@ -105,6 +105,11 @@ class ScriptedOwner:
     def wait_for_memory(self, connection: Connection) -> None:
         self.waiting.append(connection)
 
+    def may_exceed(self, connection: Connection) -> bool:
+        return False
+
+    def frame_done(self, connection: Connection) -> None: ...
+
     def resume_later(self, connection: Connection) -> None:
         raise AssertionError("nothing here takes long")
 
