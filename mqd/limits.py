@@ -57,6 +57,18 @@ BATCH_BYTES_MAX = 1 * MIB + 12
 """Default of `message.max.bytes` (Kafka's 1048588: a mebibyte and the log overhead)."""
 DECOMPRESSED_BYTES_MAX = 256 * MIB
 """A compressed batch that grows beyond this is refused while it is being read."""
+RECORDS_COMPRESSED_MAX = 1_000_000
+"""Records of one compressed batch, whose count the bytes do not prove: the most that librdkafka's `batch.num.messages` allows."""
+LOOKED_AT_BYTES_MAX = 16 * MIB
+"""What the broker itself decompresses of one batch, where it must look at records: keys of compacted topics, lookups by time."""
+LOOKED_AT_MESSAGES = 16
+"""The same in times of `max.message.bytes`, where that is more."""
+LOOKED_AT_BYTES_PER_RECORD = 128
+"""A record counts as so many bytes at the least: 131,072 of them take about 50 ms."""
+LOOKED_AT_BYTES_PER_TURN = 2 * LOOKED_AT_BYTES_MAX
+"""After so much in one turn of the loop, batches that must be looked at are sent back to be tried again."""
+RECORD_ERRORS_MAX = 10
+"""Records that one refusal names."""
 PRODUCER_BATCHES_CACHED = 5
 """Batches per producer id whose repeats are recognised: Kafka's limit on `max.in.flight` with idempotence."""
 PRODUCERS_PER_PARTITION_MAX = 100_000
@@ -157,6 +169,14 @@ SEGMENTS_OPEN_MAX = 8
 """Older segments of one log whose file and indexes are kept open; the active one always is."""
 POSITIONS_CACHED = 64
 """Batch borders of one log whose place in the file is remembered: where consumers will go on."""
+SEGMENTS_UNSYNCED_MAX = 64
+"""Full segments of one log that wait for their sync, open; beyond it a batch that would begin another is sent back to be tried again."""
+OLDER_SEGMENTS_OPEN_MAX = 1_024
+"""Older segments of all logs that are open, where descriptors are plenty."""
+DESCRIPTORS_SPARE = 16
+"""Descriptors that the logs hold back, for putting a log right after a write that found none."""
+DESCRIPTORS_OTHERS = 256
+"""Descriptors left to everything that is neither a log nor a connection of a client."""
 INDEX_ENTRIES_BUFFERED = 64
 """Index entries of one segment that wait in memory for one write."""
 SYNC_THREADS = 4

@@ -2,7 +2,7 @@
 
 A fetch that goes on where another ended, or where a write ended, finds its place in `PartitionLog.positions` and reads
 nothing; any other reads one window of headers. Only a lookup by time looks into a batch, and only into the one that
-holds the answer.
+holds the answer, as far as looking.py goes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from mqd.log.looking import first_record_since
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
-from mqd.protocol.batch import BatchHeader, iterate_records
+from mqd.protocol.batch import BatchHeader
 from mqd.protocol.files import scan_batches
 from mqd.types import Offset
 
@@ -143,7 +144,7 @@ def _search(log: PartitionLog, segment: Segment, offset: Offset, timestamp: int,
         if header.base_offset >= limit_offset:
             return None
         if header.max_timestamp >= timestamp:
-            for record in iterate_records(view, header=header):
-                if record.timestamp >= timestamp and log.log_start_offset <= record.offset < limit_offset:
-                    return FoundRecord(record.offset, record.timestamp, header.partition_leader_epoch)
+            found = first_record_since(view, header, timestamp, log.log_start_offset, limit_offset, log.config.max_message_bytes)
+            if found is not None:
+                return FoundRecord(*found, header.partition_leader_epoch)
     return None

@@ -13,7 +13,7 @@ Invariants (docs/INVARIANTS.md):
 - log_start <= durable_end <= written_end <= log_end; with an empty queue written_end = log_end.
 - Segments are in ascending order, without overlap; the last one, and only it, is appended to.
 - Offsets are dense: each batch begins where the one before it ended.
-- Records are not unpacked: a batch is judged by its 61 bytes and its CRC (exception: keys, for a compacted topic).
+- Records are not unpacked: a batch is judged by its 61 bytes and its CRC (exception: keys, for a compacted topic: looking.py).
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import BATCH_BYTES_MAX, DECOMPRESSED_BYTES_MAX, POSITIONS_CACHED
+from mqd.limits import BATCH_BYTES_MAX, POSITIONS_CACHED, RECORDS_COMPRESSED_MAX, SEGMENTS_UNSYNCED_MAX
 from mqd.log.epochs import LeaderEpochs
+from mqd.log.looking import Looking
 from mqd.log.producers import Producers
 from mqd.log.segment import Segment
 from mqd.protocol.batch import (
@@ -43,7 +44,6 @@ from mqd.protocol.batch import (
     BatchHeader,
     Codec,
     crc_of,
-    iterate_records,
     seal,
     validate,
 )
@@ -57,6 +57,7 @@ _unpack_header = HEADER.unpack_from
 _new_tuple = tuple.__new__  # a NamedTuple's own constructor is a Python function: 0.2 us more a batch
 RECORD_BYTES_MIN: Final = 7
 """A record without key, value and headers. More of them than fit were never sent, and their offsets would be holes."""
+_COMPRESSED_ROOM = RECORDS_COMPRESSED_MAX * RECORD_BYTES_MIN
 FOREVER_MS: Final = 2**63 - 1
 """Kafka's Long.MAX_VALUE: an interval that does not end."""
 _ODD_ATTRIBUTES = 0xFFFF & ~CODEC_MASK
@@ -150,6 +151,7 @@ class PartitionLog:
         "high_watermark",
         "log_end_offset",
         "log_start_offset",
+        "looking",
         "new_files",
         "opened",
         "path",
@@ -211,6 +213,8 @@ class PartitionLog:
         """Whether the service has it on its list for this turn."""
         self.positions: dict[Offset, tuple[Segment, int]] = {}
         """Offsets at which a batch begins -> where: places that readers come to next. Bounded."""
+        self.looking = Looking()
+        """Shared by all logs of a service, which have one loop in common."""
         self._jitter_permille = sum(str(topic_partition).encode()) % 1000
         self._tail: Queued | None = None
         self._tail_bytes = self._roll_at_bytes = self._roll_at_offset = self._roll_at_timestamp = 0
@@ -253,18 +257,18 @@ class PartitionLog:
             or given_offset
             or records_count != last_offset_delta + 1
             or records_count < 1
-            or records_count * RECORD_BYTES_MIN > (DECOMPRESSED_BYTES_MAX if attributes & CODEC_MASK else size - HEADER_BYTES)
+            or records_count * RECORD_BYTES_MIN > (_COMPRESSED_ROOM if attributes & CODEC_MASK else size - HEADER_BYTES)
             or size > config.max_message_bytes
         ):
             self._refuse_shape(view, client)
         if crc_of(view, 0, size) != crc:
             raise MqError(ErrorCode.CORRUPT_MESSAGE, "the CRC-32C of the batch is wrong")
+        earliest, latest = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
         if (
             attributes & _ODD_ATTRIBUTES
             or attributes & CODEC_MASK > 4
-            or max_timestamp > now_ms + config.message_timestamp_after_max_ms
-            or base_timestamp < now_ms - config.message_timestamp_before_max_ms
-            or max_timestamp < now_ms - config.message_timestamp_before_max_ms
+            or not earliest <= max_timestamp <= latest
+            or not earliest <= base_timestamp <= latest
             or size > config.segment_bytes
             or "compact" in config.cleanup_policy
         ):
@@ -275,7 +279,7 @@ class PartitionLog:
             if client and (seen := self.producers.check(producer_id, producer_epoch, base_sequence, last_offset_delta)) is not None:
                 return Appended(seen[0], seen[1], seen[2] if config.message_timestamp_type == "LogAppendTime" else NO_TIMESTAMP, True)
 
-        # accepted: from here on nothing fails
+        # accepted: from here on nothing fails, but for `_plan_roll` before it changes anything
         base_offset = self.log_end_offset
         last_offset = base_offset + last_offset_delta
         log_append_time = NO_TIMESTAMP
@@ -323,8 +327,10 @@ class PartitionLog:
             raise MqError(
                 ErrorCode.INVALID_RECORD, f"{header.records_count} records, but a last offset delta of {header.last_offset_delta}"
             )
-        room = DECOMPRESSED_BYTES_MAX if header.attributes & CODEC_MASK else size - HEADER_BYTES
-        if header.records_count * RECORD_BYTES_MIN > room:
+        if header.attributes & CODEC_MASK and header.records_count > RECORDS_COMPRESSED_MAX:
+            raise MqError(ErrorCode.MESSAGE_TOO_LARGE, f"{header.records_count} compressed records; {RECORDS_COMPRESSED_MAX} may be")
+        room = size - HEADER_BYTES
+        if not header.attributes & CODEC_MASK and header.records_count * RECORD_BYTES_MIN > room:
             raise MqError(ErrorCode.INVALID_RECORD, f"{header.records_count} records do not fit {room} bytes")
 
     def _refuse_content(self, view: memoryview, now_ms: int, client: bool) -> None:
@@ -353,12 +359,12 @@ class PartitionLog:
                         f"timestamp {timestamp} is outside message.timestamp.before.max.ms={before}, after.max.ms={after} of {now_ms}",
                     )
         if "compact" in config.cleanup_policy:
-            keyless = [index for index, record in enumerate(iterate_records(view)) if record.key is None]
-            if keyless:
-                why = "a record without a key in a compacted topic"
-                raise MqError(ErrorCode.INVALID_RECORD, why, record_errors=[(index, why) for index in keyless])
+            self.looking.refuse_keyless(view, header, config.max_message_bytes, now_ms)
 
     def _plan_roll(self, base_offset: Offset) -> Queued:
+        unsynced = len(self.segments) - self.segment_index(self.durable_end_offset) + len(self.queue)
+        if unsynced > SEGMENTS_UNSYNCED_MAX:
+            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, f"{unsynced} segments of {self.topic_partition} wait to be synced: try again")
         tail = self._tail = Queued(base_offset, self.producers.entries())
         self.queue.append(tail)
         self._tail_bytes = 0

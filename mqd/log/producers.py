@@ -3,7 +3,7 @@
 `check` looks, `replay` changes; live appends and recovery go through the same `replay`, so a restarted node and (with
 "Cluster") a follower come to the same state. Kafka's rules, KIP-98 and KIP-360, as observed on 4.3.1:
 
-- A producer id that is not known may begin at any sequence.
+- A producer id that is not known may begin at any sequence, and at any epoch but one below -1 (INVALID_PRODUCER_EPOCH).
 - One of the last five batches of an id again: a duplicate, answered with its first offset.
 - Otherwise the sequence follows the last one (0 follows 2^31-1), or OUT_OF_ORDER_SEQUENCE_NUMBER.
 - A new epoch begins at sequence 0; an epoch below the known one is INVALID_PRODUCER_EPOCH.
@@ -19,7 +19,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.limits import PRODUCER_BATCHES_CACHED, PRODUCERS_PER_PARTITION_MAX
 from mqd.protocol.batch import CONTROL_MASK, TRANSACTIONAL_MASK
 from mqd.protocol.files import ProducerSnapshotEntry
-from mqd.types import NO_OFFSET, Offset
+from mqd.types import NO_EPOCH, NO_OFFSET, Offset
 
 SEQUENCE_MAX = 2**31 - 1
 
@@ -63,6 +63,8 @@ class Producers:
         """None: append it. (first offset, last offset, timestamp): a duplicate of that batch. MqError: refused."""
         producer = self._producers.get(producer_id)
         if producer is None:
+            if epoch < NO_EPOCH:
+                raise MqError(ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id} sent epoch {epoch}")
             return None
         if epoch == producer.epoch:
             batches = producer.batches

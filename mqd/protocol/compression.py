@@ -75,7 +75,7 @@ def compress(codec: Codec, data: Buffer) -> Buffer:
 def decompress(codec: Codec, data: Buffer, limit: int = limits.DECOMPRESSED_BYTES_MAX) -> memoryview:
     """What `data` holds, at most `limit` bytes.
 
-    MqError: CORRUPT_MESSAGE when the stream is damaged, INVALID_RECORD when it would grow beyond `limit`.
+    MqError: CORRUPT_MESSAGE when the stream is damaged, MESSAGE_TOO_LARGE (Java splits such a batch) when it would grow beyond `limit`.
     """
     view = memoryview(data)
     if codec is Codec.NONE:
@@ -93,7 +93,7 @@ def decompress(codec: Codec, data: Buffer, limit: int = limits.DECOMPRESSED_BYTE
 
 
 def _too_large(limit: int) -> MqError:
-    return MqError(ErrorCode.INVALID_RECORD, f"compressed records would take more than {limit} bytes; send smaller batches")
+    return MqError(ErrorCode.MESSAGE_TOO_LARGE, f"compressed records would take more than {limit} bytes; send smaller batches")
 
 
 def _damaged(what: str) -> MqError:

@@ -8,6 +8,7 @@ from struct import pack_into
 import pytest
 
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import RECORDS_COMPRESSED_MAX, SEGMENTS_UNSYNCED_MAX
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.segment import Segment
 from mqd.protocol.batch import Codec, parse_header, seal, validate
@@ -108,6 +109,8 @@ def test_timestamps_against_before_and_after() -> None:
     for timestamp in (NOW - 1001, NOW + 11, 2**62):
         assert refusal(new_log(**limits), batch(timestamp=timestamp)) is ErrorCode.INVALID_TIMESTAMP
     assert refusal(new_log(), batch(timestamp=NOW + 3_600_001)) is ErrorCode.INVALID_TIMESTAMP
+    for base in (2**63 - 1, NOW + 3_600_001):
+        assert refusal(new_log(), patched(batch(), ">q", 27, base)) is ErrorCode.INVALID_TIMESTAMP
     assert plan(new_log(), batch(timestamp=0)).base_offset == 0
 
 
@@ -126,6 +129,14 @@ def test_a_duplicate_is_answered_and_not_appended() -> None:
     assert again == (first.base_offset, first.last_offset, -1, True)
     assert log.log_end_offset == 2 and sum(len(queued.views) for queued in log.queue) == 1
     assert refusal(log, batch(producer_id=9, sequence=3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_one_turn_does_not_begin_segments_without_bound() -> None:
+    log = new_log(segment_bytes=len(batch()))
+    for _ in range(SEGMENTS_UNSYNCED_MAX):
+        plan(log, batch())
+    assert refusal(log, batch()) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert len(log.queue) == SEGMENTS_UNSYNCED_MAX and ErrorCode.KAFKA_STORAGE_ERROR.retriable
 
 
 def bases(log: PartitionLog) -> list[tuple[int, bool]]:
@@ -148,28 +159,34 @@ def test_rolls_by_the_timestamps_of_batches() -> None:
 
 
 def test_rolls_before_a_relative_offset_overflows() -> None:
-    most = 2**25  # what a compressed batch may claim to hold
+    most = RECORDS_COMPRESSED_MAX
 
     def many(count: int) -> bytearray:
         return patched(patched(batch(codec=Codec.GZIP), ">i", 57, count), ">i", 23, count - 1)
 
     log = new_log()
-    for _ in range(2**31 // most - 1):
+    whole, rest = divmod(2**31 - 1, most)
+    for _ in range(whole):
         plan(log, many(most))
-    plan(log, many(most - 1))
+    plan(log, many(rest))
+    assert log.log_end_offset == 2**31 - 1
     plan(log, batch())
     plan(log, batch())
     assert bases(log) == [(0, False), (2**31, True)]
     assert log.queue[0].batches[-1][0] == 2**31 - 1
 
 
-@pytest.mark.parametrize("codec, count", [(Codec.NONE, 3), (Codec.GZIP, 2**26), (Codec.NONE, 0), (Codec.NONE, -1)])
-def test_more_records_than_can_be_there_or_none_are_refused(codec: Codec, count: int) -> None:
-    log = new_log()
-    with pytest.raises(MqError) as refused:
-        plan(log, patched(patched(batch(codec=codec), ">i", 57, count), ">i", 23, count - 1))
-    assert refused.value.code is ErrorCode.INVALID_RECORD
-    assert log.log_end_offset == 0
+@pytest.mark.parametrize(
+    "codec, count, code",
+    [
+        (Codec.NONE, 3, ErrorCode.INVALID_RECORD),
+        (Codec.GZIP, RECORDS_COMPRESSED_MAX + 1, ErrorCode.MESSAGE_TOO_LARGE),
+        (Codec.NONE, 0, ErrorCode.INVALID_RECORD),
+        (Codec.NONE, -1, ErrorCode.INVALID_RECORD),
+    ],
+)
+def test_more_records_than_can_be_there_or_none_are_refused(codec: Codec, count: int, code: ErrorCode) -> None:
+    assert refusal(new_log(), patched(patched(batch(codec=codec), ">i", 57, count), ">i", 23, count - 1)) is code
 
 
 @pytest.mark.parametrize("index_bytes, expected", [(24, [0, 2, 4]), (36, [0, 3]), (1000, [0])])

@@ -104,3 +104,12 @@ def test_expiry_and_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [entry.producer_id for entry in producers.entries()] == [2, 3, 4]
     producers.expire(104)
     assert [entry.producer_id for entry in producers.entries()] == [4]
+
+
+def test_an_epoch_below_none_is_refused_also_of_a_producer_that_is_not_known() -> None:
+    producers = Producers()
+    for epoch in (-2, -32768):
+        with pytest.raises(MqError) as caught:
+            producers.check(5, epoch, 0, 0)
+        assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert producers.check(5, -1, 0, 0) is None

@@ -243,8 +243,8 @@ def test_the_deep_check_refuses_a_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = build_batch([(None, bytes(3 << 20))], codec=Codec.SNAPPY)
     check_records(bomb)
     monkeypatch.setattr("mqd.limits.DECOMPRESSED_BYTES_MAX", 1 << 20)
-    assert code_of(check_records, bomb) is ErrorCode.INVALID_RECORD
-    assert code_of(list, iterate_records(bomb, limit=1 << 20)) is ErrorCode.INVALID_RECORD
+    assert code_of(check_records, bomb) is ErrorCode.MESSAGE_TOO_LARGE
+    assert code_of(list, iterate_records(bomb, limit=1 << 20)) is ErrorCode.MESSAGE_TOO_LARGE
 
 
 @settings(deadline=None, max_examples=150)
@@ -257,4 +257,4 @@ def test_damage_under_a_true_crc_is_an_mq_error(rows: list[Any], codec: Codec, w
         try:
             read(data)
         except MqError as error:
-            assert error.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
+            assert error.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE)

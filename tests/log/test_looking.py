@@ -1,0 +1,134 @@
+"""What a broker unpacks to look at, and where it stops: batches that are small on the wire and large inside, or not what they say."""
+
+from __future__ import annotations
+
+from struct import pack_into
+
+import pytest
+
+from mqd import limits
+from mqd.errors import ErrorCode, MqError
+from mqd.log.looking import Looking, first_record_since
+from mqd.protocol.batch import HEADER, Codec, Record, build_batch, compress, iterate_records, parse_header, seal
+from tests.log.support import NOW, batch
+
+LIMIT = limits.BATCH_BYTES_MAX
+KEYED = b"\x0c\0\0\0\0\1\0"  # size 6, attributes, timestamp delta, offset delta, key of 0 bytes, value null, no headers
+KEYLESS = b"\x0c\0\0\0\1\1\0"
+
+
+def forged(records: bytes, count: int, *, codec: Codec = Codec.NONE, base_timestamp: int = NOW, max_timestamp: int = NOW) -> memoryview:
+    """A sealed batch whose header says what it is told to."""
+    body = bytes(compress(codec, records))
+    data = bytearray(
+        HEADER.pack(0, len(body) + 49, 0, 2, 0, int(codec), count - 1, base_timestamp, max_timestamp, -1, -1, -1, count) + body
+    )
+    seal(data)
+    return memoryview(data)
+
+
+def refusal(view: memoryview, looking: Looking | None = None, now_ms: int = NOW) -> MqError:
+    with pytest.raises(MqError) as caught:
+        (looking or Looking()).refuse_keyless(view, parse_header(view), LIMIT, now_ms)
+    return caught.value
+
+
+def since(view: memoryview, timestamp: int, start: int = 0, limit: int = 1 << 40) -> tuple[int, int] | None:
+    return first_record_since(view, parse_header(view), timestamp, start, limit, LIMIT)
+
+
+# -- keys
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_the_first_few_records_without_a_key_are_named(codec: Codec) -> None:
+    rows = [Record(0, NOW, None if number % 2 else b"k" * 100, b"v" * 200, [("h", b"x")]) for number in range(100)]
+    error = refusal(memoryview(build_batch(rows, codec=codec)))
+    assert error.code is ErrorCode.INVALID_RECORD
+    assert [index for index, _ in error.record_errors] == list(range(1, 2 * limits.RECORD_ERRORS_MAX, 2))
+    keyed = memoryview(build_batch([row._replace(key=b"") for row in rows], codec=codec))
+    Looking().refuse_keyless(keyed, parse_header(keyed), LIMIT, NOW)
+
+
+def test_a_million_records_in_a_kilobyte_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqd.log.looking.record_bytes", lambda *_: pytest.fail("was unpacked"))
+    assert refusal(forged(KEYED * 200_000, 200_000, codec=Codec.ZSTD)).code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_one_large_record_is_not_unpacked_beyond_the_bound() -> None:
+    data = memoryview(build_batch([(b"k", bytes(limits.LOOKED_AT_BYTES_MAX + 1000))], codec=Codec.ZSTD, timestamp=NOW))
+    assert refusal(data).code is ErrorCode.MESSAGE_TOO_LARGE
+    Looking().refuse_keyless(data, parse_header(data), 2 * LIMIT, NOW)  # a topic of larger messages has a larger bound
+
+
+def test_records_that_do_not_ascend_end_the_look_at_once() -> None:
+    assert refusal(forged(KEYED * 100_000, 100_000, codec=Codec.GZIP)).code is ErrorCode.CORRUPT_MESSAGE
+    assert refusal(forged(KEYED, 2)).code is ErrorCode.CORRUPT_MESSAGE
+    assert refusal(forged(b"garbage", 1, codec=Codec.NONE)).code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_turn_looks_at_so_much_and_the_next_one_goes_on() -> None:
+    looking = Looking()
+    view = memoryview(build_batch([(b"k", bytes(limits.LOOKED_AT_BYTES_MAX - 1000))], codec=Codec.ZSTD, timestamp=NOW))
+    for _ in range(3):  # the third one finds a last bit of room
+        looking.refuse_keyless(view, parse_header(view), LIMIT, NOW)
+    error = refusal(view, looking)
+    assert error.code is ErrorCode.KAFKA_STORAGE_ERROR and error.code.retriable
+    looking.refuse_keyless(view, parse_header(view), LIMIT, NOW + 1)
+
+
+def test_streams_that_cannot_be_read_cost_as_much_as_they_may() -> None:
+    looking = Looking()
+    for _ in range(2):
+        assert refusal(forged(b"", 1, codec=Codec.NONE), looking).code is ErrorCode.CORRUPT_MESSAGE
+        data = bytearray(forged(KEYED, 1, codec=Codec.GZIP))
+        data[-5:] = b"xxxxx"
+        seal(data)
+        assert refusal(memoryview(data), looking).code is ErrorCode.CORRUPT_MESSAGE
+    assert refusal(memoryview(batch()), looking).code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+# -- lookups by time
+
+
+def test_a_lookup_gives_the_first_record_within_the_offsets() -> None:
+    view = memoryview(build_batch([Record(0, NOW + delta, b"k", b"v") for delta in (0, 30, 20, 30)], codec=Codec.LZ4, base_offset=10))
+    assert since(view, NOW) == (10, NOW)
+    assert since(view, NOW + 1) == (11, NOW + 30)
+    assert since(view, NOW + 1, start=12) == (12, NOW + 20)
+    assert since(view, NOW + 21, start=12, limit=13) is None
+    assert since(view, NOW + 21, start=13) == (13, NOW + 30)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        forged(KEYED * 1_000_000, 1_000_000, codec=Codec.ZSTD),
+        forged(b"garbage", 3, codec=Codec.ZSTD),
+        forged(KEYED, 1, base_timestamp=NOW - 5),
+        forged(b"\x0e\0\2\0\0\1\0", 1, base_timestamp=2**63 - 1),
+        forged(b"\x0c\0\2\0\0\1\0", 1, base_timestamp=2**63 - 1),
+        forged(b"\x0c\0\0\x08\0\1\0", 1),
+    ],
+    ids=["too many", "not compressed", "all older", "cut off", "beyond 64 bits", "an offset of another batch"],
+)
+def test_what_is_not_to_be_looked_at_answers_as_a_whole(view: memoryview) -> None:
+    assert since(view, NOW) == (0, NOW)
+    assert since(view, NOW, limit=0) is None
+
+
+def test_a_stamped_batch_and_an_empty_one_need_no_look() -> None:
+    assert since(memoryview(build_batch([(b"k", b"v")] * 3, timestamp=5, log_append_time=NOW)), NOW, start=1) == (1, NOW)
+    assert since(forged(b"", 0), NOW) is None
+
+
+# -- what clients read
+
+
+@pytest.mark.parametrize("body", [b"\x0c\0\2\0\0\1\0", b"\x0c\0\0\2\0\1\0", b"\x0c\0\0\1\0\1\0"])
+def test_records_outside_their_batch_are_damage(body: bytes) -> None:
+    data = bytearray(forged(body, 1))
+    pack_into(">q", data, 27, 2**63 - 1)
+    with pytest.raises(MqError) as caught:
+        list(iterate_records(data))
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
