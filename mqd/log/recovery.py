@@ -406,7 +406,7 @@ class _Loader:
 
 _REMEDY = (
     "Nothing was changed; restore the partition from a replica or a copy. To start it empty, move its directory away and take its line"
-    f" out of {HIGH_WATERMARK_CHECKPOINT} while the node is stopped"
+    f" out of {HIGH_WATERMARK_CHECKPOINT} (and lower the count in its second line) while the node is stopped"
 )
 _LEFTOVERS = (DELETED_SUFFIX, ".cleaned", ".tmp")
 """Ends of the names that a partition's files take before they count, or when they count no more."""

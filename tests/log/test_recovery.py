@@ -345,7 +345,7 @@ async def test_what_is_no_partition_is_fenced_and_never_removed(tmp_path: Path) 
     await harness.service.close()
 
 
-@pytest.mark.parametrize("metadata", [None, b"", b"\0" * 40])
+@pytest.mark.parametrize("metadata", [None, b"", b"\0" * 40], ids=["missing", "empty", "zeros"])
 async def test_only_a_creation_that_promised_nothing_is_undone(
     tmp_path: Path, metadata: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:

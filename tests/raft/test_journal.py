@@ -17,7 +17,7 @@ from mqd.io.disk import OsDisk
 from mqd.raft import formats
 from mqd.raft.codec import COMMAND, Entry
 from mqd.raft.formats import Snapshot
-from mqd.raft.journal import Journal, open_journal
+from mqd.raft.journal import Journal, journal_exists, open_journal
 from tests.raft.memory_disk import MemoryDisk, PowerCut
 
 RAFT = Path("raft")
@@ -167,6 +167,21 @@ def test_missing_files_are_refused_with_file_and_remedy() -> None:
         disk.remove(path)
         with pytest.raises(StorageError, match=f"{reason}.*remove raft"):
             opened(disk)
+
+
+def test_the_only_voter_is_not_told_to_start_from_nothing() -> None:
+    for path in (JOURNAL, STATE, SNAPSHOT):
+        disk = MemoryDisk()
+        journal = filled(disk)
+        journal.compact(9, b"the state", entries_kept=0)
+        journal.flush()
+        assert journal_exists(disk, JOURNAL.parent)
+        disk.remove(path)
+        assert journal_exists(disk, JOURNAL.parent)
+        with pytest.raises(StorageError, match="restore from a copy: no other node") as refused:
+            open_journal(disk, JOURNAL.parent, cluster_id="c", node_id=1, new_uuid=lambda: UUID(int=1), sole_voter=True)
+        assert "remove" not in str(refused.value)
+    assert not journal_exists(MemoryDisk(), JOURNAL.parent)
 
 
 def test_a_journal_beyond_its_snapshot_is_refused() -> None:
