@@ -16,8 +16,8 @@ FRAME_BYTES_MIN = 8
 """An API key, a version and a correlation id: nothing shorter is a request."""
 ARRAY_ELEMENTS_MAX = 1_000_000
 """Arrays above this are refused before allocation, as Apache Kafka does."""
-REQUEST_ELEMENTS_MAX = ARRAY_ELEMENTS_MAX
-"""Elements of all arrays of a request together: what bounds the memory that a frame can cost beyond its own bytes."""
+REQUEST_ELEMENTS_MAX = 100_000
+"""Elements of all arrays of a request together: what bounds the memory and the time that a frame can cost beyond its own bytes."""
 STRUCTURE_ELEMENTS = 4
 """A structure in an array counts as so many elements: two bytes of a frame can become 200 of memory."""
 RESPONSE_ELEMENTS_MAX = 10 * ARRAY_ELEMENTS_MAX
@@ -96,6 +96,8 @@ CONFIG_RESOURCE_BYTES_MAX = 64 * KIB
 """All overrides of one topic or node, names and values."""
 CONFIG_RESOURCES_MAX = 2_000
 """Topics and nodes whose configuration one request changes or asks for; beyond it, the client asks again."""
+CREATED_TOPICS_MAX = 2_000
+"""Topics that one request creates, or gives more partitions: a tenth of a second to decide."""
 DELETED_TOPICS_MAX = 10_000
 """Topics that one request deletes."""
 COORDINATOR_KEY_BYTES_MAX = 4 * KIB
@@ -167,8 +169,6 @@ RECOVERY_BATCH_BYTES_MAX = REQUEST_BYTES_MAX
 """No batch on disk is larger than the largest request: a longer length is damage, and nothing is allocated for it."""
 SEGMENTS_OPEN_MAX = 8
 """Older segments of one log whose file and indexes are kept open; the active one always is."""
-POSITIONS_CACHED = 64
-"""Batch borders of one log whose place in the file is remembered: where consumers will go on."""
 SEGMENTS_UNSYNCED_MAX = 64
 """Full segments of one log that wait for their sync, open; beyond it a batch that would begin another is sent back to be tried again."""
 OLDER_SEGMENTS_OPEN_MAX = 1_024
@@ -177,6 +177,8 @@ DESCRIPTORS_SPARE = 16
 """Descriptors that the logs hold back, for putting a log right after a write that found none."""
 DESCRIPTORS_OTHERS = 256
 """Descriptors left to everything that is neither a log nor a connection of a client."""
+POSITIONS_CACHED = 64
+"""Batch borders of one log whose place in the file is remembered: where consumers will go on."""
 INDEX_ENTRIES_BUFFERED = 64
 """Index entries of one segment that wait in memory for one write."""
 SYNC_THREADS = 4

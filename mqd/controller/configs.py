@@ -23,7 +23,6 @@ from mqd.limits import CONFIG_RESOURCES_MAX
 from mqd.options import OptionType, Status
 from mqd.types import Decision, NodeId
 
-
 _NODE_NAME = re.compile(r"0|[1-9][0-9]{0,9}")
 _NODE_ID_MAX = 2**31 - 1
 _NAME_SHOWN = 64

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -18,7 +18,7 @@ from mqd.controller.image import MetadataImage, TopicImage
 from mqd.controller.placement import check_replication_factor, default_replication_factor, place
 from mqd.controller.records import AddPartitions, CreateTopic, DeleteTopic, Placement, Record, check_fits, check_overrides_fit
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import PARTITIONS_PER_REQUEST_MAX, TOPIC_NAME_CHARS_MAX
+from mqd.limits import CREATED_TOPICS_MAX, DELETED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX, TOPIC_NAME_CHARS_MAX
 from mqd.types import NO_NODE, ZERO_UUID, Decision, NodeId
 
 USE_DEFAULT = -1
@@ -43,6 +43,12 @@ def validate_topic_name(name: str) -> None:
         problem = f"{name!r} has characters other than a-z, A-Z, 0-9, '.', '_' and '-'"
     if problem is not None:
         raise MqError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Invalid topic name: {problem}.")
+
+
+def _check_number(wishes: Sized, most: int) -> None:
+    """Refuse a request whose decision alone would keep everybody else waiting."""
+    if len(wishes) > most:
+        raise MqError(ErrorCode.POLICY_VIOLATION, f"A request names at most {most} topics here: send several.")
 
 
 # -- create
@@ -103,6 +109,7 @@ class TopicCreated(NamedTuple):
 
 def decide_create_topics(image: MetadataImage, op: CreateTopics, now: float) -> Decision[Record]:
     """Reply: one TopicCreated for each different name, in the order of the request."""
+    _check_number(op.topics, CREATED_TOPICS_MAX)
     counts = Counter(topic.name for topic in op.topics)
     single = [topic for topic in op.topics if counts[topic.name] == 1]
     total = sum(_partitions_wanted(topic, op) for topic in single)
@@ -279,6 +286,7 @@ class TopicDeleted(NamedTuple):
 
 def decide_delete_topics(image: MetadataImage, op: DeleteTopics, now: float) -> Decision[Record]:
     """Reply: one TopicDeleted for each different wish, in the order of the request."""
+    _check_number(op.topics, DELETED_TOPICS_MAX)
     counts = Counter(op.topics)
     ids = {wish.topic_id for wish in op.topics if wish.name is None}
     twice = {topic.topic_id for wish in op.topics if (topic := image.topics.get(wish.name or "")) and topic.topic_id in ids}
@@ -349,6 +357,7 @@ class TopicGrown(NamedTuple):
 
 def decide_create_partitions(image: MetadataImage, op: CreatePartitions, now: float) -> Decision[Record]:
     """Reply: one TopicGrown for each different name, in the order of the request."""
+    _check_number(op.topics, CREATED_TOPICS_MAX)
     counts = Counter(wish.name for wish in op.topics)
     room = PARTITIONS_PER_REQUEST_MAX
     records: list[Record] = []

@@ -14,7 +14,8 @@ Encodings: https://kafka.apache.org/protocol#protocol_types, KIP-482 for the com
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -229,6 +230,9 @@ def _check_null(nullable: bool, stream: Cursor) -> None:
 
 # -- arrays
 
+_SLICE_ELEMENTS = 100
+"""Rows that are encoded before a caller who asked for slices is asked whether to go on: less than a millisecond."""
+
 
 class Array(Subconstruct):
     """Elements behind their count; parsed into a list, built from anything with a length."""
@@ -272,6 +276,22 @@ class Array(Subconstruct):
         build = self.subcon._build
         for element in obj:
             build(element, stream, context, path)
+
+    def build_in_slices(self, obj: Any, stream: Any) -> Iterator[int]:
+        """As `_build`, for a caller who has other things to do: yields now and then the number of elements written since."""
+        if obj is None or not isinstance(self.subcon, Structure):
+            self._build(obj, stream, None, "")
+            return
+        stream.write(self.length.pack(len(obj)))
+        if self.subcon.has_rows:
+            for element in obj:
+                yield from self.subcon.build_in_slices(element, stream)
+                yield 1
+            return
+        elements = iter(obj)
+        while piece := list(islice(elements, _SLICE_ELEMENTS)):
+            self._build_elements(piece, stream, None, "")
+            yield len(piece)
 
 
 class NumberArray(Array):
@@ -339,6 +359,8 @@ class Structure(Struct):
                 self._parsers.append((tuple(member.name for member in run), packed._parse))
                 self._builders.append((tuple((member.name, member.default) for member in run), None, packed._build))
         self._tagged = dict(sorted(tagged.items()))
+        self.has_rows = any(isinstance(one.construct, Array) and isinstance(one.construct.subcon, Structure) for one in plain)
+        """Whether there are structures in an array of it: what makes an answer large."""
 
     def _parse(self, stream: Cursor, context: Any, path: str) -> Container:
         container = self._absent()
@@ -380,6 +402,19 @@ class Structure(Struct):
         except Exception as error:
             error.add_note(f"while encoding {name}")
             raise
+
+    def build_in_slices(self, obj: Mapping[str, Any], stream: Any) -> Iterator[int]:
+        """See Array."""
+        name: Any
+        for name, default, build in self._builders:
+            if name.__class__ is tuple:
+                build([obj.get(key, value) for key, value in name], stream, None, "")
+            elif isinstance(array := getattr(build, "__self__", None), Array):
+                yield from array.build_in_slices(obj.get(name, default), stream)
+            else:
+                build(obj.get(name, default), stream, None, "")
+        if self.flexible:
+            self._build_tagged(obj, stream)
 
     def _build_tagged(self, obj: Mapping[str, Any], stream: Any) -> None:
         written = []

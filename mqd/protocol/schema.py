@@ -18,7 +18,7 @@ to ApiVersions always has response header v0, as its reader cannot know the vers
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field as dataclass_field
 from io import BytesIO
 from typing import Any, Final, NamedTuple, Protocol

@@ -1,8 +1,9 @@
 """From a frame to its answer: which API it is, who may ask for it here, and which handler answers.
 
 Produce and Fetch take the hot path: decoded by hand, answered in the turn that took them up. Every other API is decoded
-by its declaration and answered by `handlers/<name>.py`, at once where the handler is a function, in a task where it is a
-coroutine; behind such a task the connection's later requests wait, so that a client that created a topic finds it.
+by its declaration and answered by `handlers/<name>.py`: at once, or in a task where the handler gives a coroutine, as
+those do that wait for the controller, and others when a request asks for much (slices.py). Behind such a task the
+connection's later requests wait, so that a client that created a topic finds it.
 
 A request that no version of the protocol allows closes its connection, as Apache Kafka does - except ApiVersions, whose
 answer tells the client which versions to use.
@@ -13,8 +14,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
-from inspect import iscoroutinefunction
 from struct import Struct
+from types import CoroutineType
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError, ProtocolError
@@ -25,6 +26,7 @@ from mqd.server import hello
 from mqd.server.connection import Connection, Slot
 from mqd.server.context import CLIENT, PEER, Context, Node
 from mqd.server.handlers import fetch, produce
+from mqd.server.slices import finished_in_slices
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ Answer = Mapping[str, Any]
 class Handler:
     """One API's module of `handlers/`."""
 
-    __slots__ = ("api", "failed", "handle", "is_async")
+    __slots__ = ("api", "failed", "handle")
 
     def __init__(self, name: str) -> None:
         module = import_module(f"mqd.server.handlers.{name}")
@@ -73,7 +75,6 @@ class Handler:
         assert api is not None, name
         self.api: Api = api
         self.handle: Callable[[Context, Any], Any] = module.handle
-        self.is_async = iscoroutinefunction(module.handle)
         self.failed: Callable[[Any, MqError], Answer] | None = getattr(module, "failed", None)
         """The answer when the request as a whole is refused."""
 
@@ -145,35 +146,41 @@ class Dispatcher:
         api = handler.api
         if not api.supports(header.api_version):
             assert api_key == API_VERSIONS  # every other API was refused with its header
-            self._complete(connection.slot(), handler, header._replace(api_version=0), _unknown_version(api))
+            refusal = api.encode_response(0, _unknown_version(api))
+            self._complete(connection.slot(), handler, header._replace(api_version=0), refusal)
             return
         request = api.decode_request(header.api_version, frame, header.body_position)
         slot = connection.slot()
         context = Context(self._node, header, connection.listener, connection.peer, connection.owner.now)
-        if handler.is_async:
-            connection.barrier = True
-            self._spawn(self._answer_in_task, connection, slot, handler, context, request)
-            return
         try:
             try:
                 answer = handler.handle(context, request)
             except MqError as error:
                 answer = self._refused(handler, request, error)
-            self._complete(slot, handler, header, answer)
+            if isinstance(answer, CoroutineType):
+                connection.barrier = True
+                self._spawn(self._answer_in_task, connection, slot, handler, header, request, answer)
+            else:
+                self._complete(slot, handler, header, handler.api.encode_response(header.api_version, answer))
         except Exception:
             self._bug(connection, handler)
         if self._node.clock.monotonic() - connection.owner.now > TURN_SECONDS_MAX:
             connection.must_yield = True
 
-    async def _answer_in_task(self, connection: Connection, slot: Slot, handler: Handler, context: Context, request: Any) -> None:
-        work: Callable[[Context, Any], Awaitable[Answer]] = handler.handle
+    async def _answer_in_task(
+        self, connection: Connection, slot: Slot, handler: Handler, header: RequestHeader, request: Any, work: Awaitable[Answer]
+    ) -> None:
         try:
             try:
-                answer = await work(context, request)
+                answer = await work
             except MqError as error:
                 answer = self._refused(handler, request, error)
+            if not connection.open:
+                return
+            encoding = handler.api.encode_response_in_slices(header.api_version, answer)
+            body = await finished_in_slices(encoding)
             connection.barrier = False
-            self._complete(slot, handler, context.header, answer)
+            self._complete(slot, handler, header, body)
         except Exception:  # trio.Cancelled is none
             self._bug(connection, handler)
 
@@ -189,10 +196,9 @@ class Dispatcher:
         connection.close()
 
     @staticmethod
-    def _complete(slot: Slot, handler: Handler, header: RequestHeader, answer: Answer) -> None:
+    def _complete(slot: Slot, handler: Handler, header: RequestHeader, body: bytes) -> None:
         if slot.connection.open:
             head = encode_response_header(handler.api, header.api_version, header.correlation_id)
-            body = handler.api.encode_response(header.api_version, answer)
             slot.complete([_LENGTH(len(head) + len(body)) + head + body])
 
 

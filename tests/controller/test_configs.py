@@ -169,7 +169,7 @@ def test_a_value_grows_no_further_than_an_answer_can_carry() -> None:
 def test_all_overrides_of_a_resource_together_have_a_bound() -> None:
     replica = replica_with_topic()
     names = [f"unknown.{row}" for row in range(CONFIG_RESOURCE_BYTES_MAX // CONFIG_VALUE_BYTES_MAX)]
-    with pytest.raises(MqError, match="INVALID_CONFIG.*bytes"):
+    with pytest.raises(MqError, match=r"INVALID_CONFIG.*bytes"):
         check_overrides_fit(dict.fromkeys(names, "x" * CONFIG_VALUE_BYTES_MAX))
     check_overrides_fit(dict.fromkeys(names[1:], "x" * CONFIG_VALUE_BYTES_MAX) | {"deleted": None})
     many = tuple(of(f"t{row}") for row in range(CONFIG_RESOURCES_MAX + 1))

@@ -10,7 +10,7 @@ import pytest
 from mqd.controller import topics as t
 from mqd.controller.brokers import ExpireSessions, decide_expire
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import PARTITIONS_PER_REQUEST_MAX
+from mqd.limits import CREATED_TOPICS_MAX, DELETED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX
 from mqd.types import ZERO_UUID, NodeId
 from tests.controller.cluster import Replica, create_topics, new_topic, with_brokers
 
@@ -231,3 +231,16 @@ def test_growth_goes_on_where_the_circle_stopped() -> None:
     assert grow(replica, t.MorePartitions("t", 6), t.MorePartitions("u", 1), t.MorePartitions("x", 9)) == [("t", 0), ("u", 37), ("x", 3)]
     assert sorted(p.leader for p in replica.image.topics["t"].partitions) == [1, 1, 2, 2, 3, 3]
     assert grow(replica, t.MorePartitions("t", 8), t.MorePartitions("t", 9)) == [("t", 42)]
+
+
+def test_a_request_names_so_many_topics_and_no_more() -> None:
+    replica = with_brokers(1)
+    decisions: list[tuple[Any, Any, int]] = [
+        (t.decide_create_topics, lambda count: t.CreateTopics((new_topic("t"),) * count, 1, 1), CREATED_TOPICS_MAX),
+        (t.decide_create_partitions, lambda count: t.CreatePartitions((t.MorePartitions("t", 2),) * count), CREATED_TOPICS_MAX),
+        (t.decide_delete_topics, lambda count: t.DeleteTopics((t.TopicName("t"),) * count), DELETED_TOPICS_MAX),
+    ]
+    for decide, op, most in decisions:
+        assert len(decide(replica.image, op(most), 0.0).reply) == 1
+        with pytest.raises(MqError, match="POLICY_VIOLATION"):
+            decide(replica.image, op(most + 1), 0.0)

@@ -259,7 +259,7 @@ async def test_a_bug_in_a_handler_costs_one_connection(tmp_path: Path, is_async:
         assert (await good.ask("list_offsets", 1, {"topics": []})) is not None
 
 
-async def survives(tmp_path: Path, handle: Any, *, is_async: bool) -> bool:
+async def survives(tmp_path: Path, handle: Any) -> bool:
     """Whether the node still serves others after one connection met this handler."""
     try:
         async with rig(tmp_path) as node:
@@ -282,7 +282,7 @@ async def test_an_answer_that_cannot_be_made_costs_one_connection(tmp_path: Path
     async def unfit_later(context: Any, request: Any) -> Mapping[str, Any]:
         return unfit(context, request)
 
-    assert await survives(tmp_path, unfit_later if is_async else unfit, is_async=is_async)
+    assert await survives(tmp_path, unfit_later if is_async else unfit)
 
 
 # -- counting

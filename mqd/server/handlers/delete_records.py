@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trio.lowlevel import checkpoint
+
 from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.server.context import Context
 from mqd.server.partitions import leading
@@ -13,20 +15,28 @@ from mqd.types import NO_OFFSET
 _HIGH_WATERMARK = -1
 
 
-def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    topics = []
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    """One partition after another, each a turn: checkpoints and files change. Of a partition named twice the last offset counts."""
+    wanted: dict[str, dict[int, int]] = {}
     for topic in request.topics:
+        wanted.setdefault(topic.name, {}).update((one.partition_index, one.offset) for one in topic.partitions)
+    topics = []
+    for name, offsets in wanted.items():
         rows = []
-        for one in topic.partitions:
-            try:
-                row = {"low_watermark": _delete(context, topic.name, one.partition_index, one.offset), "error_code": 0}
-            except MqError as error:
-                row = {"low_watermark": NO_OFFSET, "error_code": int(error.code)}
-            except StorageError:
-                row = {"low_watermark": NO_OFFSET, "error_code": int(ErrorCode.KAFKA_STORAGE_ERROR)}
-            rows.append({"partition_index": one.partition_index, **row})
-        topics.append({"name": topic.name, "partitions": rows})
+        for index, offset in offsets.items():
+            await checkpoint()
+            rows.append({"partition_index": index, **_row(context, name, index, offset)})
+        topics.append({"name": name, "partitions": rows})
     return {"topics": topics}
+
+
+def _row(context: Context, topic: str, index: int, offset: int) -> Mapping[str, Any]:
+    try:
+        return {"low_watermark": _delete(context, topic, index, offset), "error_code": 0}
+    except MqError as error:
+        return {"low_watermark": NO_OFFSET, "error_code": int(error.code)}
+    except StorageError:
+        return {"low_watermark": NO_OFFSET, "error_code": int(ErrorCode.KAFKA_STORAGE_ERROR)}
 
 
 def _delete(context: Context, topic: str, index: int, offset: int) -> int:

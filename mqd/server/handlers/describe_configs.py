@@ -5,24 +5,38 @@ v1 sources and synonyms. v3 types and documentation. v4 flexible. An empty list 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mqd.config import NODE_OPTIONS, TOPIC_OPTIONS, Option, Source, Value, resolve_topic_option
 from mqd.controller.configs import ResourceType, effective_node_config, node_id_of
 from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import CONFIG_RESOURCES_MAX
 from mqd.server.context import Context, Node
 from mqd.server.loggers import logger_levels
+from mqd.server.slices import listed_in_slices
 
 _LOGGER_SOURCE = 6
+_RESOURCES_AT_ONCE = 3
 
 Candidates = list[tuple[str, Value, Source]]
 """Name, value and source of each place that has a value for a key, the one in force first."""
 
 
-def handle(context: Context, request: Any) -> dict[str, Any]:
-    return {"results": [_resource(context.node, request, resource) for resource in request.resources]}
+def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+    """The same question twice in a request is answered once."""
+    if len(request.resources) > CONFIG_RESOURCES_MAX:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"A request asks for at most {CONFIG_RESOURCES_MAX} resources: send several.")
+    asked = {(row.resource_type, row.resource_name, tuple(row.configuration_keys or ())): row for row in request.resources}
+    rows = (_resource(context.node, request, row) for row in asked.values())
+    if len(asked) > _RESOURCES_AT_ONCE:
+        return _answer_in_slices(rows)
+    return {"results": list(rows)}
+
+
+async def _answer_in_slices(rows: Iterable[dict[str, Any]]) -> Mapping[str, Any]:
+    return {"results": await listed_in_slices(rows, lambda row: 1 + len(row["configs"]))}
 
 
 def _resource(node: Node, request: Any, resource: Any) -> dict[str, Any]:

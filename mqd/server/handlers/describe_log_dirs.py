@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trio.lowlevel import checkpoint
+
 from mqd.errors import ErrorCode
 from mqd.io.disk import Disk
 from mqd.server.context import Context
+from mqd.server.slices import SLICE_ROWS
 from mqd.types import TopicPartition
 
 
-def handle(context: Context, request: Any) -> Mapping[str, Any]:
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     wanted: set[tuple[str, int]] | None = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
@@ -23,7 +26,9 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
             results.append({"error_code": int(ErrorCode.KAFKA_STORAGE_ERROR), "log_dir": str(directory.path), "topics": []})
             continue
         topics: dict[str, list[dict[str, Any]]] = {}
-        for (name, index), log in sorted(node.logs.logs.items()):
+        for number, ((name, index), log) in enumerate(sorted(node.logs.logs.items()), 1):
+            if number % SLICE_ROWS == 0:
+                await checkpoint()
             if log.directory != directory.path or (wanted is not None and (name, index) not in wanted):
                 continue
             partition = node.replica.get(TopicPartition(name, index))

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from trio.lowlevel import checkpoint
+
 from mqd.controller.image import INTERNAL_TOPICS, MetadataImage
 from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import topic_operations
+from mqd.server.slices import SLICE_ROWS
 from mqd.types import NO_NODE
 
 
-def handle(context: Context, request: Any) -> dict[str, Any]:
+async def handle(context: Context, request: Any) -> dict[str, Any]:
     image = context.node.image
     names = sorted({topic.name for topic in request.topics} or image.topics)
     first = 0
@@ -28,11 +31,16 @@ def handle(context: Context, request: Any) -> dict[str, Any]:
     most = context.node.config.integer("max.request.partition.size.limit")
     room = max(1, min(request.response_partition_limit, most))
     rows: list[dict[str, Any]] = []
+    weight = 0
     for name in names:
         if room == 0:
             return {"topics": rows, "next_cursor": {"topic_name": name, "partition_index": 0}}
         row = _topic(image, name, first, first + room)
         rows.append(row)
+        weight += 1 + len(row["partitions"])
+        if weight >= SLICE_ROWS:
+            weight = 0
+            await checkpoint()
         end = first + len(row["partitions"])
         room -= len(row["partitions"])
         first = 0

@@ -7,23 +7,35 @@ created, and while the partition has no leader, the answer is COORDINATOR_NOT_AV
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 from mqd.controller.image import BrokerImage
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import COORDINATOR_KEY_BYTES_MAX
 from mqd.server.context import Context
+from mqd.server.slices import listed_in_slices
 
 GROUP = 0
 TRANSACTION = 1
 
 _TOPICS = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}
 _SEVERAL_FROM = 4
+_KEY_CHARS_A_ROW = 30
+"""So many characters to hash are as much work as a row."""
 
 
-def handle(context: Context, request: Any) -> dict[str, Any]:
-    several = context.header.api_version >= _SEVERAL_FROM
-    rows = [_row(context, key, request.key_type) for key in (request.coordinator_keys if several else [request.key])]
-    return {"coordinators": rows} if several else rows[0]
+def handle(context: Context, request: Any) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+    if context.header.api_version < _SEVERAL_FROM:
+        return _row(context, request.key, request.key_type)
+    rows = (_row(context, key, request.key_type) for key in request.coordinator_keys)
+    if sum(map(len, request.coordinator_keys)) > COORDINATOR_KEY_BYTES_MAX:
+        return _answer_in_slices(rows)
+    return {"coordinators": list(rows)}
+
+
+async def _answer_in_slices(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    return {"coordinators": await listed_in_slices(rows, lambda row: 1 + len(row["key"]) // _KEY_CHARS_A_ROW)}
 
 
 def _row(context: Context, key: str, key_type: int) -> dict[str, Any]:
@@ -46,6 +58,8 @@ def find(context: Context, key: str, key_type: int) -> BrokerImage:
     name = _TOPICS.get(key_type)
     if name is None:
         raise MqError(ErrorCode.INVALID_REQUEST, f"There is no coordinator for keys of type {key_type}; groups are 0, transactions 1.")
+    if len(key.encode()) > COORDINATOR_KEY_BYTES_MAX:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"The name of a group or a transaction has at most {COORDINATOR_KEY_BYTES_MAX} bytes.")
     image = context.node.image
     topic = image.topics.get(name)
     if topic is None:

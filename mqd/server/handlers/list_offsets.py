@@ -8,12 +8,15 @@ A special timestamp that is newer than the request's version is refused with UNS
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping, Set
 from typing import Any
+
+from trio.lowlevel import checkpoint
 
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.partitions import leading
+from mqd.server.slices import SLICE_ROWS, listed_in_slices
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
 
 LATEST = -1
@@ -24,26 +27,51 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 _SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
+_CHEAP = (LATEST, EARLIEST, EARLIEST_LOCAL)
+_LOOKUPS_AT_ONCE = 10
+
 _READ_COMMITTED = 1
 _NOWHERE = (NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
 
 
-def handle(context: Context, request: Any) -> Mapping[str, Any]:
+def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
     asked = Counter((topic.name, one.partition_index) for topic in request.topics for one in topic.partitions)
-    answer = []
+    twice = {partition for partition, times in asked.items() if times > 1}
+    lookups = sum(one.timestamp not in _CHEAP for topic in request.topics for one in topic.partitions)
+    if lookups > _LOOKUPS_AT_ONCE or asked.total() > SLICE_ROWS:
+        return _answer_in_slices(context, request, twice)
+    return {
+        "topics": [
+            {"name": topic.name, "partitions": [_row(context, request, topic.name, one, twice) for one in topic.partitions]}
+            for topic in request.topics
+        ]
+    }
+
+
+async def _answer_in_slices(context: Context, request: Any, twice: Set[tuple[str, int]]) -> Mapping[str, Any]:
+    """A lookup by time reads the disk: a turn each."""
+    topics = []
     for topic in request.topics:
-        rows = []
-        for one in topic.partitions:
-            try:
-                if asked[topic.name, one.partition_index] > 1:
-                    raise MqError(ErrorCode.INVALID_REQUEST, "the same partition twice in one request")
-                timestamp, offset, leader_epoch = _look_up(context, request, topic.name, one)
-                row = {"error_code": 0, "timestamp": timestamp, "offset": offset, "leader_epoch": leader_epoch}
-            except MqError as error:
-                row = {"error_code": int(error.code)}
-            rows.append({"partition_index": one.partition_index, **row})
-        answer.append({"name": topic.name, "partitions": rows})
-    return {"topics": answer}
+        rows = (_row(context, request, topic.name, one, twice) for one in topic.partitions)
+        topics.append({"name": topic.name, "partitions": await listed_in_slices(rows, lambda row: SLICE_ROWS // _LOOKUPS_AT_ONCE)})
+        await checkpoint()
+    return {"topics": topics}
+
+
+def _row(context: Context, request: Any, topic: str, one: Any, twice: Set[tuple[str, int]]) -> dict[str, Any]:
+    try:
+        if (topic, one.partition_index) in twice:
+            raise MqError(ErrorCode.INVALID_REQUEST, "the same partition twice in one request")
+        timestamp, offset, leader_epoch = _look_up(context, request, topic, one)
+    except MqError as error:
+        return {"partition_index": one.partition_index, "error_code": int(error.code)}
+    return {
+        "partition_index": one.partition_index,
+        "error_code": 0,
+        "timestamp": timestamp,
+        "offset": offset,
+        "leader_epoch": leader_epoch,
+    }
 
 
 def _look_up(context: Context, request: Any, topic: str, one: Any) -> tuple[int, int, int]:

@@ -7,7 +7,7 @@ v10 topic ids, which only v12 may ask by. v13 an error for the whole answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -16,12 +16,13 @@ from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import cluster_operations, topic_operations
+from mqd.server.slices import SLICE_ROWS, listed_in_slices
 from mqd.types import NO_NODE, ZERO_UUID
 
 _BY_ID_FROM = 12
 
 
-def handle(context: Context, request: Any) -> dict[str, Any]:
+def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
     node = context.node
     image = node.image
     version = context.header.api_version
@@ -30,20 +31,42 @@ def handle(context: Context, request: Any) -> dict[str, Any]:
     topics = request.topics
     found: Iterable[dict[str, Any]]
     if topics is None or (version == 0 and not topics):
-        found = (_topic(image, topic, version) for topic in image.topics.values())
+        found = (_topic(image, topic, version) for topic in list(image.topics.values()))
     elif any(topic.topic_id != ZERO_UUID for topic in topics):
         found = _by_id(image, dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_UUID), version)
     else:
         create = request.allow_auto_topic_creation and node.config.boolean("auto.create.topics.enable")
         found = _by_name(context, dict.fromkeys(topic.name for topic in topics), create)
+    if _is_large(image, topics):
+        return _answer_in_slices(context, request, found)
+    return _answer(context, request, list(found))
+
+
+def _is_large(image: MetadataImage, topics: Sequence[Any] | None) -> bool:
+    """Whether the answer has so many rows that others should not wait for it."""
+    asked: Collection[Any] = topics or image.topics.values()
+    if len(asked) > SLICE_ROWS:
+        return True
+    present = (image.topics.get(topic.name) or image.topics_by_id.get(topic.topic_id) for topic in asked)
+    return sum(len(topic.partitions) for topic in present if topic is not None) > SLICE_ROWS
+
+
+async def _answer_in_slices(context: Context, request: Any, found: Iterable[dict[str, Any]]) -> Mapping[str, Any]:
+    return _answer(context, request, await listed_in_slices(found, lambda row: 1 + len(row["partitions"])))
+
+
+def _answer(context: Context, request: Any, found: list[dict[str, Any]]) -> dict[str, Any]:
+    image = context.node.image
     operations = topic_operations(request.include_topic_authorized_operations)
+    for row in found:
+        row["topic_authorized_operations"] = operations
     return {
         "brokers": [
             {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": broker.rack} for broker in image.alive_brokers()
         ],
         "cluster_id": image.cluster_id,
         "controller_id": controller_id(context),
-        "topics": [{**row, "topic_authorized_operations": operations} for row in found],
+        "topics": found,
         "cluster_authorized_operations": cluster_operations(request.include_cluster_authorized_operations),
     }
 

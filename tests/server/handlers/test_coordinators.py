@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from mqd.limits import COORDINATOR_KEY_BYTES_MAX
 from mqd.server.context import CLIENT, PEER
 from mqd.server.handlers.find_coordinator import partition_for
 from tests.controller.cluster import CLUSTER
@@ -22,6 +23,15 @@ from tests.server.handlers.node import running_node
 def test_the_hash_is_javas(key: str, java_hash: int) -> None:
     for partitions in (1, 7, 50):
         assert partition_for(key, partitions) == (0 if java_hash == -(2**31) else abs(java_hash)) % partitions
+
+
+@pytest.mark.parametrize("key", ["k" * (COORDINATOR_KEY_BYTES_MAX + 1), "é" * (COORDINATOR_KEY_BYTES_MAX // 2 + 1)])
+async def test_a_name_has_a_length(key: str) -> None:
+    async with running_node() as node:
+        for asked, code in ((key, 42), (key[:-1], 15)):
+            assert (await node.ask("find_coordinator", 3, key=asked)).error_code == code
+            several = await node.ask("find_coordinator", 4, coordinator_keys=["g", asked])
+            assert [row.error_code for row in several.coordinators] == [15, code]
 
 
 @pytest.mark.parametrize("version", range(7))

@@ -1,0 +1,44 @@
+"""Large requests, answered a slice at a time: between two slices everybody else has a turn.
+
+A handler that may meet thousands of rows returns a coroutine for those, which holds back the requests behind it on its own
+connection and nobody else's; its answer is encoded in slices too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from typing import TypeVar
+
+from trio.lowlevel import checkpoint
+
+SLICE_ROWS = 200
+"""Rows between two checkpoints, and from how many on slices are worth a task: one to three milliseconds."""
+
+Row = TypeVar("Row")
+
+
+async def listed_in_slices(rows: Iterable[Row], weigh: Callable[[Row], int] = lambda row: 1) -> list[Row]:
+    """`rows` as a list, made in slices of `SLICE_ROWS` by weight. What they are made from must bear changes between two of them."""
+    made = []
+    weight = 0
+    for row in rows:
+        made.append(row)
+        weight += weigh(row)
+        if weight >= SLICE_ROWS:
+            weight = 0
+            await checkpoint()
+    return made
+
+
+async def finished_in_slices(work: Generator[int, None, bytes]) -> bytes:
+    """What a generator returns that yields how many rows it has written."""
+    weight = 0
+    while True:
+        try:
+            weight += next(work)
+        except StopIteration as end:
+            body: bytes = end.value
+            return body
+        if weight >= SLICE_ROWS:
+            weight = 0
+            await checkpoint()
