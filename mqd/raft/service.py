@@ -404,16 +404,24 @@ class RaftService:
     async def _tell_while_leaderless(self) -> None:
         """As long as there is no leader, say every few seconds who is missing: without one a node does nothing at all."""
         while True:
-            while self._status.leader_id is not None:
+            while not self._leaderless:
                 await self._changed.wait()
             with trio.move_on_after(LEADERLESS_TOLD_AFTER_SECONDS):
-                while self._status.leader_id is None:
+                while self._leaderless:
                     await self._changed.wait()
-            while self._status.leader_id is None:
+            while self._leaderless:
                 logger.warning("%s", self._what_is_missing())
                 with trio.move_on_after(LEADERLESS_TOLD_EVERY_SECONDS):
-                    while self._status.leader_id is None:
+                    while self._leaderless:
                         await self._changed.wait()
+
+    @property
+    def _leaderless(self) -> bool:
+        """Whether no leader is known, or the one that is cannot be reached: PySyncObj clings to it while it hears from nobody."""
+        status = self._status
+        if status.leader_id == self._node_id:
+            return (1 + len(status.connected)) * 2 <= len(self._voters)
+        return status.leader_id not in status.connected
 
     def _what_is_missing(self) -> str:
         absent = [peer for peer in self._addresses if peer not in self._status.connected]

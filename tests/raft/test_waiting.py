@@ -15,6 +15,7 @@ from trio.testing import MockClock
 from mqd.io.clock import SystemClock
 from mqd.io.entropy import RandomEntropy
 from mqd.io.net import Listener, Poller, Stream
+from mqd.raft.codec import AppendEntries, encode_message
 from mqd.raft.service import RaftService
 from tests.raft.memory_disk import MemoryDisk
 
@@ -29,10 +30,13 @@ class Machine:
 
 
 class Silent:
-    """A connection that takes everything and never answers."""
+    """A connection that takes everything and never answers, until `gone`."""
+
+    def __init__(self, gone: trio.Event) -> None:
+        self.gone = gone
 
     async def receive_into(self, view: memoryview) -> int:
-        await trio.sleep_forever()
+        await self.gone.wait()
         return 0
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -46,11 +50,17 @@ class SomeNetwork:
 
     def __init__(self, *answering: int) -> None:
         self.answering = set(answering)
+        self.gone = trio.Event()
+
+    def fall_silent(self) -> None:
+        """Every connection ends, and there are no new ones."""
+        self.answering.clear()
+        self.gone.set()
 
     async def connect(self, host: str, port: int, *, timeout: float = 10.0) -> Stream:
         await trio.lowlevel.checkpoint()
         if port in self.answering:
-            return Silent()
+            return Silent(self.gone)
         raise ConnectionRefusedError(errno.ECONNREFUSED, f"Error connecting to {(host, port)}: Connection refused")  # as Trio does
 
     async def listen(self, host: str, port: int) -> Listener:
@@ -104,3 +114,25 @@ async def test_only_those_who_are_missing_are_named(autojump_clock: MockClock, c
 
 async def test_with_a_leader_it_is_quiet(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     assert await told(voter(SomeNetwork()), 30.0, caplog) == []
+
+
+async def test_a_leader_that_went_with_the_majority_is_missed(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    """A follower that hears from nobody keeps its leader's name: it is the connection that tells."""
+    network = SomeNetwork(41_002)
+    raft = voter(network, 2)
+    lines: list[list[str]] = []
+    async with trio.open_nursery() as nursery:
+        await nursery.start(raft.run)
+        for _ in range(50):
+            raft.receive(2, encode_message(AppendEntries(1, 1, 1, 0, ())))
+            await trio.sleep(0.2)
+        lines.append([record.getMessage() for record in caplog.records if record.levelno == logging.WARNING])
+        assert raft.status().leader_id == 2
+        network.fall_silent()
+        for seconds in (1.9, 0.3):
+            with trio.move_on_after(seconds):
+                await trio.sleep_forever()
+            lines.append([record.getMessage() for record in caplog.records if record.levelno == logging.WARNING])
+        nursery.cancel_scope.cancel()
+    assert lines[0] == lines[1] == []
+    assert lines[2][0].startswith("waiting for a majority: 1 of 2 voters reachable, no answer from node 2 at localhost:41002 (")
