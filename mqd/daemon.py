@@ -14,9 +14,10 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from mqd.io.clock import Clock, SystemClock
 from mqd.io.disk import Disk, OsDisk
 from mqd.io.entropy import Entropy, RandomEntropy
 from mqd.io.net import Listener, Network, OsNetwork
+from mqd.limits import DISK_RESERVE_BYTES
 from mqd.log import known_directories
 from mqd.log.known_directories import KnownDirectories, load_known_directories, store_known_directories
 from mqd.log.partition_log import LogConfig
@@ -47,6 +49,8 @@ from mqd.types import NodeId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
+_ASSIGNED_AT_ONCE = 25
+"""Partitions opened or closed before others get the loop: a log takes a millisecond or two to make."""
 _LISTEN_REMEDIES = {
     errno.EADDRINUSE: "stop what uses it, or change",
     errno.EACCES: "a port below 1024 takes a privilege: give another one to",
@@ -148,6 +152,7 @@ class _Daemon:
             entropy=seams.entropy,
             config=self.config,
             forward=self.forwarder,
+            space=self._why_full,
         )
         self.publisher = _Publisher(NodeId(self.me.id), self.config, self.replica)
         self.controller.subscribe(self.publisher)
@@ -192,7 +197,12 @@ class _Daemon:
         index = self.machine.image.index
         known.check_index(self.directories_file, self.metadata_directory, index)
         known.metadata_index = index
-        store_known_directories(self.seams.disk, self.directories_file, known)
+        try:
+            store_known_directories(self.seams.disk, self.directories_file, known)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            logger.warning("not written file=%s reason=%s", self.directories_file, error)  # the next start is guarded a little less
 
     async def _run_services(self, listeners: dict[str, Listener], known: KnownDirectories) -> None:
         async with trio.open_nursery() as background:
@@ -223,7 +233,8 @@ class _Daemon:
                     await serving.start(self.controller.run)
                     with _told("the metadata", self.metadata_directory):
                         self._check_image(known)
-                    self.publisher.activate(self.machine.image)
+                    await self.publisher.activate(self.machine.image)
+                    serving.start_soon(self.publisher.run, self.machine.image)
                     server.listen(listeners[CLIENT], CLIENT)
                     gc.collect()
                     gc.freeze()
@@ -265,6 +276,19 @@ class _Daemon:
             for listener in found.values():
                 listener.close()
 
+    def _why_full(self) -> str | None:
+        """Why nothing may be made that takes space; None where there is some."""
+        if self.raft.short_of_space:
+            return f"The disk of {self.metadata_directory} is full: free some space, then try again; topics can be deleted."
+        for directory in self.logs.directories.values():
+            if directory.failed is None:
+                try:
+                    if self.seams.disk.free_bytes(directory.path) >= DISK_RESERVE_BYTES:
+                        return None
+                except OSError:
+                    return None  # whoever writes there will tell
+        return "The disk of the log directories is full: free some space, then try again; topics can be deleted."
+
     def _on_directory_failed(self, directory: Path, error: StorageError) -> None:
         """A log directory is gone. The others go on; without any, this node is of no use and stops."""
         logger.error("log directory is offline directory=%s reason=%s", directory, error)
@@ -286,8 +310,11 @@ class _Publisher:
     config: NodeConfig
     replica: ReplicaService
     active: bool = False
+    pending: dict[TopicPartition, None] = field(default_factory=dict)
+    """Partitions whose newest assignment is still to be carried out: opening thousands of logs must not hold up the loop."""
+    more: trio.Event = field(default_factory=trio.Event)
 
-    def activate(self, image: MetadataImage) -> None:
+    async def activate(self, image: MetadataImage) -> None:
         """The image is current: open what it assigns to this node, and remove what it does not."""
         self.active = True
         everything = {TopicPartition(topic.name, index) for topic in image.topics.values() for index in range(len(topic.partitions))}
@@ -298,24 +325,45 @@ class _Publisher:
             if self.node_id in partition.replicas
         }
         self.replica.remove_strays(mine)
-        self._assign(image, everything)
+        self.pending.update(dict.fromkeys(sorted(everything)))
+        await self._drain(image)
+
+    async def run(self, image: MetadataImage) -> None:
+        """Carry out large changes a slice at a time, until cancelled."""
+        while True:
+            await self.more.wait()
+            self.more = trio.Event()
+            await self._drain(image)
+
+    async def _drain(self, image: MetadataImage) -> None:
+        while self.pending:
+            taken = list(islice(self.pending, _ASSIGNED_AT_ONCE))
+            for topic_partition in taken:
+                del self.pending[topic_partition]
+            self._assign(image, taken)
+            await trio.lowlevel.checkpoint()
 
     def __call__(self, delta: Delta, image: MetadataImage) -> None:
         if not self.active:
             return
         for topic in delta.topics_deleted:
             self.replica.delete(topic.name)
-        self._assign(image, delta.partitions_changed)
+        if self.pending or len(delta.partitions_changed) > _ASSIGNED_AT_ONCE:
+            self.pending.update(dict.fromkeys(sorted(delta.partitions_changed)))
+            self.more.set()
+        else:
+            self._assign(image, sorted(delta.partitions_changed))
         changed = {name for kind, name in delta.configs_changed if kind == "topic" and name in image.topics}
         if any(kind == "node" for kind, _ in delta.configs_changed):
             changed = set(image.topics)
         for name in changed:
             self.replica.configure(name, self._settings(image, name))
 
-    def _assign(self, image: MetadataImage, changed: set[TopicPartition]) -> None:
+    def _assign(self, image: MetadataImage, changed: Iterable[TopicPartition]) -> None:
+        """Carry out the assignments as they are now; a partition that is gone by now is skipped."""
         assignments = []
         settings: dict[str, TopicSettings] = {}
-        for topic_partition in sorted(changed):
+        for topic_partition in changed:
             partition = image.partition(*topic_partition)
             if partition is None:
                 continue
