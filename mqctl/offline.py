@@ -49,6 +49,7 @@ METADATA_FILES = {
     "journal": "metadata journal of the Raft quorum",
     "snapshot": "metadata snapshot of the Raft quorum",
     "quorum-state": "state of this voter in the Raft quorum",
+    "reserve": "space held back for the Raft quorum",
 }
 Row = dict[str, Any]
 

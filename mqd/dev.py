@@ -283,7 +283,7 @@ class _Supervisor:
 def guide(peers: Peers, data_directory: Path) -> str:
     """Lines to copy and paste once every node is ready: produce and consume with three clients."""
     servers = ",".join(f"{node.advertised_host}:{node.advertised_port}" for node in peers.nodes.values())
-    mqctl = _command("mqctl") + ("" if servers == f"{LOOPBACK}:{FIRST_PORT}" else f" -b {servers}")
+    mqctl = f"{_command('mqctl')} -b {servers}"
     python = _command(Path(sys.executable).name)
     config = f'"bootstrap.servers": "{servers}"'
     return f"""

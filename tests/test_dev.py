@@ -71,7 +71,7 @@ def test_a_signal_stops_every_node_and_that_is_fine(tmp_path: Path, number: sign
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 0, errors
     assert "2 node(s) ready on 127.0.0.1:" in guide
-    for words in ("mqctl", "kcat -b 127.0.0.1:", "from confluent_kafka import"):
+    for words in ("mqctl -b 127.0.0.1:", "kcat -b 127.0.0.1:", "from confluent_kafka import"):
         assert words in guide
     assert sorted(errors.splitlines()) == [f"node {i} | mqd node {i} ready on 127.0.0.1:1" for i in (1, 2)]
 

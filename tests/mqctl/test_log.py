@@ -170,7 +170,7 @@ async def test_dump_of_an_index_without_entries(data: Path) -> None:
 
 async def test_dump_of_the_metadata(tmp_path: Path) -> None:
     (tmp_path / "metadata").mkdir()
-    for name in ("journal", "snapshot", "quorum-state"):
+    for name in ("journal", "snapshot", "quorum-state", "reserve"):
         (tmp_path / "metadata" / name).write_bytes(b"?")
         result = run("dump", tmp_path / "metadata" / name)
         assert result.exit_code == 1 and isinstance(result.exception, Failure) and "Raft quorum" in result.exception.message
