@@ -141,7 +141,7 @@ class _Daemon:
             network=self.network,
             machine=self.machine,
         )
-        self.forwarder = Forwarder(self.peers, self.me.id, self.network)
+        self.forwarder = Forwarder(self.peers, self.me.id, self.network, self.raft.greeting)
         self.controller = ControllerService(
             node_id=NodeId(self.me.id),
             cluster_id=self.peers.cluster_id,

@@ -103,6 +103,11 @@ class PeerConnection:
         """Every waiter fails with `reason`; `run` returns soon. Quiet when it is closed already."""
         self._fail(reason)
 
+    def put_first(self, frame: bytes) -> None:
+        """A frame for before the first request, without an answer."""
+        assert self._next_correlation_id == 0
+        self._outbox.append((frame, None))
+
     # -- requests
 
     async def negotiate(self) -> None:
@@ -320,14 +325,19 @@ async def start_peer(
     client_id: str = "mqd",
     timeout_s: float = 10.0,
     negotiate: bool = True,
+    greeting: bytes = b"",
 ) -> PeerConnection:
-    """Connect, run the connection in `nursery`, negotiate. The connection lives until it breaks, is closed, or the nursery ends."""
+    """Connect, run the connection in `nursery`, negotiate. The connection lives until it breaks, is closed, or the nursery ends.
+
+    `greeting` is sent first, a whole frame that is not answered.
+    """
     address = f"{host}:{port}"
     try:
         stream = await network.connect(host, port, timeout=timeout_s)
     except OSError as error:
         raise unreachable(address, error) from None
     connection = PeerConnection(stream, peer=address, client_id=client_id)
+    connection.put_first(greeting)
     try:
         await nursery.start(connection.run)
         if negotiate:

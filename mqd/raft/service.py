@@ -217,7 +217,11 @@ class RaftService:
             raise NotLeader(self._status.leader_id)
         raise OutcomeUnknown("leadership was lost, or time ran out, before the command was known to be applied")
 
-    # -- for the peer listener
+    # -- for the peer listener, and for whoever else calls one
+
+    def greeting(self, receiver: int) -> bytes:
+        """The first frame of any connection of this node to the peer listener of `receiver`."""
+        return self._doorkeeper.greeting(receiver)
 
     def accept_handshake(self, body: bytes | memoryview, peer_address: str) -> int:
         """The body (after the request header) of an inbound connection's first frame, api key 32000: the voter's id.

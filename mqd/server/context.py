@@ -58,3 +58,5 @@ class Context:
     """Address of whoever asks, for log lines."""
     now: float
     """Monotonic seconds at which the request was taken up."""
+    peer_node: int | None = None
+    """The node that asks, on the peer listener; None for clients."""

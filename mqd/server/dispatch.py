@@ -99,6 +99,8 @@ class Dispatcher:
         if end - start < FRAME_BYTES_MIN + 2:
             raise ProtocolError(f"a request of {end - start} bytes has no header")
         api_key, version, correlation_id, client_id_bytes = _HEAD(buffer, start)
+        if connection.listener is PEER and connection.peer_node is None:
+            hello.check_stranger(api_key)
         body = start + 10 + client_id_bytes if client_id_bytes > 0 else start + 10
         if body > end or client_id_bytes < -1:
             raise ProtocolError(f"client id of {client_id_bytes} bytes in a request of {end - start}")
@@ -151,7 +153,7 @@ class Dispatcher:
             return
         request = api.decode_request(header.api_version, frame, header.body_position)
         slot = connection.slot()
-        context = Context(self._node, header, connection.listener, connection.peer, connection.owner.now)
+        context = Context(self._node, header, connection.listener, connection.peer, connection.owner.now, connection.peer_node)
         try:
             try:
                 answer = handler.handle(context, request)

@@ -1,8 +1,11 @@
-"""Requests of this node to the controller on another: one connection a peer, on its peer listener, opened when needed."""
+"""Requests of this node to the controller on another: one connection a peer, on its peer listener, opened when needed.
+
+The peer hears nobody who has not introduced himself, so that is done first; it is not answered.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import trio
@@ -18,10 +21,12 @@ from mqd.types import NodeId
 class Forwarder:
     """Callable: (node id, API name, version, request) -> response. OSError when the node cannot be reached."""
 
-    def __init__(self, peers: Peers, node_id: int, network: Network) -> None:
+    def __init__(self, peers: Peers, node_id: int, network: Network, greeting: Callable[[int], bytes]) -> None:
+        """`greeting(node id)`: the frame that introduces this node there."""
         self._peers = peers
         self._client_id = f"mqd-node-{node_id}"
         self._network = network
+        self._greeting = greeting
         self._nursery: trio.Nursery | None = None
         self._connections: dict[int, PeerConnection] = {}
         self._connecting: dict[int, trio.Lock] = {}
@@ -49,7 +54,13 @@ class Forwarder:
                 peer = self._peers.nodes[node_id]
                 assert self._nursery is not None, "the forwarder runs as long as the node does"
                 connection = await start_peer(
-                    self._nursery, self._network, peer.host, peer.peer_port, client_id=self._client_id, negotiate=False
+                    self._nursery,
+                    self._network,
+                    peer.host,
+                    peer.peer_port,
+                    client_id=self._client_id,
+                    negotiate=False,
+                    greeting=self._greeting(node_id),
                 )
                 self._connections[node_id] = connection
             return connection

@@ -1,7 +1,8 @@
 """The peer listener's own requests: another node introduces itself, then sends Raft messages on the same connection.
 
 They travel in Kafka frames with private API keys, so that one listener, one framing and one set of limits serve all; the
-bodies are mqd/raft/'s. Nothing is heard from a connection that has not introduced itself.
+bodies are mqd/raft/'s. From a connection that has not introduced itself nothing is heard but ApiVersions, with which
+whoever watches a node may see that it lives.
 """
 
 from __future__ import annotations
@@ -14,8 +15,15 @@ from mqd.server.context import Node
 
 HANDSHAKE = 32_000
 RAFT_MESSAGE = 32_001
+API_VERSIONS = 18
 
 _HEAD = Struct(">hhih").unpack_from
+
+
+def check_stranger(api_key: int) -> None:
+    """Raise ProtocolError for what a connection of the peer listener may not ask before it has introduced itself."""
+    if api_key not in (HANDSHAKE, API_VERSIONS):
+        raise ProtocolError(f"a request with API key {api_key} before an introduction: this port is for the nodes of the cluster")
 
 
 def is_private(api_key: int) -> bool:

@@ -134,6 +134,34 @@ async def test_peers_are_served_more(tmp_path: Path) -> None:
 # -- answers of whole requests
 
 
+async def test_who_has_not_introduced_himself_is_told_the_versions_and_nothing_else(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t")
+        node.raft.accept_handshake = lambda body, address: 2
+        stranger = await node.connect(PEER)
+        stranger.post("api_versions", 0, {})
+        await settle()
+        assert len(stranger.answers()) == 1
+        requests: list[tuple[str, int, Mapping[str, Any]]] = [
+            ("list_offsets", 1, {"topics": []}),
+            ("produce", 9, node.produce_body("t", batch(b"x"))),
+            ("fetch", 12, node.fetch_body("t", 0)),
+            ("broker_heartbeat", 1, {"broker_id": 2}),
+        ]
+        for name, version, body in requests:
+            stranger = await node.connect(PEER)
+            stranger.post(name, version, body)
+            await settle()
+            assert stranger.sock.closed and not stranger.sock.sent
+        peer = await node.connect(PEER)
+        peer.send_frame(head(32_000, 0, None) + b"I am 2")
+        for name, version, body in requests[:3]:
+            peer.post(name, version, body)
+        await settle()
+        assert len(peer.answers()) == 3
+        assert node.partition("t").log.log_end_offset == 1
+
+
 def replaced(node: Rig, api_key: int, handle: Any, *, failed: Any = None) -> None:
     """Answer an API by another function."""
     for handlers in node.server.dispatcher._handlers.values():

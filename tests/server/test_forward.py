@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from struct import pack, unpack_from
 
 import pytest
 import trio
@@ -13,10 +15,26 @@ from trio.testing import wait_all_tasks_blocked
 from mqd.config import PeerNode, Peers
 from mqd.server.forward import Forwarder
 from mqd.types import NodeId
-from tests.client.fake import CREATE_TOPICS, METADATA, FakeCluster, Hang, HangUp, Raw
+from tests.client.fake import CREATE_TOPICS, METADATA, FakeBroker, FakeCluster, Hang, HangUp, MemoryStream, Raw
 
 TWO = NodeId(2)
 CREATE = {"topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}], "timeout_ms": 1000}
+
+
+HANDSHAKE = 32_000
+
+
+def greeting(node_id: int) -> bytes:
+    return pack(">ihhih", 14, HANDSHAKE, node_id, 0, -1) + b"I'm1"
+
+
+async def hears(broker: FakeBroker, answer: Callable[..., Awaitable[bool]], stream: MemoryStream, frame: memoryview) -> bool:
+    """As a node does: an introduction is not answered."""
+    if unpack_from(">h", frame)[0] != HANDSHAKE:
+        return await answer(stream, frame)
+    assert bytes(frame) == greeting(broker.node_id)[4:]
+    broker.requests.append((HANDSHAKE, broker.node_id))
+    return True
 
 
 @asynccontextmanager
@@ -24,9 +42,11 @@ async def forwarding() -> AsyncIterator[tuple[FakeCluster, Forwarder]]:
     """Node 1's forwarder, and the other nodes."""
     async with trio.open_nursery() as nursery:
         cluster = FakeCluster(nursery, nodes=2)
+        for broker in cluster.brokers.values():
+            broker._answer = partial(hears, broker, broker._answer)  # type: ignore[method-assign]
         # clients' ports lead nowhere: what is forwarded goes to the peer listener
         nodes = {number: PeerNode(number, "fake", 1, 9000 + number, None, True, "advertised", 2) for number in (1, 2)}
-        forwarder = Forwarder(Peers("cluster", nodes, Path("peers.toml")), 1, cluster)
+        forwarder = Forwarder(Peers("cluster", nodes, Path("peers.toml")), 1, cluster, greeting)
         nursery.start_soon(forwarder.run)
         await wait_all_tasks_blocked()
         yield cluster, forwarder
@@ -37,7 +57,7 @@ async def test_a_request_goes_to_that_peer_s_listener_and_its_answer_comes_back(
     async with forwarding() as (cluster, forward):
         answer = await forward(TWO, "create_topics", 7, CREATE)
         assert [topic.name for topic in answer["topics"]] == ["t"]
-        assert cluster.brokers[2].requests == [(CREATE_TOPICS, 7)]  # no negotiation: both run the same release
+        assert cluster.brokers[2].requests == [(HANDSHAKE, 2), (CREATE_TOPICS, 7)]  # no negotiation: both run the same release
         assert cluster.brokers[1].requests == []
 
 
@@ -48,7 +68,7 @@ async def test_one_connection_serves_all_requests_also_those_at_once() -> None:
                 nursery.start_soon(forward, TWO, "metadata", 9, {"topics": []})
         await forward(TWO, "metadata", 9, {"topics": []})
         assert cluster.connects == 1
-        assert cluster.brokers[2].requests == [(METADATA, 9)] * 6
+        assert cluster.brokers[2].requests == [(HANDSHAKE, 2)] + [(METADATA, 9)] * 6
 
 
 async def test_a_node_that_cannot_be_reached_is_an_os_error_and_tried_again_the_next_time() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mqd.errors import ProtocolError
-from mqd.server.hello import HANDSHAKE, RAFT_MESSAGE, handle, is_private
+from mqd.server.hello import API_VERSIONS, HANDSHAKE, RAFT_MESSAGE, check_stranger, handle, is_private
 
 
 class Raft:
@@ -78,3 +78,14 @@ def test_who_is_refused_stays_a_stranger(node: Any, raft: Raft, connection: Any)
 
 def test_private_keys_are_no_key_of_kafka_s() -> None:
     assert [key for key in range(-1, 33_000) if is_private(key)] == [HANDSHAKE, RAFT_MESSAGE]
+
+
+def test_a_stranger_may_introduce_himself_and_see_that_the_node_lives() -> None:
+    heard = []
+    for api_key in (*range(-1, 100), HANDSHAKE, RAFT_MESSAGE):
+        try:
+            check_stranger(api_key)
+        except ProtocolError:
+            continue
+        heard.append(api_key)
+    assert heard == [API_VERSIONS, HANDSHAKE]

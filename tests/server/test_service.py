@@ -18,13 +18,13 @@ from mqd.server.context import PEER
 from tests.log.support import batch
 from tests.server.rig import Client, Rig, rig, settle, values
 
-LIST_NOTHING = ("list_offsets", 1, {"topics": []})
+API_VERSIONS = ("api_versions", 0, {})
 
 
 async def serves(client: Client) -> bool:
     if client.sock.closed:
         return False
-    client.post(*LIST_NOTHING)
+    client.post(*API_VERSIONS)
     await settle()
     return len(client.answers()) == 1
 

@@ -46,7 +46,9 @@ async def at_controller(
     return await context.node.controller.at_controller(here, api.name, context.header.api_version, request, timeout=timeout_ms / 1000)
 
 
-def require_peer(context: Context) -> None:
-    """Refuse what only the nodes of this cluster may ask."""
-    if context.listener != PEER:
+def require_peer(context: Context, node_id: int) -> None:
+    """Refuse what only a node of this cluster may ask, and only for itself."""
+    if context.listener != PEER or context.peer_node is None:
         raise MqError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Only the nodes of this cluster may ask this, on their own listener.")
+    if context.peer_node != node_id:
+        raise MqError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"Node {context.peer_node} asks in the name of node {node_id}.")

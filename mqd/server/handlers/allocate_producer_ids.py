@@ -12,7 +12,7 @@ from mqd.types import NodeId
 
 
 async def handle(context: Context, request: Any) -> dict[str, Any]:
-    require_peer(context)
+    require_peer(context, request.broker_id)
     block = await context.node.controller.submit(AllocateProducerIds(NodeId(request.broker_id), request.broker_epoch))
     return {"error_code": ErrorCode.NONE, "producer_id_start": block.first, "producer_id_len": block.length}
 

@@ -15,7 +15,7 @@ from mqd.types import NodeId
 
 
 async def handle(context: Context, request: Any) -> dict[str, Any]:
-    require_peer(context)
+    require_peer(context, request.broker_id)
     reply = await context.node.controller.heartbeat(
         Heartbeat(
             NodeId(request.broker_id),

@@ -15,12 +15,20 @@ from mqd.types import NodeId
 
 
 async def handle(context: Context, request: Any) -> dict[str, Any]:
-    require_peer(context)
+    require_peer(context, request.broker_id)
     if not request.listeners:
         raise MqError(ErrorCode.INVALID_REGISTRATION, "A broker has at least one listener.")
-    if request.broker_id not in context.node.peers.nodes:
-        raise MqError(ErrorCode.INVALID_REGISTRATION, f"Node {request.broker_id} is not in the peers file of node {context.node.node_id}.")
+    node = context.node
+    peer = node.peers.nodes.get(request.broker_id)
+    if peer is None:
+        raise MqError(ErrorCode.INVALID_REGISTRATION, f"Node {request.broker_id} is not in the peers file of node {node.node_id}.")
     listener = request.listeners[0]
+    if (listener.host, listener.port) != (peer.advertised_host, peer.advertised_port):
+        raise MqError(
+            ErrorCode.INVALID_REGISTRATION,
+            f"Node {peer.id} says that clients reach it at {listener.host}:{listener.port}; the peers file of node {node.node_id} "
+            f"says {peer.advertised_host}:{peer.advertised_port}.",
+        )
     op = Register(NodeId(request.broker_id), request.cluster_id, request.incarnation_id, listener.host, listener.port, request.rack)
     return {"error_code": ErrorCode.NONE, "broker_epoch": await context.node.controller.register(op)}
 

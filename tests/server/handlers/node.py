@@ -31,7 +31,7 @@ class FakeNode(SimpleNamespace):
     def image(self) -> MetadataImage:
         return self.controller.image
 
-    async def ask(self, api_name: str, version: int, *, listener: str = CLIENT, **request: Any) -> Any:
+    async def ask(self, api_name: str, version: int, *, listener: str = CLIENT, peer_node: int | None = None, **request: Any) -> Any:
         """The decoded response; request and response both travel as the bytes of their version."""
         from importlib import import_module
 
@@ -39,7 +39,8 @@ class FakeNode(SimpleNamespace):
         handler = import_module(f"mqd.server.handlers.{api_name}")
         decoded = api.decode_request(version, api.encode_request(version, request))
         header = RequestHeader(api.key, version, 7, "test", 0)
-        context = Context(node=self, header=header, listener=listener, peer="test", now=trio.current_time())  # type: ignore[arg-type]
+        now = trio.current_time()
+        context = Context(node=self, header=header, listener=listener, peer="test", now=now, peer_node=peer_node)  # type: ignore[arg-type]
         try:
             answer = handler.handle(context, decoded)
             if isawaitable(answer):

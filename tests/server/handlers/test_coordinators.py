@@ -108,7 +108,7 @@ async def test_ids_wait_for_a_controller(autojump_clock: MockClock) -> None:
 
 
 def registration(node_id: int, cluster: str = CLUSTER, **rest: Any) -> dict[str, Any]:
-    listeners = [{"name": "PLAINTEXT", "host": "h", "port": 65000, "security_protocol": 0}]
+    listeners = [{"name": "PLAINTEXT", "host": "localhost", "port": 9091, "security_protocol": 0}]
     return {"broker_id": node_id, "cluster_id": cluster, "incarnation_id": UUID(int=5), "listeners": listeners, "rack": "r", **rest}
 
 
@@ -116,18 +116,18 @@ async def test_registration_and_heartbeats(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         node.peers.nodes[2] = node.peers.nodes[1]
         for version in range(5):
-            answer = await node.ask("broker_registration", version, listener=PEER, **registration(2))
+            answer = await node.ask("broker_registration", version, listener=PEER, peer_node=2, **registration(2))
             assert (answer.error_code, answer.broker_epoch) == (0, node.image.brokers[2].epoch)
         beat = {"broker_id": 2, "broker_epoch": answer.broker_epoch, "current_metadata_offset": node.image.index}
         for version in range(3):
-            answer = await node.ask("broker_heartbeat", version, listener=PEER, **beat)
+            answer = await node.ask("broker_heartbeat", version, listener=PEER, peer_node=2, **beat)
             assert (answer.error_code, answer.is_caught_up, answer.is_fenced, answer.should_shut_down) == (0, True, False, False)
-        assert (node.image.brokers[2].host, node.image.brokers[2].port, node.image.brokers[2].rack) == ("h", 65000, "r")
-        block = await node.ask("allocate_producer_ids", 0, listener=PEER, broker_id=2, broker_epoch=beat["broker_epoch"])
+        assert (node.image.brokers[2].host, node.image.brokers[2].port, node.image.brokers[2].rack) == ("localhost", 9091, "r")
+        block = await node.ask("allocate_producer_ids", 0, listener=PEER, peer_node=2, broker_id=2, broker_epoch=beat["broker_epoch"])
         assert (block.error_code, block.producer_id_start, block.producer_id_len) == (0, 0, 1000)
-        stale = await node.ask("broker_heartbeat", 1, listener=PEER, **{**beat, "broker_epoch": 0})
+        stale = await node.ask("broker_heartbeat", 1, listener=PEER, peer_node=2, **{**beat, "broker_epoch": 0})
         assert (stale.error_code, stale.is_fenced) == (77, True)
-        assert (await node.ask("allocate_producer_ids", 0, listener=PEER, broker_id=9, broker_epoch=0)).error_code == 102
+        assert (await node.ask("allocate_producer_ids", 0, listener=PEER, peer_node=9, broker_id=9, broker_epoch=0)).error_code == 102
 
 
 async def test_strangers_do_not_register() -> None:
@@ -136,8 +136,10 @@ async def test_strangers_do_not_register() -> None:
             (registration(9), 119),
             (registration(1, "another"), 104),
             (registration(1, listeners=[]), 119),
+            (registration(1, listeners=[{"name": "PLAINTEXT", "host": "evil.example", "port": 9091, "security_protocol": 0}]), 119),
+            (registration(1, listeners=[{"name": "PLAINTEXT", "host": "localhost", "port": 666, "security_protocol": 0}]), 119),
         ):
-            answer = await node.ask("broker_registration", 4, listener=PEER, **request)
+            answer = await node.ask("broker_registration", 4, listener=PEER, peer_node=request["broker_id"], **request)
             assert (answer.error_code, answer.broker_epoch) == (code, -1)
 
 
@@ -146,3 +148,15 @@ async def test_clients_may_not_ask_as_nodes() -> None:
         assert (await node.ask("broker_registration", 4, listener=CLIENT, **registration(1))).error_code == 31
         assert (await node.ask("broker_heartbeat", 1, listener=CLIENT, broker_id=1)).error_code == 31
         assert (await node.ask("allocate_producer_ids", 0, listener=CLIENT, broker_id=1)).error_code == 31
+
+
+@pytest.mark.parametrize("peer_node", [None, 2])
+async def test_a_node_speaks_for_itself_only(peer_node: int | None) -> None:
+    async with running_node() as node:
+        before = node.image.brokers[1]
+        me: dict[str, Any] = {"listener": PEER, "peer_node": peer_node}
+        assert (await node.ask("broker_registration", 4, **me, **registration(1))).error_code == 31
+        beat = {"broker_id": 1, "broker_epoch": before.epoch, "want_shut_down": True}
+        assert (await node.ask("broker_heartbeat", 1, **me, **beat)).error_code == 31
+        assert (await node.ask("allocate_producer_ids", 0, **me, broker_id=1, broker_epoch=before.epoch)).error_code == 31
+        assert node.image.brokers[1] == before
