@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         return int(options.run(options))
-    except (StartError, StorageError) as error:
+    except (StartError, StorageError, OSError) as error:
         print(f"mqd: {error}", file=sys.stderr)
         return FAILURE
     except KeyboardInterrupt:
@@ -136,17 +136,28 @@ def _start(options: Namespace) -> int:
     return OK
 
 
+_OS_REMEDIES = {
+    24: "raise the limit of open files (ulimit -n, LimitNOFILE)",
+    23: "the machine has too many open files",
+    28: "free some space on the disk",
+}
+"""By number of Linux's error: EMFILE, ENFILE, ENOSPC."""
+
+
 def _told_to_the_user(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """What the operator can mend, the disk's fault or an interrupt, taken out of its nurseries; a fault of ours stays in its group."""
     from mqd.errors import StorageError
     from mqd.options import StartError
 
-    for kind in (StartError, StorageError, KeyboardInterrupt):
+    for kind in (StartError, StorageError, OSError, KeyboardInterrupt):
         matched, rest = group.split(kind)
         if matched is not None and rest is None:
             leaf: BaseException = matched
             while isinstance(leaf, BaseExceptionGroup):
                 leaf = leaf.exceptions[0]
+            if isinstance(leaf, OSError):
+                remedy = _OS_REMEDIES.get(leaf.errno or 0)
+                return StartError(f"{leaf}; {remedy}" if remedy else str(leaf))
             return leaf
     return group
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -108,6 +109,22 @@ def test_a_fault_of_ours_keeps_its_traceback() -> None:
     assert command_line._told_to_the_user(group) is group
     interrupted = KeyboardInterrupt()
     assert command_line._told_to_the_user(BaseExceptionGroup("nursery", [interrupted])) is interrupted
+
+
+def test_the_systems_refusals_are_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "peers.toml").write_text(PEERS)
+    failure = OSError(errno.EMFILE, "Too many open files")
+
+    def run(*_arguments: object) -> None:
+        raise BaseExceptionGroup("nursery", [ExceptionGroup("nursery", [failure])])
+
+    monkeypatch.setattr("trio.run", run)
+    monkeypatch.setattr("mqd.logs.set_up", lambda level: None)
+    assert main(["start", "--peers", str(tmp_path / "peers.toml"), "--node", "1", "--data", str(tmp_path / "data")]) == FAILURE
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "Too many open files" in told and "ulimit -n" in told
 
 
 def test_config_list_tells_every_key(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,16 +49,7 @@ from mqd.limits import TOPICS_CREATED_SOON_MAX
 from mqd.raft.machine import NotLeader, OutcomeUnknown, RaftStatus
 from mqd.types import Decision, NodeId
 
-Operation = (
-    Register
-    | Heartbeat
-    | ExpireSessions
-    | CreateTopics
-    | DeleteTopics
-    | CreatePartitions
-    | AlterConfigs
-    | AllocateProducerIds
-)
+Operation = Register | Heartbeat | ExpireSessions | CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs | AllocateProducerIds
 
 _DECIDE: dict[type, Callable[[MetadataImage, Any, float], Decision[Record]]] = {
     Register: decide_register,
@@ -74,6 +65,10 @@ _DECIDE: dict[type, Callable[[MetadataImage, Any, float], Decision[Record]]] = {
 Forward = Callable[[NodeId, str, int, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """(controller's node id, API name, version, request) -> response, over the peer listener. OSError when it cannot be reached."""
 
+Space = Callable[[], str | None]
+
+_GROWS = (CreateTopics, CreatePartitions)
+"""Refused on a full disk. A changed config is not: a shorter retention frees space."""
 _DECISIONS_MAX = 5
 """Times that an operation is decided afresh because another command came between; one or two in real life."""
 _LEADER_POLL_S = 0.005
@@ -131,7 +126,9 @@ class ControllerService:
         entropy: Entropy,
         config: NodeConfig,
         forward: Forward,
+        space: Space = lambda: None,
     ) -> None:
+        """`space`: asked before the metadata grows; why it must not, or None."""
         self.node_id = node_id
         self.incarnation: UUID = entropy.uuid()
         self._cluster_id = cluster_id
@@ -140,6 +137,7 @@ class ControllerService:
         self._machine = machine
         self._clock = clock
         self._forward = forward
+        self._space = space
         self._entropy = entropy
         self._config = config
         self._heartbeat_s = config.integer("broker.heartbeat.interval.ms") / 1000
@@ -189,10 +187,13 @@ class ControllerService:
     async def submit(self, op: Operation) -> Any:
         """Decide and commit here; the decision's reply.
 
-        Raises MqError: NOT_CONTROLLER (nothing happened, or nothing that another try would not see), REQUEST_TIMED_OUT (it
-        may have happened or may yet), or the decision's own refusal. Cancelled while it waits, it may still happen.
+        Raises MqError: KAFKA_STORAGE_ERROR (no space: nothing happened), NOT_CONTROLLER (nothing happened, or nothing that another
+        try would not see), REQUEST_TIMED_OUT (it may have happened or may yet), or the decision's own refusal. Cancelled while
+        it waits, it may still happen.
         """
         decide = _DECIDE[type(op)]
+        if isinstance(op, _GROWS) and (full := self._space()) is not None:
+            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, full)
         self._operations += 1
         async with self._one_at_a_time:
             for _ in range(_DECISIONS_MAX):
@@ -396,8 +397,10 @@ class ControllerService:
             try:
                 response = await self.at_controller(here, "broker_registration", 4, request, timeout=_OWN_REQUEST_TIMEOUT_S)
             except MqError as error:
-                if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                if not error.code.retriable:
                     raise
+                if error.code is not ErrorCode.REQUEST_TIMED_OUT:  # that took its time
+                    await trio.sleep(self._heartbeat_s)
                 continue
             if response["error_code"] == 0:
                 epoch = response["broker_epoch"]
@@ -417,7 +420,7 @@ class ControllerService:
             try:
                 response = await self._send_heartbeat(epoch, want_shut_down=False, timeout=self._heartbeat_s)
             except MqError as error:
-                return error.code is ErrorCode.REQUEST_TIMED_OUT
+                return error.code.retriable
             if response["error_code"] in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
                 return False
             if response["error_code"] or not response["is_fenced"]:

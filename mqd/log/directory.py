@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -69,9 +70,11 @@ class SyncPlan:
     """Small files beside the segments: synced where they are there."""
     writes: list[tuple[Path, bytes]] = field(default_factory=list)
     directories: list[Path] = field(default_factory=list)
+    snapshots: list[tuple[Offset, bytes]] = field(default_factory=list)
 
     def run(self, disk: Disk) -> None:
-        """In a worker thread. OSError: what was to become durable is in an unknown state."""
+        """In a worker thread. OSError: what was to become durable is in an unknown state. StorageError: there was no space for the small
+        files, and nothing else is wrong."""
         for file in self.files:
             file.sync()
         for path in self.indexes:
@@ -79,10 +82,23 @@ class SyncPlan:
                 disk.open(path).sync()
         for path, data in self.writes:
             if disk.exists(path.parent):
-                disk.write_atomic(path, data)
+                try:
+                    disk.write_atomic(path, data)
+                except OSError as error:
+                    if error.errno not in (ENOSPC, EDQUOT):
+                        raise
+                    raise StorageError(f"{path}: {error.strerror or error}", out_of_space=True) from error
         for path in self.directories:
             if disk.exists(path):
                 disk.sync_directory(path)
+
+    def give_back(self) -> None:
+        """It found no space: what it took from the log is due again."""
+        log = self.log
+        log.epochs.dirty = True
+        log.new_files = log.new_files or bool(self.directories)
+        if self.cuts == log.cuts:
+            log.snapshots[:0] = self.snapshots
 
 
 def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
@@ -107,7 +123,7 @@ def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
         log.epochs.dirty = False
     for offset, data in log.snapshots:
         plan.writes.append((log.path / segment_file_name(offset, SNAPSHOT_SUFFIX), data))
-    log.snapshots = []
+    plan.snapshots, log.snapshots = log.snapshots, []
     if log.new_files:
         log.new_files = False
         plan.indexes.append(log.path / PARTITION_METADATA)
@@ -225,7 +241,7 @@ def load_directory(
             loaded.removals.append(path / name)
     progress.found += len(partitions)
     for partition in partitions:
-        known = Known(clean and partition in points, points.get(partition, 0), starts.get(partition, 0), marks.get(partition, 0))
+        known = Known(clean and partition in points, points.get(partition, 0), starts.get(partition, -1), marks.get(partition, 0))
         try:
             loaded.logs.append(load_log(disk, path, partition, known, config=LogConfig(), now_ms=now_ms, progress=progress.scanned))
         except LogUnfinished as unfinished:
@@ -284,9 +300,11 @@ def retire_directory(disk: Disk, home: Path, partition: TopicPartition) -> Path 
 def close_directory(disk: Disk, directory: LogDirectory, logs: list[PartitionLog], broker_epoch: int) -> None:
     """Make everything durable and say so. In a worker thread, when nothing else happens to these logs any more.
 
-    Logs that failed get no recovery point: the next start does not trust them, however orderly this stop was.
+    Logs that failed get no recovery point: the next start does not trust them, however orderly this stop was. Raises StorageError
+    when there is no space for the small files: what was appended is durable, and the next start scans it.
     """
     sound = [log for log in logs if log.failed is None or log.heals]
+    full: StorageError | None = None
     for log in sound:
         active = log.active
         active.seal()
@@ -294,9 +312,15 @@ def close_directory(disk: Disk, directory: LogDirectory, logs: list[PartitionLog
         log.snapshots.append((log.written_end_offset, encode_producer_snapshot(log.producers.entries())))
         plan = plan_sync(disk, log, whole=True)
         plan.indexes += [log.path / segment_file_name(active.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
-        plan.run(disk)
+        try:
+            plan.run(disk)
+        except StorageError as error:  # its recovery point stays; the others are to be durable too
+            full = error
+            continue
         log.durable_end_offset = log.written_end_offset
         remove_snapshots(disk, log.path, log.segments)
+    if full is not None:
+        raise full
     for name in _CHECKPOINTS:
         counted = sound if name == RECOVERY_POINT_CHECKPOINT else logs
         store_offsets(disk, directory.path / name, checkpointed(name, counted, directory.path, directory.carried.get(name, {})))

@@ -121,5 +121,7 @@ def load_known_directories(disk: Disk, file: Path) -> KnownDirectories:
 
 
 def store_known_directories(disk: Disk, file: Path, known: KnownDirectories) -> None:
-    """Durable when this returns. OSError."""
-    disk.write_atomic(file, known.encode())
+    """Durable when this returns; nothing is written where nothing changed. OSError."""
+    data = known.encode()
+    if not disk.exists(file) or disk.read_bytes(file) != data:
+        disk.write_atomic(file, data)

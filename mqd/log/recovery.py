@@ -19,6 +19,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -86,6 +87,10 @@ class RecoveryReport:
     truncated_below_high_watermark: Offset | None = None
     """The high watermark that was promised, where the log now ends before it: acknowledged records are gone."""
     findings: list[str] = field(default_factory=list)
+    ignored_log_start: Offset | None = None
+    """A checkpointed log start that cannot be true."""
+    hole: str | None = None
+    """Which offsets are missing between segments: right after a compaction, damage in any other log."""
 
     def note(self, finding: str) -> None:
         self.findings.append(finding)
@@ -99,6 +104,7 @@ class Known:
     clean: bool
     recovery_point: Offset = 0
     log_start_offset: Offset = 0
+    """-1: no checkpoint says."""
     high_watermark: Offset = 0
 
 
@@ -247,14 +253,35 @@ class _Loader:
                 f"{self.path}: segment {segment.base_offset} ends at {segment.next_offset}, the next begins at {following}. {_REMEDY}"
             )
         if segment.next_offset < following:
-            self.report.note(f"offsets {segment.next_offset} to {following - 1} are missing between two segments")
+            self._miss(segment.next_offset, following)
             segment.next_offset = following
+
+    def _miss(self, end: Offset, following: Offset) -> None:
+        hole = f"{self.path}: offsets {end} to {following - 1} are missing between two segments. {_REMEDY}"
+        self.report.hole = self.report.hole or hole
+
+    def _end_of(self, segment: Segment, size: int) -> Offset | None:
+        """Where a segment that is believed ends, from the batches behind its last index entry; None where that makes no sense."""
+        assert segment.file is not None
+        try:
+            index, _ = load_indexes(self.disk, self.path, segment.base_offset, size)
+            headers = [header for _, header, _ in scan_batches(segment.file.read_at, index.last_position(), size)]
+        except (FileFormatError, FileNotFoundError, BadBatch):
+            return None
+        return headers[-1].last_offset + 1 if headers else segment.base_offset
 
     def _trust(self, segment: Segment, following: Offset | None) -> None:
         """A segment that was synced, or left by an orderly stop: believe its indexes unless they cannot be true."""
         assert segment.file is not None
         size = segment.file.size()
-        if following is not None and self._seem_indexed(segment, size):
+        if (
+            following is not None
+            and self._seem_indexed(segment, size)
+            and (end := self._end_of(segment, size)) is not None
+            and end <= following
+        ):
+            if end < following:
+                self._miss(end, following)
             segment.size, segment.next_offset = size, following
             segment.max_timestamp, segment.max_timestamp_offset = self._last_time(segment)
             segment.index = segment.time_index = segment.file = None  # opened again when somebody reads there
@@ -378,7 +405,20 @@ class _Loader:
     def _finish(self, topic_id: UUID) -> PartitionLog:
         known = self.known
         end = self.segments[-1].next_offset if self.segments else 0
-        start = max(known.log_start_offset, self.segments[0].base_offset if self.segments else 0)
+        first = self.segments[0].base_offset if self.segments else 0
+        start = max(known.log_start_offset, first)
+        if self.segments and 0 <= known.log_start_offset < first:
+            logger.error(
+                "a log begins after its log start, records are missing partition=%s first=%d last=%d",
+                self.topic_partition, known.log_start_offset, first - 1,
+            )  # fmt: skip
+        if self.segments and start > max(end, known.high_watermark):
+            self.report.ignored_log_start = start
+            logger.error(
+                "the checkpointed log start is ignored, the log never came that far partition=%s log_start=%d log_end=%d",
+                self.topic_partition, start, end,
+            )  # fmt: skip
+            start = first
         if known.high_watermark > end:
             self.report.truncated_below_high_watermark = known.high_watermark
             logger.error(
@@ -452,12 +492,20 @@ def load_indexes(disk: Disk, path: Path, base_offset: Offset, log_size: int) -> 
 
 
 def store_indexes(disk: Disk, path: Path, segment: Segment) -> None:
-    """Write both index files anew."""
+    """Write both index files anew. Without space there is none, as with `append_indexes`; other errors are raised."""
     assert segment.index is not None and segment.time_index is not None
-    for suffix, data in ((INDEX_SUFFIX, segment.index.encode()), (TIME_INDEX_SUFFIX, segment.time_index.encode())):
-        file = disk.open(path / segment_file_name(segment.base_offset, suffix), create=True)
-        file.truncate(0)
-        file.append([data])
+    for index, suffix in ((segment.index, INDEX_SUFFIX), (segment.time_index, TIME_INDEX_SUFFIX)):
+        name = path / segment_file_name(segment.base_offset, suffix)
+        try:
+            file = disk.open(name, create=True)
+            file.truncate(0)
+            file.append([index.encode()])
+        except OSError as error:
+            if error.errno not in (ENOSPC, EDQUOT):
+                raise
+            logger.warning("index not written file=%s reason=%s", name, error)
+            index.unwrite()
+            disk.remove(name)
 
 
 def append_indexes(disk: Disk, path: Path, segment: Segment) -> None:

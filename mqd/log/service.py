@@ -75,6 +75,7 @@ CHECKPOINT_SECONDS = 60.0
 HIGH_WATERMARK_SECONDS = 5.0
 """Kafka's `replica.high.watermark.checkpoint.interval.ms`."""
 PROGRESS_SECONDS = 5.0
+NO_SPACE_RETRY_SECONDS = 5.0
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -110,6 +111,8 @@ class LogService:
         self._claim = claim
         self._retention_seconds = retention_check_interval_ms / 1000
         self._producer_expiry_ms = producer_id_expiration_ms
+        self._holes: dict[TopicPartition, str] = {}
+        """Logs that lack offsets: fenced when opened, unless their topic is compacted."""
         self._touched: list[PartitionLog] = []
         self._syncing = trio.Event()
         self._housekeeping = trio.Event()
@@ -173,13 +176,19 @@ class LogService:
             if other is not None:
                 self._fence(log.topic_partition, f"{log.topic_partition} is in two directories: {other.directory} and {log.directory}")
                 del self.logs[log.topic_partition]
-                for twin in (log, other):
-                    for name, carried in self.directories[twin.directory].carried.items():
-                        carried |= checkpointed(name, [twin], twin.directory, {})
+                self._carry(log)
+                self._carry(other)
             elif log.topic_partition not in self.fenced:
                 self.logs[log.topic_partition] = log
+                if report.hole is not None:
+                    self._holes[log.topic_partition] = report.hole
             if report.findings or report.truncated_below_high_watermark is not None:
                 self.reports.append(report)
+
+    def _carry(self, log: PartitionLog) -> None:
+        """The log is not served: what the checkpoints say of it stays."""
+        for name, carried in self.directories[log.directory].carried.items():
+            carried |= checkpointed(name, [log], log.directory, {})
 
     def _fence(self, partition: TopicPartition, reason: str) -> None:
         self.fenced[partition] = reason
@@ -215,6 +224,11 @@ class LogService:
             log = self.logs[partition] = self._create(partition, topic_id, config, directory)
         elif log.topic_id != topic_id:
             raise MqError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{log.path} holds topic id {log.topic_id}, not {topic_id}")
+        elif (hole := self._holes.pop(partition, None)) is not None and "compact" not in config.cleanup_policy:
+            self._carry(log)
+            del self.logs[partition]
+            self._fence(partition, hole)
+            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, hole)
         log.opened = True
         log.update_config(config)
         return log
@@ -557,6 +571,13 @@ class LogService:
     async def _sync(self, plan: SyncPlan, limiter: trio.CapacityLimiter) -> None:
         try:
             await trio.to_thread.run_sync(plan.run, self._disk, limiter=limiter)
+        except StorageError as error:
+            logger.warning("no space for checkpoints, tried again soon partition=%s reason=%s", plan.log.topic_partition, error)
+            plan.give_back()
+            if self.logs.get(plan.log.topic_partition) is plan.log:
+                self._flush_due[plan.log] = self._clock.monotonic() + NO_SPACE_RETRY_SECONDS
+                self._housekeeping.set()
+            return
         except OSError as error:
             self._fail_directory(plan.log.directory, self._storage_error(f"cannot sync {plan.log.path}", error))
             return
@@ -668,8 +689,14 @@ class LogService:
             try:
                 if directory.failed is None:
                     await trio.to_thread.run_sync(close_directory, self._disk, directory, logs, broker_epoch)
+            except StorageError as error:
+                logger.warning("no clean marker, the next start scans directory=%s reason=%s", directory.path, error)
             except OSError as error:
-                self._fail_directory(directory.path, self._storage_error(f"cannot close {directory.path}", error))
+                failure = self._storage_error(f"cannot close {directory.path}", error)
+                if not failure.out_of_space:
+                    self._fail_directory(directory.path, failure)
+                    continue
+                logger.warning("no clean marker, the next start scans directory=%s reason=%s", directory.path, failure)
         self._release_locks()
         for log in self.logs.values():
             log.failed, log.heals = "the node is shutting down", False

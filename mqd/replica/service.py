@@ -29,6 +29,8 @@ from mqd.types import NodeId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
+RETRY_SECONDS = 3.0
+"""How often partitions are tried that could not be opened."""
 CHECKPOINT_SECONDS = 5.0
 """Kafka's `replica.high.watermark.checkpoint.interval.ms`."""
 
@@ -74,6 +76,9 @@ class ReplicaService:
         """The same by the topic id's 16 bytes."""
         self.offline: dict[TopicPartition, str] = {}
         """Partitions assigned to this node whose log could not be opened, and why."""
+        self._retries: dict[TopicPartition, tuple[Assignment, TopicSettings]] = {}
+        """Those of them that are tried again: the reason may pass."""
+        self._retry_wanted = trio.Event()
         self._clock = clock
         self._checkpoint_seconds = checkpoint_seconds
         self._touched: list[Partition] = []
@@ -87,11 +92,12 @@ class ReplicaService:
 
     def apply(self, assignments: Iterable[Assignment], settings: Mapping[str, TopicSettings]) -> None:
         """Open, lead or stop leading each partition as its newest assignment says."""
+        offline_before = len(self.offline)
         for assignment in assignments:
             topic = assignment.topic_partition.topic
             partition = self.get(assignment.topic_partition)
             if self.node_id not in assignment.replicas:
-                self.offline.pop(assignment.topic_partition, None)
+                self._forget_offline(assignment.topic_partition)
                 if partition is not None:
                     self._close(partition)
                 continue
@@ -101,9 +107,12 @@ class ReplicaService:
                     log = self.logs.open(assignment.topic_partition, assignment.topic_id, topic_settings.log)
                 except (StorageError, OSError, MqError) as error:
                     self.offline[assignment.topic_partition] = str(error)
-                    logger.error("partition is offline partition=%s reason=%s", assignment.topic_partition, error)
+                    self._retries.pop(assignment.topic_partition, None)
+                    if not isinstance(error, MqError):  # a fence stays; a disk without space and too many open files pass
+                        self._retries[assignment.topic_partition] = assignment, topic_settings
+                        self._retry_wanted.set()
                     continue
-                self.offline.pop(assignment.topic_partition, None)
+                self._forget_offline(assignment.topic_partition)
                 partition = Partition(self.node_id, log, assignment, topic_settings.min_insync_replicas)
                 recovered = self.logs.recovered_high_watermark(assignment.topic_partition)
                 partition.high_watermark = min(max(recovered, log.log_start_offset), log.log_end_offset)
@@ -113,9 +122,22 @@ class ReplicaService:
                 self._wake(partition)
             elif not partition.is_leader:
                 self._refuse_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if len(self.offline) > offline_before:
+            self._tell_offline()
+
+    def _forget_offline(self, topic_partition: TopicPartition) -> None:
+        self.offline.pop(topic_partition, None)
+        self._retries.pop(topic_partition, None)
+
+    def _tell_offline(self) -> None:
+        example, reason = next(reversed(self.offline.items()))
+        logger.error("partitions are offline count=%d for_example=%s reason=%s", len(self.offline), example, reason)
 
     def configure(self, topic: str, settings: TopicSettings) -> None:
         """A topic's configuration changed."""
+        for topic_partition, (assignment, _) in self._retries.items():
+            if topic_partition.topic == topic:
+                self._retries[topic_partition] = assignment, settings
         for partition in self.by_name.get(topic.encode(), {}).values():
             self.logs.update_config(partition.log, settings.log)
             partition.configure(settings.min_insync_replicas)
@@ -127,7 +149,7 @@ class ReplicaService:
         for partition in list(self.by_name.get(topic.encode(), {}).values()):
             self._close(partition)
         for offline in [one for one in self.offline if one.topic == topic]:
-            del self.offline[offline]
+            self._forget_offline(offline)
             self.logs.delete(offline)
 
     def remove_strays(self, known: Mapping[TopicPartition, UUID]) -> list[TopicPartition]:
@@ -294,6 +316,7 @@ class ReplicaService:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_deadlines)
             nursery.start_soon(self._run_checkpoints)
+            nursery.start_soon(self._run_retries)
 
     async def _run_deadlines(self) -> None:
         while True:
@@ -316,6 +339,25 @@ class ReplicaService:
         while True:
             await trio.sleep(self._checkpoint_seconds)
             self.checkpoint_high_watermarks()
+
+    async def _run_retries(self) -> None:
+        """Every few seconds, open what could not be opened; when one fails, the others wait for the next round."""
+        while True:
+            await self._retry_wanted.wait()
+            self._retry_wanted = trio.Event()
+            await trio.sleep(RETRY_SECONDS)
+            before = len(self.offline)
+            for topic_partition in list(self._retries):
+                if topic_partition in self._retries:
+                    assignment, settings = self._retries[topic_partition]
+                    self.apply([assignment], {topic_partition.topic: settings})
+                    if topic_partition in self._retries:
+                        break
+                await trio.lowlevel.checkpoint()
+            if self._retries:
+                self._retry_wanted.set()
+            if len(self.offline) < before:
+                logger.info("partitions are online again count=%d still_offline=%d", before - len(self.offline), len(self.offline))
 
     def checkpoint_high_watermarks(self) -> None:
         for partition in self.partitions():

@@ -15,7 +15,7 @@ from mqd.controller.brokers import Heartbeat, Register
 from mqd.controller.image import MetadataMachine
 from mqd.controller.records import Command, SetNextProducerId, encode_command
 from mqd.controller.service import ControllerService
-from mqd.controller.topics import CreateTopics
+from mqd.controller.topics import CreatePartitions, CreateTopics, DeleteTopics, TopicName
 from mqd.errors import ErrorCode, MqError
 from mqd.raft.machine import OutcomeUnknown
 from mqd.types import NO_NODE, NodeId
@@ -301,3 +301,15 @@ async def test_topics_that_were_asked_about_come_into_being(autojump_clock: Mock
     controller.create_topic_soon("t")
     await trio.sleep(1)
     assert len(quorum.commands) == commands
+
+
+async def test_on_a_full_disk_nothing_is_made_and_the_rest_goes_on() -> None:
+    controller, _ = await registered()
+    await controller.submit(create("t"))
+    controller._space = lambda: "The disk is full."
+    for op in (create("u"), CreatePartitions(())):
+        with pytest.raises(MqError, match="disk is full") as refusal:
+            await controller.submit(op)
+        assert refusal.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    await controller.submit(DeleteTopics((TopicName("t"),)))
+    assert not controller.image.topics

@@ -98,6 +98,8 @@ class FaultyDisk(OsDisk):
         pass
 
     def write_atomic(self, path: Path, data: bytes) -> None:
+        if self.free < len(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
         temporary = path.with_name(path.name + ".tmp")
         temporary.write_bytes(data)
         self.rename(temporary, path)

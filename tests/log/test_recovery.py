@@ -8,7 +8,7 @@ from struct import pack_into
 
 import pytest
 
-from mqd.errors import StorageError
+from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.recovery import find_batch
 from mqd.protocol.batch import parse_header, seal
@@ -387,11 +387,74 @@ async def test_an_orderly_stop_does_not_make_a_damaged_log_trusted(tmp_path: Pat
 
 async def test_a_log_that_ends_before_its_start_begins_anew(tmp_path: Path) -> None:
     harness = await filled(tmp_path, 8)
-    (tmp_path / "log-start-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: 100}))
+    for name in ("log-start-offset-checkpoint", "replication-offset-checkpoint"):
+        (tmp_path / name).write_bytes(encode_offset_checkpoint({PARTITION: 100}))
     log = await reopened(harness)
     assert (log.log_start_offset, log.log_end_offset) == (100, 100)
     harness.write(log, batch())
     assert harness.read_all(log)[0].offset == 100
+    harness.kill()
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["killed", "stopped"])
+async def test_a_log_start_that_cannot_be_true_removes_nothing(tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture) -> None:
+    harness = await filled(tmp_path, clean=clean)
+    (tmp_path / "log-start-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: 999_999}))
+    log = await reopened(harness)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 30)
+    assert len(values(harness, log)) == 30
+    assert "log start is ignored" in caplog.text
+    harness.kill()
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["killed", "stopped"])
+async def test_a_missing_segment_in_the_middle_fences_the_log(tmp_path: Path, clean: bool) -> None:
+    harness = await filled(tmp_path, clean=clean)
+    bases = [int(path.stem) for path in segment_files(tmp_path)]
+    segment_files(tmp_path)[1].unlink()
+    await harness.restart()
+    with pytest.raises(MqError, match=f"offsets {bases[1]} to {bases[2] - 1} are missing") as refused:
+        harness.open(SMALL)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert PARTITION in harness.service.fenced and PARTITION not in harness.service.logs
+    await harness.service.close()
+    assert PARTITION in decode_offset_checkpoint((tmp_path / "replication-offset-checkpoint").read_bytes())
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["killed", "stopped"])
+async def test_holes_are_right_in_a_compacted_topic(tmp_path: Path, clean: bool) -> None:
+    harness = await filled(tmp_path, clean=clean)
+    segment_files(tmp_path)[1].unlink()
+    await harness.restart()
+    log = harness.open(LogConfig(segment_bytes=1000, cleanup_policy=frozenset({"compact"})))
+    assert log.log_end_offset == 30 and len(values(harness, log)) < 30
+    harness.kill()
+
+
+async def test_a_missing_first_segment_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    harness = await filled(tmp_path, clean=True)
+    second = int(segment_files(tmp_path)[1].stem)
+    segment_files(tmp_path)[0].unlink()
+    log = await reopened(harness)
+    assert log.log_start_offset == second
+    assert f"records are missing partition={PARTITION} first=0 last={second - 1}" in caplog.text
+    harness.kill()
+
+
+async def test_a_full_disk_fences_nothing(tmp_path: Path) -> None:
+    """Indexes are written anew after a kill; without space they wait."""
+    harness = await filled(tmp_path)
+    for path in (*segment_files(tmp_path, ".index"), *segment_files(tmp_path, ".timeindex")):
+        path.unlink()
+    assert isinstance(harness.disk, FaultyDisk)
+    harness.disk.free = 0
+    log = await reopened(harness)
+    assert len(values(harness, log)) == 30
+    harness.disk.free = 1 << 30
+    harness.write(log, batch(b"more"), epoch=3)
+    await harness.service.close()
+    log = await reopened(harness)
+    assert len(values(harness, log)) == 31
     harness.kill()
 
 

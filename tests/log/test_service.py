@@ -583,3 +583,33 @@ async def test_checkpoints_are_written_while_it_runs(tmp_path: Path, mock_clock:
             await wait_until(path.exists)
             assert decode_offset_checkpoint(path.read_bytes()) == {PARTITION: 2}
     harness.kill()
+
+
+async def test_a_stop_on_a_full_disk_leaves_no_marker_and_fails_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open()
+    harness.write(log, batch(b"kept", producer_id=1, sequence=0))
+    faulty(harness).free = 0
+    await harness.service.close()
+    assert harness.failed == [] and "no clean marker" in caplog.text
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    await harness.restart()
+    assert [record.value for record in harness.read_all(harness.open())] == [b"kept"]
+    harness.kill()
+
+
+async def test_a_roll_on_a_full_disk_takes_no_directory_offline(tmp_path: Path, autojump_clock: object) -> None:
+    """The segment is durable, its producer snapshot is not: the recovery point waits for that."""
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open(LogConfig(flush_before_ack=True))
+    async with harness.running() as service:
+        harness.write(log, batch(b"a", producer_id=1, sequence=0), epoch=3)
+        faulty(harness).free = 0
+        await trio.sleep(12)
+        assert harness.failed == [] and log.durable_end_offset == 0
+        faulty(harness).free = 1 << 30
+        await trio.sleep(6)
+        assert log.durable_end_offset == 1 and service.statistics().directories_offline == 0
+    harness.kill()

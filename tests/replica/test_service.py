@@ -19,7 +19,7 @@ from mqd.io.entropy import RandomEntropy
 from mqd.log.partition_log import LogConfig
 from mqd.protocol.files import HIGH_WATERMARK_CHECKPOINT, decode_offset_checkpoint
 from mqd.replica.partition import Assignment, Partition
-from mqd.replica.service import CHECKPOINT_SECONDS, ReplicaService, TopicSettings
+from mqd.replica.service import CHECKPOINT_SECONDS, RETRY_SECONDS, ReplicaService, TopicSettings
 from mqd.replica.waiters import Append, FetchWaiter, ProduceTicket
 from mqd.types import NodeId, TopicPartition
 from tests.log.support import FaultyDisk, Harness, batch
@@ -161,6 +161,39 @@ async def test_a_log_that_cannot_be_opened_is_offline_until_it_can(replicas: Rep
     replicas.faulty.write_error = 0
     assert replicas.held(epoch=1).is_leader
     assert replicas.replica.statistics().offline == 0
+
+
+async def test_what_a_full_disk_kept_offline_heals_by_itself(
+    replicas: Replicas, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    replicas.faulty.free = 0
+    settings = TopicSettings(PLAIN, 1)
+    assignments = [Assignment(TopicPartition("t", index), TOPIC_ID, ME, 0, (ME,), (ME,)) for index in range(50)]
+    replicas.replica.apply(assignments, {"t": settings})
+    assert len(replicas.replica.offline) == 50
+    assert caplog.text.count("offline") == 1 and "count=50" in caplog.text
+    replicas.replica.configure("t", TopicSettings(DURABLE, 1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(replicas.replica.run)
+        await trio.sleep(3 * RETRY_SECONDS)
+        assert len(replicas.replica.offline) == 50
+        replicas.faulty.free = 1 << 30
+        await trio.sleep(2 * RETRY_SECONDS)
+        nursery.cancel_scope.cancel()
+    assert not replicas.replica.offline and len(replicas.replica.partitions()) == 50
+    assert all(partition.is_leader and partition.log.config.flush_before_ack for partition in replicas.replica.partitions())
+
+
+async def test_what_was_deleted_while_offline_stays_away(replicas: Replicas, autojump_clock: MockClock) -> None:
+    replicas.faulty.free = 0
+    assert replicas.assign() is None
+    replicas.replica.delete("t")
+    replicas.faulty.free = 1 << 30
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(replicas.replica.run)
+        await trio.sleep(2 * RETRY_SECONDS)
+        nursery.cancel_scope.cancel()
+    assert not replicas.replica.partitions() and not replicas.replica.offline
 
 
 async def test_an_offline_partition_does_not_stop_its_neighbours(replicas: Replicas) -> None:
