@@ -26,6 +26,7 @@ import trio
 from mqd.config import NodeConfig, PeerNode, StartError, StartOptions, topic_options
 from mqd.controller.configs import effective_node_config
 from mqd.controller.image import Delta, MetadataImage, MetadataMachine
+from mqd.controller.placement import default_replication_factor
 from mqd.controller.service import BrokerAddress, ControllerService
 from mqd.errors import StorageError
 from mqd.io.clock import Clock, SystemClock
@@ -104,6 +105,7 @@ class _Daemon:
         self.me: PeerNode = self.peers.require(options.node_id)
         if not self.me.voter:
             raise StartError(f"{self.peers.path}: node {self.me.id} is not a voter; this release runs voters only: remove `voter = false`")
+        self._check_counts_of_nodes()
         self.network: Network = seams.network or OsNetwork(
             send_buffer_bytes=self.config.integer("socket.send.buffer.bytes"),
             receive_buffer_bytes=self.config.integer("socket.receive.buffer.bytes"),
@@ -158,6 +160,26 @@ class _Daemon:
         self.controller.subscribe(self.publisher)
         self.failure: str | None = None
         self.stop = trio.Event()
+
+    def _check_counts_of_nodes(self) -> None:
+        """What is asked of more nodes than there are: refused where nobody could ever write, told where less is done."""
+        nodes = len(self.peers.nodes)
+        needed = self.config.integer("min.insync.replicas")
+        if needed > nodes:
+            raise StartError(
+                f"min.insync.replicas is {needed}, but {self.peers.path} has {nodes} node(s): so many replicas can never be in sync; "
+                f"set it to {nodes} or less, or add nodes"
+            )
+        factor = self.config.integer("default.replication.factor")
+        possible = default_replication_factor(factor, nodes)
+        if factor > possible:
+            logger.warning(
+                "default.replication.factor is more than can be: topics that are created without a number get fewer replicas "
+                "configured=%d used=%d nodes=%d",
+                factor,
+                possible,
+                nodes,
+            )
 
     async def run(self, stop: trio.Event) -> None:
         self.stop = stop

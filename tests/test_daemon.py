@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
@@ -340,3 +341,18 @@ async def test_a_consumer_that_began_at_the_end_goes_on_after_a_restart(tmp_path
         answer = await ask(connection, "offset_for_leader_epoch", 4, {"topics": [{"topic": "t", "partitions": [asked]}]})
         row = answer.topics[0].partitions[0]
         assert (row.error_code, row.leader_epoch, row.end_offset) == (0, found.leader_epoch, 0)
+
+
+async def test_more_replicas_in_sync_than_nodes_are_refused(tmp_path: Path) -> None:
+    reason = await refusal(tmp_path, peers_of(2), min_insync_replicas="3")
+    for said in ("min.insync.replicas is 3", "peers.toml has 2 node(s)", "set it to 2 or less"):
+        assert said in reason
+    async with started(tmp_path, peers_of(1), min_insync_replicas="1") as run:
+        await run.ready.wait()
+
+
+async def test_a_default_of_more_replicas_than_there_can_be_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with node(tmp_path, options={"default.replication.factor": "3"}):
+        pass
+    assert "default.replication.factor is more than can be" in caplog.text
+    assert "configured=3 used=1 nodes=1" in caplog.text
