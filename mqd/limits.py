@@ -127,8 +127,8 @@ RAFT_SNAPSHOT_CHUNK_BYTES = 256 * KIB
 RAFT_SNAPSHOT_BYTES_MAX = 1024 * MIB
 RAFT_RESERVE_BYTES = 1 * MIB
 """Held back on the metadata's disk for when it is full."""
-RAFT_RESERVE_STEP_BYTES = 64 * KIB
-"""Given up at once: enough for the term, the vote and a command."""
+RAFT_RESERVE_STEP_BYTES = 16 * KIB
+"""Given up at once: enough for the term and a few commands, and little for others to take."""
 RAFT_JOURNAL_ENTRIES_MAX = 10_000
 RAFT_JOURNAL_BYTES_MAX = 16 * MIB
 """Applied entries, or their bytes, since the last snapshot that make the next one due."""

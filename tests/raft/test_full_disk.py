@@ -135,7 +135,7 @@ def test_the_reserve_is_given_up_step_by_step_and_grows_back() -> None:
         append(journal, bytes(10_000))
         journal.flush()
     assert journal.short_of_space and journal.durable_index == 21
-    assert disk.open(RESERVE).size() == limits.RAFT_RESERVE_BYTES - 4 * limits.RAFT_RESERVE_STEP_BYTES
+    assert disk.open(RESERVE).size() == limits.RAFT_RESERVE_BYTES - 13 * limits.RAFT_RESERVE_STEP_BYTES
     journal.on_timer()
     assert not journal.dirty, "it takes nothing back while the disk is full, and writes nothing that can wait"
     journal.close()
