@@ -28,12 +28,12 @@ from mqd.controller.configs import effective_node_config
 from mqd.controller.image import Delta, MetadataImage, MetadataMachine
 from mqd.controller.placement import default_replication_factor
 from mqd.controller.service import BrokerAddress, ControllerService
-from mqd.errors import StorageError
+from mqd.errors import PASSING_ERRNOS, StorageError
 from mqd.io.clock import Clock, SystemClock
-from mqd.io.disk import Disk, OsDisk
+from mqd.io.disk import Disk, OsDisk, raise_descriptor_limit
 from mqd.io.entropy import Entropy, RandomEntropy
 from mqd.io.net import Listener, Network, OsNetwork
-from mqd.limits import DISK_RESERVE_BYTES
+from mqd.limits import DESCRIPTORS_OTHERS, DISK_RESERVE_BYTES
 from mqd.log import known_directories
 from mqd.log.known_directories import KnownDirectories, load_known_directories, store_known_directories
 from mqd.log.partition_log import LogConfig
@@ -112,6 +112,9 @@ class _Daemon:
         )
         self.metadata_directory = options.data_directory / "metadata"
         self.directories_file = options.data_directory / known_directories.NAME
+        descriptors = raise_descriptor_limit()
+        descriptors_for_logs = max(descriptors - self.config.integer("max.connections") - DESCRIPTORS_OTHERS, descriptors // 2)
+        logger.info("open files limit=%d for_logs=%d", descriptors, descriptors_for_logs)
         directories = [Path(one) for one in self.config["log.dirs"] or self.config["log.dir"] or ()]  # type: ignore[union-attr]
         self.logs = LogService(
             disk=seams.disk,
@@ -122,6 +125,7 @@ class _Daemon:
             claim=lambda: MetaProperties(self.peers.cluster_id, self.me.id, seams.entropy.uuid()),
             retention_check_interval_ms=self.config.integer("log.retention.check.interval.ms"),
             producer_id_expiration_ms=self.config.integer("producer.id.expiration.ms"),
+            descriptors=descriptors_for_logs,
         )
         self.replica = ReplicaService(
             node_id=NodeId(self.me.id),
@@ -222,7 +226,7 @@ class _Daemon:
         try:
             store_known_directories(self.seams.disk, self.directories_file, known)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in PASSING_ERRNOS:
                 raise
             logger.warning("not written file=%s reason=%s", self.directories_file, error)  # the next start is guarded a little less
 

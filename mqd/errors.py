@@ -5,8 +5,10 @@ Names, numbers and retriability are the protocol's (https://kafka.apache.org/pro
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Final
 
 
 class ErrorCode(IntEnum):
@@ -211,10 +213,16 @@ class ProtocolError(Exception):
     """The peer sent bytes that no version of the protocol allows. The connection is closed; nothing is answered."""
 
 
+NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+"""Errors that only opening a file can have."""
+PASSING_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, *NO_DESCRIPTORS})
+"""What an operating system refuses for now: nothing is wrong with the disk. A failed sync is never among them, whatever it says."""
+
+
 class StorageError(Exception):
     """A log directory failed (write, fsync, rename). It goes offline; the call is never retried.
 
-    `out_of_space` marks the one kind that heals by itself when space returns (ENOSPC, EDQUOT).
+    `out_of_space` marks the one kind that heals by itself when space, descriptors or memory return: `PASSING_ERRNOS`.
     """
 
     def __init__(self, message: str, *, out_of_space: bool = False) -> None:

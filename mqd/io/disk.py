@@ -16,6 +16,19 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 _VECTORS_MAX = 1024  # IOV_MAX on Linux
+_DESCRIPTORS_MAX = 1 << 20  # where nothing else limits them
+
+
+def raise_descriptor_limit() -> int:
+    """Let this process open as many files as it may; returns how many that is."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):  # some systems allow less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return soft if soft != resource.RLIM_INFINITY else _DESCRIPTORS_MAX
 
 
 class File(Protocol):

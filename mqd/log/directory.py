@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from mqd.errors import StorageError
+from mqd.errors import PASSING_ERRNOS, StorageError
 from mqd.log.checkpoints import checkpointed, claim_directory, load_offsets, store_clean_shutdown, store_offsets, take_clean_shutdown
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.recovery import (
@@ -85,7 +84,7 @@ class SyncPlan:
                 try:
                     disk.write_atomic(path, data)
                 except OSError as error:
-                    if error.errno not in (ENOSPC, EDQUOT):
+                    if error.errno not in PASSING_ERRNOS:
                         raise
                     raise StorageError(f"{path}: {error.strerror or error}", out_of_space=True) from error
         for path in self.directories:
@@ -204,6 +203,31 @@ class LogStatistics:
     fenced: int
     directories_online: int
     directories_offline: int
+
+    @classmethod
+    def of(
+        cls,
+        logs: Collection[PartitionLog],
+        directories: Collection[LogDirectory],
+        fenced: int,
+        appended_batches: int,
+        appended_bytes: int,
+        failed_writes: int,
+        syncs: int,
+    ) -> LogStatistics:
+        offline = sum(directory.failed is not None for directory in directories)
+        return cls(
+            logs=len(logs),
+            segments=sum(len(log.segments) for log in logs),
+            size_bytes=sum(log.size_bytes for log in logs),
+            appended_batches=appended_batches,
+            appended_bytes=appended_bytes,
+            failed_writes=failed_writes,
+            syncs=syncs,
+            fenced=fenced,
+            directories_online=len(directories) - offline,
+            directories_offline=offline,
+        )
 
 
 @dataclass(slots=True)

@@ -19,12 +19,11 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from mqd.errors import StorageError
+from mqd.errors import PASSING_ERRNOS, StorageError
 from mqd.limits import RECOVERY_BATCH_BYTES_MAX, SCAN_BYTES
 from mqd.log.epochs import LeaderEpochs
 from mqd.log.index import OffsetIndex, TimeIndex
@@ -501,7 +500,7 @@ def store_indexes(disk: Disk, path: Path, segment: Segment) -> None:
             file.truncate(0)
             file.append([index.encode()])
         except OSError as error:
-            if error.errno not in (ENOSPC, EDQUOT):
+            if error.errno not in PASSING_ERRNOS:
                 raise
             logger.warning("index not written file=%s reason=%s", name, error)
             index.unwrite()

@@ -6,29 +6,30 @@ directory takes all logs that asked for it, group commit; `on_durable` tells), s
 
 What a disk may do to us (RELIABILITY §3):
 - full: the write is taken back, the log refuses appends (KAFKA_STORAGE_ERROR, retriable) and goes on reading; the next
-  append tries again once there is space.
+  append tries again once there is space. A process without descriptors or memory is the same.
 - any other failed write, and any failed sync: the directory is offline, `on_directory_failed` tells, nothing is retried.
 - corruption found by recovery: that log is fenced, with the reason; the others serve.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
 import trio
 
-from mqd.errors import ErrorCode, MqError, StorageError
+from mqd.errors import NO_DESCRIPTORS, PASSING_ERRNOS, ErrorCode, MqError, StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk, FileRange
-from mqd.limits import DISK_RESERVE_BYTES, INDEX_ENTRIES_BUFFERED, SEGMENTS_OPEN_MAX, SYNC_THREADS
+from mqd.limits import DISK_RESERVE_BYTES, INDEX_ENTRIES_BUFFERED, SYNC_THREADS
 from mqd.log import lookup
 from mqd.log.checkpoints import checkpointed, store_offsets
 from mqd.log.cleaner import plan_retention, rolls_by_time
+from mqd.log.descriptors import Descriptors
 from mqd.log.directory import (
     LoadProgress,
     LogDirectory,
@@ -41,19 +42,11 @@ from mqd.log.directory import (
     retire_directory,
     why_missing,
 )
+from mqd.log.homes import Homes
+from mqd.log.looking import Looking
 from mqd.log.partition_log import FOREVER_MS, Appended, LogConfig, PartitionLog, Queued
-from mqd.log.recovery import (
-    RecoveryReport,
-    append_indexes,
-    cut_segment,
-    new_segment,
-    open_segment,
-    reload_producers,
-    remove_segment,
-    remove_snapshots,
-    retire_segment,
-)
-from mqd.log.segment import Segment
+from mqd.log.recovery import RecoveryReport, append_indexes, new_segment, remove_snapshots
+from mqd.log.shortening import put_back, retire_oldest, truncate_log
 from mqd.protocol.files import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_CHECKPOINT,
@@ -76,7 +69,6 @@ HIGH_WATERMARK_SECONDS = 5.0
 """Kafka's `replica.high.watermark.checkpoint.interval.ms`."""
 PROGRESS_SECONDS = 5.0
 NO_SPACE_RETRY_SECONDS = 5.0
-_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LogService:
@@ -93,8 +85,12 @@ class LogService:
         claim: Callable[[], MetaProperties] | None = None,
         retention_check_interval_ms: int = 300_000,
         producer_id_expiration_ms: int = 86_400_000,
+        descriptors: int = 1 << 20,
     ) -> None:
-        """`claim` gives what a directory without `meta.properties` is marked with; None leaves that file alone."""
+        """`claim` gives what a directory without `meta.properties` is marked with; None leaves that file alone.
+
+        `descriptors`: how many files the logs may hold open.
+        """
         assert directories
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.fenced: dict[TopicPartition, str] = {}
@@ -113,6 +109,9 @@ class LogService:
         self._producer_expiry_ms = producer_id_expiration_ms
         self._holes: dict[TopicPartition, str] = {}
         """Logs that lack offsets: fenced when opened, unless their topic is compacted."""
+        self._descriptors = Descriptors(disk, descriptors)
+        self._looking = Looking()
+        self._homes = Homes()
         self._touched: list[PartitionLog] = []
         self._syncing = trio.Event()
         self._housekeeping = trio.Event()
@@ -140,6 +139,7 @@ class LogService:
         online = [directory for directory in self.directories.values() if directory.failed is None]
         if not online:
             raise StorageError("; ".join(str(directory.failed) for directory in self.directories.values()))
+        self._descriptors.hold_spares(online[0].path)
         self.clean_start = all(directory.broker_epoch is not None for directory in online)
         logger.info(
             "logs loaded count=%d fenced=%d scanned_bytes=%d clean=%s seconds=%.3f",
@@ -230,23 +230,20 @@ class LogService:
             self._fence(partition, hole)
             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, hole)
         log.opened = True
+        log.looking = self._looking
         log.update_config(config)
         return log
 
     def _create(self, partition: TopicPartition, topic_id: UUID, config: LogConfig, chosen: Path | None) -> PartitionLog:
-        counts = {path: 0 for path, directory in self.directories.items() if directory.failed is None}
-        for log in self.logs.values():
-            if log.directory in counts:
-                counts[log.directory] += 1
-        if not counts:
-            raise StorageError("no log directory is online")
-        home = chosen if chosen is not None else min(counts, key=counts.__getitem__)
-        if home not in counts:
-            raise StorageError(f"log directory {home} is offline")
+        home = self._homes.choose(self.directories.values(), self.logs.values(), chosen)
+        self._descriptors.check_partitions(len(self.logs))
         try:
             log = create_log(self._disk, home, partition, topic_id, config, self._clock.wall_ms())
         except OSError as error:
+            with self._descriptors.lent(home), suppress(OSError):
+                self._disk.remove_tree(home / str(partition))
             raise self._storage_error(f"cannot create {home / str(partition)}", error) from error
+        self._homes.added(home)
         self._uncarry(partition)
         return log
 
@@ -268,6 +265,7 @@ class LogService:
         log = self.logs.pop(partition, None)
         if log is None:
             return
+        self._homes.changed()
         log.failed, log.heals = f"{partition} was deleted", False
         log.forget_queue()
         self._forget(log)
@@ -293,6 +291,7 @@ class LogService:
                     self._remove_later(target, LogConfig().file_delete_delay_ms)
 
     def _forget(self, log: PartitionLog) -> None:
+        self._descriptors.forget(log)
         self._flush_due.pop(log, None)
         if log in self._touched:
             self._touched.remove(log)
@@ -316,10 +315,14 @@ class LogService:
         return appended
 
     def _check_space(self, log: PartitionLog, size: int) -> None:
-        """A log without space takes appends again when there is some."""
-        if not log.heals or self._disk.free_bytes(log.directory) < size + DISK_RESERVE_BYTES:
+        """A log without space or descriptors takes appends again when there are some."""
+        if (
+            not log.heals
+            or self._disk.free_bytes(log.directory) < size + DISK_RESERVE_BYTES
+            or not self._descriptors.hold_spares(log.directory)
+        ):
             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, log.failed or "")
-        logger.info("space again partition=%s", log.topic_partition)
+        logger.info("appends go on partition=%s", log.topic_partition)
         log.failed, log.heals = None, False
 
     def flush(self) -> list[tuple[PartitionLog, StorageError]]:
@@ -365,13 +368,15 @@ class LogService:
 
     def _roll(self, log: PartitionLog, base_offset: Offset, snapshot: bytes) -> None:
         old = log.active
+        self._descriptors.check_room()
         segment = new_segment(self._disk, log.path, base_offset, self._clock.wall_ms())
         log.on_rolled(segment)
         append_indexes(self._disk, log.path, old)
         log.snapshots.append((base_offset, snapshot))
         log.new_files = True
         self.request_sync(log, whole=False)
-        self._close_old(log)
+        self._descriptors.close_older(log)
+        self._descriptors.opened(log, old)
 
     def _take_back(self, log: PartitionLog, segments: int, size: int, next_offset: Offset, error: OSError) -> StorageError:
         """A write failed: put the log back to what it was before this turn."""
@@ -382,29 +387,25 @@ class LogService:
             self._fail_directory(log.directory, failure)
             return failure
         try:
-            log.queue.clear()
-            for segment in log.segments[segments:]:
-                remove_segment(self._disk, log.path, segment.base_offset)
-            del log.segments[segments:]
-            self._cut(log, size, next_offset)
+            with self._descriptors.lent(log.directory):
+                put_back(self._disk, log, segments, size, next_offset)
         except (OSError, BadBatch) as second:
             log.forget_queue()
             self._fail_directory(log.directory, StorageError(f"{log.path} cannot be put back after {failure}: {second}"))
             return failure
         log.failed, log.heals = str(failure), True
-        logger.error("no space partition=%s reason=%s", log.topic_partition, failure)
+        logger.error("appends are refused for now partition=%s reason=%s", log.topic_partition, failure)
         return failure
 
-    def _cut(self, log: PartitionLog, size: int, next_offset: Offset) -> None:
-        """Cut the active segment, and put the log's state right."""
-        open_segment(self._disk, log.path, log.active, log.config)
-        cut_segment(self._disk, log.path, log.active, size, next_offset)
-        log.on_truncated()
-        remove_snapshots(self._disk, log.path, log.segments)
-        reload_producers(self._disk, log)
-
     def _storage_error(self, what: str, error: OSError) -> StorageError:
-        return StorageError(f"{what}: {error.strerror or error}", out_of_space=error.errno in _OUT_OF_SPACE)
+        return StorageError(f"{what}: {error.strerror or error}", out_of_space=error.errno in PASSING_ERRNOS)
+
+    def _unless_it_passes(self, path: Path, error: StorageError) -> None:
+        """What is done now and then, and will be again."""
+        if error.out_of_space:
+            logger.warning("tried again later reason=%s", error)
+        else:
+            self._fail_directory(path, error)
 
     def _fail_directory(self, path: Path, error: StorageError) -> None:
         """Offline for good: every log in it refuses reads and writes."""
@@ -412,6 +413,7 @@ class LogService:
         if directory.failed is not None:
             return
         directory.failed = str(error)
+        self._homes.changed()
         directory.to_sync.clear()
         for log in self.logs.values():
             if log.directory == path:
@@ -431,29 +433,21 @@ class LogService:
         if log.failed is not None and not log.heals:
             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, log.failed)
         try:
-            found = lookup.find_range(log, offset, max_bytes, limit_offset, min_one, self._open)
+            found = lookup.find_range(log, offset, max_bytes, limit_offset, min_one, self._descriptors.open)
         except BadBatch as bad:
             raise self._unreadable(log, f"{log.path} {bad}") from bad
         except OSError as error:
-            raise self._unreadable(log, f"cannot read {log.path}: {error}") from error
+            raise self._not_read(log, error) from error
         if found is None:
             return lookup.Read([], offset, offset, 0)
         segment, start, end, next_offset = found
         assert segment.file is not None
         return lookup.Read([FileRange(segment.file, start, end - start)], offset, next_offset, end - start)
 
-    def _open(self, log: PartitionLog, segment: Segment) -> None:
-        """Have an older segment at hand, and let go of others."""
-        if segment.index is None or segment.file is None:
-            self._close_old(log)
-            open_segment(self._disk, log.path, segment, log.config)
-
-    def _close_old(self, log: PartitionLog) -> None:
-        """Keep few older segments open; what a fetch is sending stays open for as long as it is sent."""
-        old = [one for one in log.segments[:-1] if one.index is not None or one.file is not None]
-        for segment in old[: max(0, len(old) - SEGMENTS_OPEN_MAX + 1)]:
-            if segment.next_offset <= log.durable_end_offset:
-                segment.file = segment.index = segment.time_index = None
+    def _not_read(self, log: PartitionLog, error: OSError) -> MqError:
+        """The file could not be opened for now, or there is more wrong with it."""
+        failure = self._storage_error(f"cannot read {log.path}", error)
+        return MqError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) if failure.out_of_space else self._unreadable(log, str(failure))
 
     def _unreadable(self, log: PartitionLog, reason: str) -> MqError:
         """Bytes that were there cannot be read: the log is fenced, and so never acknowledges on top of a hole."""
@@ -463,11 +457,11 @@ class LogService:
 
     def offset_for_timestamp(self, log: PartitionLog, timestamp_ms: int, limit_offset: Offset) -> lookup.FoundRecord | None:
         """(offset, timestamp, leader epoch) of the first record of that time or later, below `limit_offset`."""
-        return self._looked_up(log, lambda: lookup.offset_for_timestamp(log, timestamp_ms, limit_offset, self._open))
+        return self._looked_up(log, lambda: lookup.offset_for_timestamp(log, timestamp_ms, limit_offset, self._descriptors.open))
 
     def record_with_max_timestamp(self, log: PartitionLog, limit_offset: Offset) -> lookup.FoundRecord | None:
         """(offset, timestamp, leader epoch) of the first record with the largest timestamp, below `limit_offset`."""
-        return self._looked_up(log, lambda: lookup.record_with_max_timestamp(log, limit_offset, self._open))
+        return self._looked_up(log, lambda: lookup.record_with_max_timestamp(log, limit_offset, self._descriptors.open))
 
     def _looked_up(self, log: PartitionLog, look: Callable[[], FoundT]) -> FoundT:
         """MqError KAFKA_STORAGE_ERROR where the file cannot be read or is not what it was."""
@@ -476,7 +470,7 @@ class LogService:
         except BadBatch as bad:
             raise self._unreadable(log, f"{log.path} {bad}") from bad
         except OSError as error:
-            raise self._unreadable(log, f"cannot read {log.path}: {error}") from error
+            raise self._not_read(log, error) from error
 
     # -- shortening ------------------------------------------------------------------------------------------------
 
@@ -501,19 +495,7 @@ class LogService:
                 log.topic_partition, offset, log.high_watermark,
             )  # fmt: skip
         try:
-            keep = log.segment_index(offset)
-            for segment in log.segments[keep + 1 :]:
-                remove_segment(self._disk, log.path, segment.base_offset)
-            del log.segments[keep + 1 :]
-            segment = log.active
-            open_segment(self._disk, log.path, segment, log.config)
-            position = segment.seek(offset)
-            if position is None:
-                self._cut(log, segment.size, segment.next_offset)
-            elif position == 0:
-                self._cut(log, 0, segment.base_offset)
-            else:
-                self._cut(log, position, segment.base_offset_at(position))
+            truncate_log(self._disk, log, offset)
         except OSError as error:
             failure = self._storage_error(f"cannot truncate {log.path}", error)
             self._fail_directory(log.directory, failure)
@@ -563,34 +545,43 @@ class LogService:
                 to_sync, directory.to_sync = directory.to_sync, {}
                 async with trio.open_nursery() as nursery:
                     for log, whole in to_sync.items():
-                        plan = plan_sync(self._disk, log, whole=whole)
-                        nursery.start_soon(self._sync, plan, limiter)
+                        try:
+                            plan = plan_sync(self._disk, log, whole=whole)
+                        except OSError as error:
+                            self._not_synced(log, error)
+                        else:
+                            nursery.start_soon(self._sync, plan, limiter)
         finally:
             directory.syncing = False
 
     async def _sync(self, plan: SyncPlan, limiter: trio.CapacityLimiter) -> None:
         try:
             await trio.to_thread.run_sync(plan.run, self._disk, limiter=limiter)
-        except StorageError as error:
-            logger.warning("no space for checkpoints, tried again soon partition=%s reason=%s", plan.log.topic_partition, error)
+        except (StorageError, OSError) as error:
             plan.give_back()
-            if self.logs.get(plan.log.topic_partition) is plan.log:
-                self._flush_due[plan.log] = self._clock.monotonic() + NO_SPACE_RETRY_SECONDS
-                self._housekeeping.set()
-            return
-        except OSError as error:
-            self._fail_directory(plan.log.directory, self._storage_error(f"cannot sync {plan.log.path}", error))
+            self._not_synced(plan.log, error)
             return
         self.after_sync(plan)
+
+    def _not_synced(self, log: PartitionLog, error: StorageError | OSError) -> None:
+        """StorageError: there was no space beside the log. Without descriptors nothing was tried. Anything else is final."""
+        if isinstance(error, OSError) and error.errno not in NO_DESCRIPTORS:
+            self._fail_directory(log.directory, self._storage_error(f"cannot sync {log.path}", error))
+            return
+        logger.warning("not synced, tried again soon partition=%s reason=%s", log.topic_partition, error)
+        if self.logs.get(log.topic_partition) is log:
+            self._flush_due[log] = self._clock.monotonic() + NO_SPACE_RETRY_SECONDS
+            self._housekeeping.set()
 
     def after_sync(self, plan: SyncPlan) -> None:
         """On the loop: what the thread made durable counts now, unless the log was cut meanwhile."""
         log = plan.log
         self._syncs += 1
         if plan.cuts != log.cuts:
-            remove_snapshots(self._disk, log.path, log.segments)
+            with suppress(OSError):  # the next start removes them too
+                remove_snapshots(self._disk, log.path, log.segments)
         elif log.on_synced(plan.end_offset):
-            self._close_old(log)
+            self._descriptors.close_older(log)
             self._on_durable(log)
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
@@ -639,21 +630,16 @@ class LogService:
                 if count:
                     self._retire(log, count, reason)
             except OSError as error:
-                failure = self._storage_error(f"cannot clean {log.path}", error)
-                if not failure.out_of_space:
-                    self._fail_directory(log.directory, failure)
+                self._unless_it_passes(log.directory, self._storage_error(f"cannot clean {log.path}", error))
             await trio.lowlevel.checkpoint()
 
     def _retire(self, log: PartitionLog, count: int, reason: str) -> None:
         """Take the oldest segments out of the log; their files go after `file.delete.delay.ms`."""
-        retired = log.segments[:count]
-        end = retired[-1].next_offset
+        end = log.segments[count - 1].next_offset
         logger.info("removing segments partition=%s count=%d up_to=%d reason=%s", log.topic_partition, count, end, reason)
-        log.on_retired(count)
         self._log_starts_moved = True
-        for segment in retired:
-            for path in retire_segment(self._disk, log.path, segment):
-                self._remove_later(path, log.config.file_delete_delay_ms)
+        for path in retire_oldest(self._disk, log, count):
+            self._remove_later(path, log.config.file_delete_delay_ms)
 
     async def _remove(self, path: Path) -> None:
         """A retired file or a deleted partition's directory, at last. In a thread: unlinking large files takes its time."""
@@ -662,6 +648,8 @@ class LogService:
             await trio.to_thread.run_sync(remove, path)
         except OSError as error:
             logger.warning("cannot remove path=%s reason=%s", path, error)
+            if error.errno in PASSING_ERRNOS:
+                self._remove_later(path, LogConfig().file_delete_delay_ms)
 
     async def _store(self, name: str) -> None:
         """Write one kind of checkpoint in every directory that is online."""
@@ -671,9 +659,7 @@ class LogService:
                 try:
                     await trio.to_thread.run_sync(store_offsets, self._disk, directory.path / name, offsets)
                 except OSError as error:
-                    failure = self._storage_error(f"cannot write {directory.path / name}", error)
-                    if not failure.out_of_space:
-                        self._fail_directory(directory.path, failure)
+                    self._unless_it_passes(directory.path, self._storage_error(f"cannot write {directory.path / name}", error))
 
     # -- stopping --------------------------------------------------------------------------------------------------
 
@@ -682,6 +668,7 @@ class LogService:
 
         `broker_epoch` goes into the marker. A directory where something fails gets no marker: the next start recovers it.
         """
+        self._descriptors.release_spares()
         for log, error in self.flush():
             logger.error("records lost at shutdown partition=%s reason=%s", log.topic_partition, error)
         for directory in self.directories.values():
@@ -692,11 +679,7 @@ class LogService:
             except StorageError as error:
                 logger.warning("no clean marker, the next start scans directory=%s reason=%s", directory.path, error)
             except OSError as error:
-                failure = self._storage_error(f"cannot close {directory.path}", error)
-                if not failure.out_of_space:
-                    self._fail_directory(directory.path, failure)
-                    continue
-                logger.warning("no clean marker, the next start scans directory=%s reason=%s", directory.path, failure)
+                self._unless_it_passes(directory.path, self._storage_error(f"cannot close {directory.path}", error))
         self._release_locks()
         for log in self.logs.values():
             log.failed, log.heals = "the node is shutting down", False
@@ -710,16 +693,5 @@ class LogService:
                 directory.lock = None
 
     def statistics(self) -> LogStatistics:
-        offline = sum(directory.failed is not None for directory in self.directories.values())
-        return LogStatistics(
-            logs=len(self.logs),
-            segments=sum(len(log.segments) for log in self.logs.values()),
-            size_bytes=sum(log.size_bytes for log in self.logs.values()),
-            appended_batches=self._appended_batches,
-            appended_bytes=self._appended_bytes,
-            failed_writes=self._failed_writes,
-            syncs=self._syncs,
-            fenced=len(self.fenced),
-            directories_online=len(self.directories) - offline,
-            directories_offline=offline,
-        )
+        done = (self._appended_batches, self._appended_bytes, self._failed_writes, self._syncs)
+        return LogStatistics.of(self.logs.values(), self.directories.values(), len(self.fenced), *done)

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from errno import EDQUOT, EIO, ENOSPC
+from errno import EIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from mqd import limits
-from mqd.errors import StorageError
+from mqd.errors import NO_DESCRIPTORS, PASSING_ERRNOS, StorageError
 from mqd.raft import formats
 from mqd.raft.codec import NO_OP, Entry
 from mqd.raft.formats import Damaged, JournalHeader, QuorumState, Snapshot
@@ -228,8 +228,8 @@ class Journal:
     def flush(self) -> None:
         """Make everything durable. Blocks: call it in a worker thread, and change nothing meanwhile.
 
-        Raises StorageError: with `out_of_space` when the disk and the reserve are full, and calling again may succeed; else now and
-        for ever after."""
+        Raises StorageError: with `out_of_space` when the disk and the reserve are full, or a file cannot be opened for want of
+        descriptors, and calling again may succeed; else now and for ever after."""
         if self._failure is not None:
             raise StorageError(self._failure)
         if self._reserve_due and self._reserve is not None:
@@ -240,7 +240,8 @@ class Journal:
                 self._flush_once()
                 return
             except StorageError as error:
-                if not error.out_of_space or self._reserve is None or not self._reserve.release():
+                no_space = error.out_of_space and getattr(error.__cause__, "errno", 0) not in NO_DESCRIPTORS
+                if not no_space or self._reserve is None or not self._reserve.release():
                     raise
 
     def _flush_once(self) -> None:
@@ -261,7 +262,7 @@ class Journal:
             elif self._records:
                 self._append_records()
         except OSError as error:
-            if error.errno in (ENOSPC, EDQUOT):
+            if error.errno in PASSING_ERRNOS:
                 raise StorageError(f"{path}: {error.strerror or error}", out_of_space=True) from error
             self._failure = f"{path}: {error}; the quorum's memory cannot be trusted any more, so this node stops"
             raise StorageError(self._failure) from error
@@ -277,7 +278,7 @@ class Journal:
             written = True
             self._file.sync()
         except OSError as error:
-            if error.errno in (ENOSPC, EDQUOT):
+            if error.errno in PASSING_ERRNOS:
                 self._rewrite = written
                 self._cut_back()
             raise

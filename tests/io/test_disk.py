@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
-from mqd.io.disk import OsDisk
+from mqd.io.disk import OsDisk, raise_descriptor_limit
 
 
 def test_append_read_truncate(tmp_path: Path) -> None:
@@ -101,3 +102,14 @@ def test_a_lock_has_one_holder(tmp_path: Path) -> None:
         disk.lock(tmp_path / "lock")
     lock.close()
     disk.lock(tmp_path / "lock").close()
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_it_goes() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[0], 256), before[1]))
+        limit = raise_descriptor_limit()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert soft == hard == before[1] and limit in (hard, 1 << 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
+from weakref import WeakSet
 
 import trio
 
@@ -80,12 +81,31 @@ class FaultyDisk(OsDisk):
         self.free = 1 << 40
         self.write_error = 0
         self.sync_error = 0
+        self.descriptors = 1 << 30
+        """How many files may be open."""
+        self.files: WeakSet[FaultyFile] = WeakSet()
         self.fails_in: int | None = None
         """After so many more writes one fails, once."""
         self.syncs = 0
 
     def open(self, path: Path, *, create: bool = False) -> File:  # type: ignore[override]
-        return FaultyFile(self, super().open(path, create=create))
+        self.take_descriptor()
+        file = FaultyFile(self, super().open(path, create=create))
+        self.files.add(file)
+        return file
+
+    def take_descriptor(self) -> None:
+        """OSError where another open file would be one too many."""
+        if len(self.files) >= self.descriptors:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    def list(self, path: Path) -> list[str]:
+        self.take_descriptor()
+        return super().list(path)
+
+    def read_bytes(self, path: Path) -> bytes:
+        self.take_descriptor()
+        return super().read_bytes(path)
 
     def lock(self, path: Path) -> OsFile:
         file = OsDisk().lock(path)
@@ -100,6 +120,7 @@ class FaultyDisk(OsDisk):
     def write_atomic(self, path: Path, data: bytes) -> None:
         if self.free < len(data):
             raise OSError(errno.ENOSPC, "No space left on device")
+        self.take_descriptor()
         temporary = path.with_name(path.name + ".tmp")
         temporary.write_bytes(data)
         self.rename(temporary, path)
@@ -116,13 +137,14 @@ class Harness:
         self.failed: list[tuple[Path, StorageError]] = []
         self.service = self.new_service()
 
-    def new_service(self) -> LogService:
+    def new_service(self, *, descriptors: int = 1 << 20) -> LogService:
         self.service = LogService(
             self.disk,
             self.clock,
             self.directories,
             on_durable=lambda log: self.durable.append((log.topic_partition, log.durable_end_offset)),
             on_directory_failed=lambda path, error: self.failed.append((path, error)),
+            descriptors=descriptors,
         )
         return self.service
 

@@ -47,6 +47,7 @@ class SmallDisk(MemoryDisk):
         super().__init__()
         self.capacity = capacity
         self.sync_finds_no_space = False
+        self.descriptors_are_used_up = False
 
     def used(self) -> int:
         return sum(len(content.data) for content in self.files.values())
@@ -59,6 +60,8 @@ class SmallDisk(MemoryDisk):
         return SmallFile(self, path, file._content)
 
     def write_atomic(self, path: Path, data: bytes) -> None:
+        if self.descriptors_are_used_up:
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
         if len(data) > self.capacity - self.used():
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         super().write_atomic(path, data)
@@ -146,6 +149,20 @@ def test_the_reserve_is_given_up_step_by_step_and_grows_back() -> None:
     assert journal.dirty
     journal.flush()
     assert not journal.short_of_space and disk.open(RESERVE).size() == limits.RAFT_RESERVE_BYTES
+
+
+def test_without_descriptors_it_waits_as_without_space_and_keeps_its_reserve() -> None:
+    disk = SmallDisk(8 << 20)
+    journal = opened(disk, reserve_bytes=limits.RAFT_RESERVE_BYTES)
+    journal.set_term(3, 1)
+    disk.descriptors_are_used_up = True
+    with pytest.raises(StorageError) as failure:
+        journal.flush()
+    assert failure.value.out_of_space and not journal.short_of_space
+    disk.descriptors_are_used_up = False
+    journal.flush()
+    journal.close()
+    assert opened(disk).term == 3
 
 
 def test_no_snapshot_is_made_where_there_is_no_room_for_one() -> None:

@@ -1,0 +1,65 @@
+"""Making a log shorter, at either end: its files first, then its state, so that they agree when a call returns.
+
+Each function may raise OSError, between two steps; the service then decides what becomes of the log. A segment that is taken out lets go
+of its file: whoever still sends it holds it himself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqd.log.partition_log import PartitionLog
+from mqd.log.recovery import cut_segment, open_segment, reload_producers, remove_segment, remove_snapshots, retire_segment
+from mqd.types import Offset
+
+if TYPE_CHECKING:
+    from mqd.io.disk import Disk
+
+
+def cut_log(disk: Disk, log: PartitionLog, size: int, next_offset: Offset) -> None:
+    """Cut the active segment to `size` bytes, the border before `next_offset`, and put the log's state right."""
+    open_segment(disk, log.path, log.active, log.config)
+    cut_segment(disk, log.path, log.active, size, next_offset)
+    log.on_truncated()
+    remove_snapshots(disk, log.path, log.segments)
+    reload_producers(disk, log)
+
+
+def put_back(disk: Disk, log: PartitionLog, segments: int, size: int, next_offset: Offset) -> None:
+    """Back to so many segments, the last one of them with `size` bytes up to `next_offset`: what a turn found."""
+    log.queue.clear()
+    _drop_segments(disk, log, segments)
+    cut_log(disk, log, size, next_offset)
+
+
+def truncate_log(disk: Disk, log: PartitionLog, offset: Offset) -> None:
+    """Remove the batch that holds `offset` and all behind it."""
+    _drop_segments(disk, log, log.segment_index(offset) + 1)
+    segment = log.active
+    open_segment(disk, log.path, segment, log.config)
+    position = segment.seek(offset)
+    if position is None:
+        cut_log(disk, log, segment.size, segment.next_offset)
+    elif position == 0:
+        cut_log(disk, log, 0, segment.base_offset)
+    else:
+        cut_log(disk, log, position, segment.base_offset_at(position))
+
+
+def retire_oldest(disk: Disk, log: PartitionLog, count: int) -> list[Path]:
+    """Take the oldest segments out of the log, their files renamed; returns what is to be removed later."""
+    retired = log.segments[:count]
+    log.on_retired(count)
+    paths = []
+    for segment in retired:
+        segment.file = None
+        paths += retire_segment(disk, log.path, segment)
+    return paths
+
+
+def _drop_segments(disk: Disk, log: PartitionLog, kept: int) -> None:
+    for segment in log.segments[kept:]:
+        segment.file = None
+        remove_segment(disk, log.path, segment.base_offset)
+    del log.segments[kept:]
