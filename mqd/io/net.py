@@ -32,6 +32,8 @@ HANG_UP = select.EPOLLHUP | select.EPOLLERR
 _ACCEPT_LATER = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Overload that passes: wait and accept again. Any other failure of accept is ours and rises."""
 _ACCEPT_LATER_SECONDS = 0.1
+_ACCEPTED_IN_A_ROW = 64
+"""Connections taken before others get the loop: a busy server comes round slowly, and who waits to be accepted waits long."""
 _ACCEPT_AGAIN = frozenset({errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.EINTR})
 """The peer gave up between its connect and our accept: take the next one."""
 
@@ -193,10 +195,15 @@ class OsListener:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._in_a_row = 0
         self.port: int = sock.getsockname()[1]
 
     async def accept(self) -> OsSocket:
-        await trio.lowlevel.checkpoint()  # also while more are waiting: others have their turn
+        self._in_a_row += 1
+        if self._in_a_row % _ACCEPTED_IN_A_ROW:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            await trio.lowlevel.checkpoint()  # while more are waiting, too: others have their turn
         while True:
             try:
                 accepted, address = self._socket.accept()

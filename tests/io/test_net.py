@@ -386,7 +386,7 @@ async def test_accept_can_be_cancelled() -> None:
 
 async def test_a_flood_of_connections_leaves_room_for_others() -> None:
     listener = await OsNetwork().listen(HOST, 0)
-    socks = [socket.create_connection((HOST, listener.port)) for _ in range(20)]
+    socks = [socket.create_connection((HOST, listener.port)) for _ in range(200)]
     order: list[str] = []
 
     async def accept() -> None:
