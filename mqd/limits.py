@@ -63,9 +63,9 @@ LOOKED_AT_BYTES_MAX = 16 * MIB
 """What the broker itself decompresses of one batch, where it must look at records: keys of compacted topics, lookups by time."""
 LOOKED_AT_MESSAGES = 16
 """The same in times of `max.message.bytes`, where that is more."""
-LOOKED_AT_BYTES_PER_RECORD = 128
-"""A record counts as so many bytes at the least: 131,072 of them take about 50 ms."""
-LOOKED_AT_BYTES_PER_TURN = 2 * LOOKED_AT_BYTES_MAX
+LOOKED_AT_BYTES_PER_RECORD = 256
+"""A record counts as so many bytes at the least: 65,536 of them take about 50 ms."""
+LOOKED_AT_BYTES_PER_TURN = LOOKED_AT_BYTES_MAX
 """After so much in one turn of the loop, batches that must be looked at are sent back to be tried again."""
 RECORD_ERRORS_MAX = 10
 """Records that one refusal names."""

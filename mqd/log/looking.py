@@ -7,6 +7,8 @@ for what clients send, by a sum over one turn of the loop, beyond which a batch 
 
 from __future__ import annotations
 
+from itertools import islice
+
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import (
     LOOKED_AT_BYTES_MAX,
@@ -15,7 +17,8 @@ from mqd.limits import (
     LOOKED_AT_MESSAGES,
     RECORD_ERRORS_MAX,
 )
-from mqd.protocol.batch import BatchHeader, outline_records, record_bytes
+from mqd.protocol import batch
+from mqd.protocol.batch import BatchHeader, keyless_records, record_bytes
 from mqd.types import Offset
 
 
@@ -35,32 +38,29 @@ class Looking:
     def refuse_keyless(self, view: memoryview, header: BatchHeader, max_message_bytes: int, now_ms: int) -> None:
         """Raises for a batch that has records without a key, or that cannot be looked at.
 
-        MqError: INVALID_RECORD (the first few such records by name), CORRUPT_MESSAGE, MESSAGE_TOO_LARGE for a compressed batch beyond
-        the bounds (Java's producer then splits it), KAFKA_STORAGE_ERROR (retriable) when the turn has seen enough.
+        MqError: INVALID_RECORD (the first few such records by name), CORRUPT_MESSAGE, MESSAGE_TOO_LARGE for a batch beyond the bounds
+        (Java's producer then splits it), KAFKA_STORAGE_ERROR (retriable) when the turn has seen enough.
         """
         limit = bytes_max(max_message_bytes)
-        if header.codec and header.records_count * LOOKED_AT_BYTES_PER_RECORD > limit:
+        weight = header.records_count * LOOKED_AT_BYTES_PER_RECORD
+        if weight > limit:
             raise MqError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"{header.records_count} records in a compressed batch for a compacted topic; {limit // LOOKED_AT_BYTES_PER_RECORD} may be",
+                f"{header.records_count} records in a batch for a compacted topic; {limit // LOOKED_AT_BYTES_PER_RECORD} may be",
             )
         if now_ms != self._now_ms:
             self._now_ms, self._spent = now_ms, 0
         if self._spent >= LOOKED_AT_BYTES_PER_TURN:
             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, "too many records to look at for their keys at once: try again")
-        self._spent += max(len(view), header.records_count * LOOKED_AT_BYTES_PER_RECORD)
+        self._spent += weight
         try:
             records = record_bytes(view, header, limit)
         except MqError:
             self._spent += limit
             raise
-        self._spent += len(records)
-        keyless = []
-        for index, (_offset, _timestamp, has_key) in enumerate(outline_records(records, header)):
-            if not has_key:
-                keyless.append(index)
-                if len(keyless) == RECORD_ERRORS_MAX:
-                    break
+        if header.codec:
+            self._spent += max(0, len(records) - weight)
+        keyless = list(islice(keyless_records(records, header), RECORD_ERRORS_MAX))
         if keyless:
             why = "a record without a key in a compacted topic"
             raise MqError(ErrorCode.INVALID_RECORD, why, record_errors=[(index, why) for index in keyless])
@@ -81,11 +81,11 @@ def first_record_since(
     limit = bytes_max(max_message_bytes)
     if not header.is_log_append_time and header.records_count * LOOKED_AT_BYTES_PER_RECORD <= limit:
         try:
-            for offset, moment, _has_key in outline_records(record_bytes(view, header, limit), header):
-                if moment >= timestamp and offset >= start_offset:
-                    return (offset, moment) if offset < limit_offset else None
+            found = batch.first_record_since(record_bytes(view, header, limit), header, timestamp, start_offset)
         except MqError:
             return whole if whole[0] < limit_offset else None
+        if found is not None:
+            return found if found[0] < limit_offset else None
         if header.base_offset < start_offset:
             return None  # it was a record before the start
     return whole if whole[0] < limit_offset else None

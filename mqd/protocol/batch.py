@@ -29,7 +29,8 @@ from mqd.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 
 __all__ = [
     "HEADER", "HEADER_BYTES", "LOG_OVERHEAD_BYTES", "BatchHeader", "Codec", "Record", "build_batch", "check_records", "compress",
-    "crc_of", "decompress", "iterate_batches", "iterate_records", "outline_records", "parse_header", "record_bytes", "seal", "validate",
+    "crc_of", "decompress", "first_record_since",
+    "iterate_batches", "iterate_records", "keyless_records", "parse_header", "record_bytes", "seal", "validate",
 ]  # fmt: skip
 
 Buffer = bytes | bytearray | memoryview
@@ -245,56 +246,87 @@ def check_records(view: Buffer, position: int = 0, *, end: int | None = None, co
     return header
 
 
-def record_bytes(view: Buffer, header: BatchHeader, limit: int) -> memoryview:
-    """The records of the batch that `view` begins with, decompressed to at most `limit` bytes: what `outline_records` reads.
+def record_bytes(view: Buffer, header: BatchHeader, limit: int) -> bytes:
+    """The records of the batch that `view` begins with, decompressed to at most `limit` bytes: for the two functions below.
 
     MqError: CORRUPT_MESSAGE on damage, MESSAGE_TOO_LARGE beyond `limit`.
     """
     records, start, end = _records_of(view, 0, header, limit)
-    return memoryview(records)[start:end]
+    return bytes(records[start:end])  # indexing bytes takes half of the time
 
 
-def outline_records(data: memoryview, header: BatchHeader) -> Iterator[tuple[int, int, bool]]:
-    """(offset, timestamp, whether it has a key) of each record in `data`: what a broker may have to know.
+def keyless_records(records: bytes, header: BatchHeader) -> Iterator[int]:
+    """Which records have no key, by their index. Everything else is stepped over. MqError(CORRUPT_MESSAGE) where that is impossible.
 
-    Keys, values and headers are stepped over, not read: a fifth of the time of `iterate_records`. MqError(CORRUPT_MESSAGE) on damage.
+    0.4 us a record, a fifth of `iterate_records`, bench machine.
     """
-    base_offset, last = header.base_offset, header.last_offset_delta
-    fixed_timestamp = header.max_timestamp if header.is_log_append_time else None
-    position, end, previous = 0, len(data), -1
+    position, end = 0, len(records)
     try:
-        for _ in range(header.records_count):
-            byte = data[position]
+        for index in range(header.records_count):
+            byte = records[position]
             if byte < 0x80:
                 position += 1
-                size = (byte >> 1) ^ -(byte & 1)
-            else:
-                size, position = _read_varint(data, position, 5)
-            following = position + size
-            if size < 0 or following > end:
-                raise _corrupt(f"a record of {size} bytes where {end - position} are left")
-            byte = data[position + 1]  # behind the attributes
-            if byte < 0x80:
+                following = position + (byte >> 1)
+            elif (more := records[position + 1]) < 0x80:
                 position += 2
-                timestamp = header.base_timestamp + ((byte >> 1) ^ -(byte & 1))
+                following = position + ((byte & 0x7F | more << 7) >> 1)
             else:
-                timestamp, position = _read_varint(data, position + 1, 10)
-                timestamp += header.base_timestamp
-            byte = data[position]
-            if byte < 0x80:
+                byte, position = _read_varint(records, position, 5)
+                following = position + byte
+            if following > end or following <= position:
+                raise _corrupt(f"record {index} does not end")
+            position += 1  # attributes
+            while records[position] >= 0x80:  # timestamp
                 position += 1
-                offset_delta = (byte >> 1) ^ -(byte & 1)
-            else:
-                offset_delta, position = _read_varint(data, position, 5)
-            if not previous < offset_delta <= last:
-                raise _corrupt(f"offset delta {offset_delta} after {previous}, the last one is {last}")
-            previous = offset_delta
-            if not _INT64_MIN <= timestamp <= _INT64_MAX:
-                raise _corrupt(f"a timestamp of {timestamp}")
-            yield base_offset + offset_delta, timestamp if fixed_timestamp is None else fixed_timestamp, data[position] & 1 == 0
+            position += 1
+            while records[position] >= 0x80:  # offset
+                position += 1
+            if records[position + 1] & 1:  # zigzag of a negative length
+                yield index
             position = following
     except IndexError:
         raise _corrupt("a record is cut off") from None
+    if position != end:
+        raise _corrupt(f"{end - position} bytes follow the last of {header.records_count} records")
+
+
+def first_record_since(records: bytes, header: BatchHeader, timestamp: int, start_offset: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record that is not older than `timestamp` nor before `start_offset`, by its own timestamp.
+
+    MqError(CORRUPT_MESSAGE) where its offset or timestamp is outside the batch or 64 bits, or no record can be found there.
+    """
+    position, end = 0, len(records)
+    wanted, base_offset, last = timestamp - header.base_timestamp, header.base_offset, header.last_offset_delta
+    try:
+        for index in range(header.records_count):
+            byte = records[position]
+            if byte < 0x80:
+                position += 1
+                following = position + (byte >> 1)
+            elif (more := records[position + 1]) < 0x80:
+                position += 2
+                following = position + ((byte & 0x7F | more << 7) >> 1)
+            else:
+                byte, position = _read_varint(records, position, 5)
+                following = position + byte
+            if following > end or following <= position:
+                raise _corrupt(f"record {index} does not end")
+            byte = records[position + 1]  # behind the attributes
+            if byte < 0x80:
+                position += 2
+                delta = (byte >> 1) ^ -(byte & 1)
+            else:
+                delta, position = _read_varint(records, position + 1, 10)
+            if delta >= wanted:
+                offset_delta, position = _read_varint(records, position, 5)
+                if not 0 <= offset_delta <= last or header.base_timestamp + delta > _INT64_MAX:
+                    raise _corrupt(f"record {index} has offset delta {offset_delta}, timestamp delta {delta}")
+                if base_offset + offset_delta >= start_offset:
+                    return base_offset + offset_delta, header.base_timestamp + delta
+            position = following
+    except IndexError:
+        raise _corrupt("a record is cut off") from None
+    return None
 
 
 def _records_of(view: Buffer, position: int, header: BatchHeader, limit: int) -> tuple[bytes | memoryview, int, int]:
