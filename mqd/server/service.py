@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import trio
 
+from mqd.config import NodeConfig
 from mqd.controller.configs import effective_node_config
 from mqd.io.net import Listener, Network, Socket
 from mqd.limits import FRAME_RECEIVE_TIMEOUT_MS, IN_FLIGHT_BYTES_MAX, PEER_CONNECTIONS_MAX, RECEIVE_ARENA_BYTES
@@ -56,6 +57,9 @@ class Server:
         self.dispatcher = Dispatcher(node, self._spawn)
         self._connections: set[Connection] = set()
         self._by_address: Counter[str] = Counter()
+        self._by_kind: Counter[str] = Counter()
+        self._config = node.config
+        self._config_index = -1
         self._dirty: list[Connection] = []
         self._want_memory: deque[Connection] = deque()
         self._exceeding: Connection | None = None
@@ -148,21 +152,30 @@ class Server:
                 continue
             if kind == CLIENT:
                 self._by_address[_address(sock)] += 1
+            self._by_kind[kind] += 1
             self._connections.add(Connection(self, sock, kind, self.now))
 
     def _refusal(self, sock: Socket, kind: str) -> str | None:
-        config = effective_node_config(self._node.config, self._node.image, self._node.node_id)
-        of_kind = sum(1 for connection in self._connections if connection.listener == kind)
+        of_kind = self._by_kind[kind]
         if kind == PEER:
             return f"{of_kind} connections of other nodes are open" if of_kind >= PEER_CONNECTIONS_MAX else None
-        if of_kind >= config.integer("max.connections"):
+        if of_kind >= self._current_config().integer("max.connections"):
             return f"{of_kind} connections are open and max.connections allows no more"
-        if self._by_address[_address(sock)] >= config.integer("max.connections.per.ip"):
+        if self._by_address[_address(sock)] >= self._current_config().integer("max.connections.per.ip"):
             return "max.connections.per.ip allows no more from this address"
         return None
 
+    def _current_config(self) -> NodeConfig:
+        """With what was altered while the node runs; made anew only when the metadata changed."""
+        image = self._node.image
+        if self._config_index != image.index:
+            self._config_index = image.index
+            self._config = effective_node_config(self._node.config, image, self._node.node_id)
+        return self._config
+
     def closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._by_kind[connection.listener] -= 1
         if connection.listener == CLIENT:
             address = _address(connection.sock)
             self._by_address[address] -= 1
