@@ -82,7 +82,6 @@ FETCH_SESSION_PARTITIONS_MAX = 10_000
 """Partitions that one session remembers; who fetches more does so without a session."""
 FETCH_SESSIONS_PARTITIONS_MAX = 200_000
 """The same over all sessions: about 100 MiB."""
-PARKED_FETCHES_MAX = 10_000
 
 # -- names and counts (controller/)
 TOPIC_NAME_CHARS_MAX = 249

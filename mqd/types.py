@@ -5,8 +5,7 @@ Standard library values only; nothing here awaits, allocates buffers or knows a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, NewType, TypeVar
 from uuid import UUID
 
@@ -48,4 +47,3 @@ class Decision(Generic[RecordT]):
 
     records: tuple[RecordT, ...] = ()
     reply: Any = None
-    notes: Mapping[str, Any] = field(default_factory=dict)

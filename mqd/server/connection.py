@@ -195,7 +195,7 @@ class Connection:
         """A request is being answered by a task: those behind it wait, as clients expect of administrative requests."""
         self.slots: deque[Answer] = deque()
         self.parked: Freeable | None = None
-        """The waiter of a fetch that is parked here, freed early when a request comes behind it."""
+        """The waiter of the one fetch that may be parked here, freed early when a request comes behind it."""
         self.last_active = now
         self.frame_since: float | None = None
         """Since when a frame has been arriving, for the time limit on it."""

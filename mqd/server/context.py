@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from mqd.config import NodeConfig
 from mqd.controller.image import MetadataImage
@@ -24,7 +22,6 @@ CLIENT = "client"
 PEER = "peer"
 """The listener for the other nodes: privileged APIs and Raft."""
 
-Forward = Callable[[NodeId, str, int, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
 @dataclass(slots=True)

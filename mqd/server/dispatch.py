@@ -113,7 +113,7 @@ class Dispatcher:
             connection.client_id = client_id
         if api_key == PRODUCE and 3 <= version <= 13:
             if version >= 9:
-                body = self._skip_header_tags(view, start, end, body) if body >= end or view[body] else body + 1
+                body = self._skip_header_tags(view, start, end) if body >= end or view[body] else body + 1
             if connection.parked is not None:
                 connection.parked.free()
             self.requests += 1
@@ -121,7 +121,7 @@ class Dispatcher:
             return True
         if api_key == FETCH and 4 <= version <= 18:
             if version >= 12:
-                body = self._skip_header_tags(view, start, end, body) if body >= end or view[body] else body + 1
+                body = self._skip_header_tags(view, start, end) if body >= end or view[body] else body + 1
             taken = self._fetch(connection, view, body, end, version, correlation_id)
             self.requests += taken
             return taken
@@ -132,7 +132,8 @@ class Dispatcher:
         return True
 
     @staticmethod
-    def _skip_header_tags(view: memoryview, start: int, end: int, body: int) -> int:
+    def _skip_header_tags(view: memoryview, start: int, end: int) -> int:
+        """Where the body begins, when there may be tagged fields before it."""
         return start + decode_request_header(view[start:end]).body_position
 
     # -- everything but Produce and Fetch --------------------------------------------------------------------------

@@ -132,9 +132,13 @@ class Server:
         if not self._in_turn:
             trio.lowlevel.current_trio_token().run_sync_soon(self._extra_turn, idempotent=True)
 
-    def _extra_turn(self) -> None:
+    def _extra_turn(self, held_back: Connection | None = None) -> None:
+        """A turn between those of `_serve`: for answers that came late, or for a connection that let others go first."""
         self.now, self.now_ms = self._node.clock.monotonic(), self._node.clock.wall_ms()
         self._in_turn = True
+        if held_back is not None:
+            held_back.must_yield = False
+            held_back.resume()
         self._end_turn()
         self._in_turn = False
 
@@ -183,15 +187,7 @@ class Server:
                 del self._by_address[address]
 
     def resume_later(self, connection: Connection) -> None:
-        trio.lowlevel.current_trio_token().run_sync_soon(self._resume, connection)
-
-    def _resume(self, connection: Connection) -> None:
-        self.now, self.now_ms = self._node.clock.monotonic(), self._node.clock.wall_ms()
-        self._in_turn = True
-        connection.must_yield = False
-        connection.resume()
-        self._end_turn()
-        self._in_turn = False
+        trio.lowlevel.current_trio_token().run_sync_soon(self._extra_turn, connection)
 
     def may_exceed(self, connection: Connection) -> bool:
         if self._exceeding is None:
