@@ -57,6 +57,8 @@ _LISTEN_REMEDIES = {
     errno.EACCES: "a port below 1024 takes a privilege: give another one to",
 }
 _NO_ADDRESS = "it must be an address of this machine: see"
+_DESCRIPTORS_SHARED = 1 << 16
+"""What a node counts with that shares its process with others and has no say in its limits."""
 _LEAVE_SECONDS = 2.0
 """How long a clean stop waits for the controller to move leadership away."""
 
@@ -74,6 +76,8 @@ class Seams:
     """Where the one line goes that says the node serves."""
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
     """Which of them stop the node cleanly; none where several nodes share a process."""
+    owns_process: bool = True
+    """Whether limits and the garbage collector of this process are the node's to set; not where several nodes share it."""
 
 
 async def main(options: StartOptions, seams: Seams | None = None) -> None:
@@ -112,7 +116,7 @@ class _Daemon:
         )
         self.metadata_directory = options.data_directory / "metadata"
         self.directories_file = options.data_directory / known_directories.NAME
-        descriptors = raise_descriptor_limit()
+        descriptors = raise_descriptor_limit() if seams.owns_process else _DESCRIPTORS_SHARED
         descriptors_for_logs = max(descriptors - self.config.integer("max.connections") - DESCRIPTORS_OTHERS, descriptors // 2)
         logger.info("open files limit=%d for_logs=%d", descriptors, descriptors_for_logs)
         directories = [Path(one) for one in self.config["log.dirs"] or self.config["log.dir"] or ()]  # type: ignore[union-attr]
@@ -262,8 +266,9 @@ class _Daemon:
                     await self.publisher.activate(self.machine.image)
                     serving.start_soon(self.publisher.run, self.machine.image)
                     server.listen(listeners[CLIENT], CLIENT)
-                    gc.collect()
-                    gc.freeze()
+                    if self.seams.owns_process:
+                        gc.collect()
+                        gc.freeze()
                     self.seams.announce(f"mqd node {self.me.id} ready on {self.me.host}:{listeners[CLIENT].port}")
                 await self.stop.wait()
                 await self.controller.leave(timeout=_LEAVE_SECONDS)

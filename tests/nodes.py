@@ -55,7 +55,7 @@ async def node(
     ready = trio.Event()
     start = StartOptions(peers, node_id, directory, config)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(daemon.main, start, daemon.Seams(announce=lambda _line: ready.set(), signals=()))
+        nursery.start_soon(daemon.main, start, daemon.Seams(announce=lambda _line: ready.set(), signals=(), owns_process=False))
         if wait:
             with trio.fail_after(READY_SECONDS):
                 await ready.wait()

@@ -2,21 +2,27 @@
 
 Every method may raise OSError; the services turn a failed write or sync into StorageError and never retry it
 (a second fsync after a failed one reports success and means nothing: Rebello et al., ATC '20).
-Calls are synchronous. `sync` blocks for milliseconds, so services call it from a worker thread; all else is
-page-cache work and is done inline.
+Calls are synchronous. `sync` blocks for milliseconds, so services send it, and whatever else is slow, through `offload`;
+all else is page-cache work and is done inline.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar, TypeVarTuple
+
+import trio
+
+ResultT = TypeVar("ResultT")
+ArgumentsT = TypeVarTuple("ArgumentsT")
 
 _VECTORS_MAX = 1024  # IOV_MAX on Linux
 _DESCRIPTORS_MAX = 1 << 20  # where nothing else limits them
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def raise_descriptor_limit() -> int:
@@ -110,6 +116,17 @@ class Disk(Protocol):
 
     def lock(self, path: Path) -> File:
         """Take an exclusive lock that ends with the process; BlockingIOError when another holds it."""
+        ...
+
+    def boot_id(self) -> str:
+        """Of the machine since it was started: as long as it stays the same, what a process wrote and did not sync is still there,
+        also when the process was killed. Empty where nobody can tell."""
+        ...
+
+    async def offload(
+        self, call: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT, limiter: trio.CapacityLimiter | None = None
+    ) -> ResultT:
+        """Run a call that blocks on this disk without holding up the event loop: in a worker thread, of which `limiter` bounds the number."""
         ...
 
 
@@ -261,3 +278,14 @@ class OsDisk:
             file.close()
             raise
         return file
+
+    def boot_id(self) -> str:
+        try:
+            return _BOOT_ID.read_text(encoding="ascii").strip()
+        except OSError:
+            return ""
+
+    async def offload(
+        self, call: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT, limiter: trio.CapacityLimiter | None = None
+    ) -> ResultT:
+        return await trio.to_thread.run_sync(call, *args, limiter=limiter)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import threading
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,12 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_goes() -> None:
         assert soft == hard == before[1] and limit in (hard, 1 << 20)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_the_boot_id_is_that_of_this_run_of_the_machine() -> None:
+    assert OsDisk().boot_id() == OsDisk().boot_id()
+
+
+async def test_what_blocks_runs_in_another_thread() -> None:
+    here = threading.get_ident()
+    assert await OsDisk().offload(lambda offset: (threading.get_ident() != here, offset), 7) == (True, 7)
