@@ -126,7 +126,7 @@ class Disk(Protocol):
     async def offload(
         self, call: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT, limiter: trio.CapacityLimiter | None = None
     ) -> ResultT:
-        """Run a call that blocks on this disk without holding up the event loop: in a worker thread, of which `limiter` bounds the number."""
+        """Run a call that blocks on this disk without holding up the event loop: in a worker thread; `limiter` bounds how many."""
         ...
 
 

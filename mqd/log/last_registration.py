@@ -1,0 +1,79 @@
+"""What this node knows of its last registration: whether it comes back with everything that it had then.
+
+The controller asks each node that registers for the broker epoch of its previous life (KIP-966). Whoever can name it has
+everything that it ever wrote and stays in the in-sync replicas it was in; whoever cannot may have lost records that were
+acknowledged on its word, and must copy them again first.
+
+Apache Kafka lets only an orderly stop name it. Here a killed process may, too, as long as the machine was not restarted: what
+was written and not synced is then still in the page cache. After a power cut, a restored disk or a failed sync it may not.
+
+    version 1
+    broker_epoch 1234
+    boot_id 5a4f...
+
+The file is durable before the node is unfenced, so before it can join any in-sync replicas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqd.errors import StorageError
+
+if TYPE_CHECKING:
+    from mqd.io.disk import Disk
+
+NAME = "registration"
+NO_BROKER_EPOCH = -1
+"""What a node says that cannot vouch for its logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastRegistration:
+    """Which registration it was, and in which run of the machine."""
+
+    broker_epoch: int
+    boot_id: str
+
+
+def encode_last_registration(last: LastRegistration) -> bytes:
+    return f"version 1\nbroker_epoch {last.broker_epoch}\nboot_id {last.boot_id}\n".encode()
+
+
+def decode_last_registration(data: bytes) -> LastRegistration:
+    """Raises ValueError for bytes that no `encode_last_registration` wrote."""
+    lines = data.decode().split("\n")
+    if len(lines) != 4 or lines[0] != "version 1" or lines[3]:
+        raise ValueError("not of version 1, or cut off")
+    keys = [line.partition(" ")[0] for line in lines[1:3]]
+    if keys != ["broker_epoch", "boot_id"]:
+        raise ValueError(f"unknown lines {keys}")
+    epoch, boot_id = (line.partition(" ")[2] for line in lines[1:3])
+    return LastRegistration(int(epoch), boot_id)
+
+
+def store_last_registration(disk: Disk, path: Path, last: LastRegistration) -> None:
+    """Durable on return."""
+    disk.write_atomic(path, encode_last_registration(last))
+
+
+def previous_broker_epoch(disk: Disk, path: Path, *, clean: bool) -> int:
+    """The epoch to register with; NO_BROKER_EPOCH unless everything written then is known to be here.
+
+    `clean`: whether an orderly stop left its marker in every log directory. StorageError for a file that cannot be understood.
+    """
+    try:
+        last = decode_last_registration(disk.read_bytes(path))
+    except FileNotFoundError:
+        return NO_BROKER_EPOCH
+    except ValueError as error:
+        raise StorageError(f"{path}: {error}; remove it: this node then copies what it holds from the other replicas") from None
+    boot_id = disk.boot_id()
+    return last.broker_epoch if clean or (boot_id and boot_id == last.boot_id) else NO_BROKER_EPOCH
+
+
+def forget_last_registration(disk: Disk, path: Path) -> None:
+    """Something written may be lost: the next registration is one of a node that cannot vouch for its logs."""
+    disk.remove(path)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from mqd.errors import StorageError
+from mqd.io.disk import OsDisk
+from mqd.log.last_registration import (
+    NO_BROKER_EPOCH,
+    LastRegistration,
+    decode_last_registration,
+    encode_last_registration,
+    forget_last_registration,
+    previous_broker_epoch,
+    store_last_registration,
+)
+
+
+class Machine(OsDisk):
+    """A disk whose machine can be restarted."""
+
+    boot = "first"
+
+    def boot_id(self) -> str:
+        return self.boot
+
+
+@given(st.integers(0, 2**63 - 1), st.text("0123456789abcdef-", max_size=40))
+def test_round_trip(epoch: int, boot_id: str) -> None:
+    last = LastRegistration(epoch, boot_id)
+    assert decode_last_registration(encode_last_registration(last)) == last
+
+
+@given(st.binary(max_size=60))
+def test_other_bytes_are_refused(data: bytes) -> None:
+    try:
+        decode_last_registration(data)
+    except ValueError:
+        pass
+
+
+def test_a_killed_process_vouches_for_its_logs_and_a_restarted_machine_does_not(tmp_path: Path) -> None:
+    disk, path = Machine(), tmp_path / "registration"
+    assert previous_broker_epoch(disk, path, clean=True) == NO_BROKER_EPOCH
+    store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
+    assert previous_broker_epoch(disk, path, clean=False) == 17
+    disk.boot = "second"
+    assert previous_broker_epoch(disk, path, clean=False) == NO_BROKER_EPOCH
+    assert previous_broker_epoch(disk, path, clean=True) == 17  # everything was synced before the machine went down
+
+
+def test_a_machine_that_cannot_be_told_from_another_proves_nothing(tmp_path: Path) -> None:
+    disk, path = Machine(), tmp_path / "registration"
+    disk.boot = ""
+    store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
+    assert previous_broker_epoch(disk, path, clean=False) == NO_BROKER_EPOCH
+
+
+def test_after_a_failed_sync_nothing_is_vouched_for(tmp_path: Path) -> None:
+    disk, path = Machine(), tmp_path / "registration"
+    store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
+    forget_last_registration(disk, path)
+    assert previous_broker_epoch(disk, path, clean=False) == NO_BROKER_EPOCH
+
+
+def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "registration").write_bytes(b"version 1\nbroker")
+    with pytest.raises(StorageError, match="registration"):
+        previous_broker_epoch(Machine(), tmp_path / "registration", clean=False)
