@@ -24,8 +24,11 @@ with warnings.catch_warnings():
     from kafka.protocol.data_container import DataContainer
     from kafka.protocol.schemas import StructField, load_json
 
-PEER_APIS = {"BrokerRegistration", "BrokerHeartbeat", "AllocateProducerIds"}
-KNOWN = [(api, version) for api, version in VERSIONS if api.name not in PEER_APIS]
+PEER_APIS = {"AllocateProducerIds", "AlterPartition", "BrokerHeartbeat", "BrokerRegistration", "ReportOfflineReplicas"}
+UNKNOWN = PEER_APIS | {"UnregisterBroker"}
+"""What kafka-python has no schemas of."""
+
+KNOWN = [(api, version) for api, version in VERSIONS if api.name not in UNKNOWN]
 
 
 @cache

@@ -22,13 +22,21 @@ _MODULES = {
     33: "alter_configs",
     35: "describe_log_dirs",
     37: "create_partitions",
+    43: "elect_leaders",
     44: "incremental_alter_configs",
+    45: "alter_partition_reassignments",
+    46: "list_partition_reassignments",
+    55: "describe_quorum",
+    56: "alter_partition",
+    57: "update_features",
     60: "describe_cluster",
     61: "describe_producers",
     62: "broker_registration",
     63: "broker_heartbeat",
+    64: "unregister_broker",
     67: "allocate_producer_ids",
     75: "describe_topic_partitions",
+    32_002: "report_offline_replicas",
 }
 
 _loaded: dict[int, Api] = {}

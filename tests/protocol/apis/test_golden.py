@@ -147,6 +147,79 @@ GOLDEN: list[tuple[str, str, int, str, dict[str, Any]]] = [
         "00000000 0000 00000000000003e8 000003e8 00",
         {"producer_id_start": 1000, "producer_id_len": 1000},
     ),
+    (
+        "AlterPartition",
+        "request",
+        2,
+        f"00000001 0000000000000002  02 {TOPIC_ID}  02 00000003 00000004 03 00000001 00000002 00 00000005 00  00 00",
+        {
+            "broker_id": 1,
+            "broker_epoch": 2,
+            "topics": [
+                {
+                    "topic_id": UUID(TOPIC_ID),
+                    "partitions": [{"partition_index": 3, "leader_epoch": 4, "new_isr": [1, 2], "partition_epoch": 5}],
+                }
+            ],
+        },
+    ),
+    (
+        "AlterPartition",
+        "request",
+        3,
+        f"00000001 0000000000000002  02 {TOPIC_ID}  02 00000003 00000004 02 00000001 0000000000000009 00 01 00000005 00  00 00",
+        {
+            "broker_id": 1,
+            "broker_epoch": 2,
+            "topics": [
+                {
+                    "topic_id": UUID(TOPIC_ID),
+                    "partitions": [
+                        {
+                            "partition_index": 3,
+                            "leader_epoch": 4,
+                            "new_isr_with_epochs": [{"broker_id": 1, "broker_epoch": 9}],
+                            "leader_recovery_state": 1,
+                            "partition_epoch": 5,
+                        }
+                    ],
+                }
+            ],
+        },
+    ),
+    (
+        "AlterPartition",
+        "response",
+        3,
+        f"00000000 0000  02 {TOPIC_ID}  02 00000003 005f 00000001 00000004 02 00000001 00 00000005 00  00 00",
+        {
+            "topics": [
+                {
+                    "topic_id": UUID(TOPIC_ID),
+                    "partitions": [
+                        {
+                            "partition_index": 3,
+                            "error_code": 95,
+                            "leader_id": 1,
+                            "leader_epoch": 4,
+                            "isr": [1],
+                            "partition_epoch": 5,
+                        }
+                    ],
+                }
+            ]
+        },
+    ),
+    ("UnregisterBroker", "request", 0, "00000003 00", {"broker_id": 3}),
+    ("UnregisterBroker", "response", 0, "00000000 0066 02 6e 00", {"error_code": 102, "error_message": "n"}),
+    (
+        "ReportOfflineReplicas",
+        "request",
+        0,
+        f"00000001 0000000000000002  02 {TOPIC_ID} 03 00000003 00000004 00  00",
+        {"broker_id": 1, "broker_epoch": 2, "topics": [{"topic_id": UUID(TOPIC_ID), "partitions": [3, 4]}]},
+    ),
+    ("ReportOfflineReplicas", "response", 0, "004d 00", {"error_code": 77}),
 ]
 
 

@@ -93,4 +93,6 @@ def test_only_peers_see_the_controllers_apis() -> None:
         "BrokerRegistration",
         "BrokerHeartbeat",
         "AllocateProducerIds",
+        "AlterPartition",
+        "ReportOfflineReplicas",
     }
