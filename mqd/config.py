@@ -63,6 +63,14 @@ class Source(Enum):
         return self.value[1]
 
 
+_REPLICATION_OF_NODES: dict[int, dict[str, Value]] = {
+    2: {"default.replication.factor": 2},
+    3: {"default.replication.factor": 3, "min.insync.replicas": 2},
+}
+"""What a cluster of so many nodes (3: or more) does where nobody says otherwise: one node may be lost, and no acknowledged record with it.
+Apache Kafka keeps one replica of a topic unless it is told to keep more."""
+
+
 class NodeConfig(Mapping[str, Value]):
     """Every node key with its typed value. Immutable; `replaced` makes another."""
 
@@ -116,6 +124,9 @@ class NodeConfig(Mapping[str, Value]):
             "advertised.listeners": (f"PLAINTEXT://{node.advertised_host}:{node.advertised_port}",),
             "controller.quorum.voters": tuple(f"{voter.id}@{voter.host}:{voter.peer_port}" for voter in peers.voters.values()),
         }
+        for key, value in _REPLICATION_OF_NODES.get(min(len(peers.nodes), 3), {}).items():
+            if self.source(key) is Source.DEFAULT:
+                changes[key] = value
         return self.replaced(changes, Source.PEERS)
 
     def source(self, name: str) -> Source:

@@ -291,3 +291,16 @@ def test_a_good_topic_config_comes_back_typed() -> None:
     assert validate_topic_config("cleanup.policy", "compact,delete") == ("compact", "delete")
     assert validate_topic_config("remote.storage.enable", "false") is False
     assert validate_topic_configs({"flush.messages": "1"}) == {"flush.messages": 1}
+
+
+@pytest.mark.parametrize(("nodes", "replicas", "in_sync"), [(1, 1, 1), (2, 2, 1), (3, 3, 2), (5, 3, 2)])
+def test_the_number_of_nodes_decides_how_many_copies_there_are_unless_somebody_says(nodes: int, replicas: int, in_sync: int) -> None:
+    text = 'cluster_id = "c"\n' + "".join(
+        f'[[node]]\nid = {i}\nhost = "h{i}"\nport = 1\npeer_port = 2\n' for i in range(1, nodes + 1)
+    )
+    peers = parse_peers(text, Path("peers.toml"))
+    config = load("").of_node(peers, 1)
+    assert (config["default.replication.factor"], config["min.insync.replicas"]) == (replicas, in_sync)
+    assert topic_options(config, {})["min.insync.replicas"] == in_sync
+    chosen = load("default.replication.factor=1\nmin.insync.replicas=1").of_node(peers, 1)
+    assert (chosen["default.replication.factor"], chosen["min.insync.replicas"]) == (1, 1)
