@@ -299,8 +299,8 @@ def test_the_number_of_nodes_decides_how_many_copies_there_are_unless_somebody_s
         f'[[node]]\nid = {i}\nhost = "h{i}"\nport = 1\npeer_port = 2\n' for i in range(1, nodes + 1)
     )
     peers = parse_peers(text, Path("peers.toml"))
-    config = load("").of_node(peers, 1)
+    config = load().of_node(peers, 1)
     assert (config["default.replication.factor"], config["min.insync.replicas"]) == (replicas, in_sync)
     assert topic_options(config, {})["min.insync.replicas"] == in_sync
-    chosen = load("default.replication.factor=1\nmin.insync.replicas=1").of_node(peers, 1)
+    chosen = load("default.replication.factor=1", "min.insync.replicas=1").of_node(peers, 1)
     assert (chosen["default.replication.factor"], chosen["min.insync.replicas"]) == (1, 1)
