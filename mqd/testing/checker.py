@@ -1,0 +1,251 @@
+"""What clients were told, against what the cluster holds in the end: every way in which the two can quarrel.
+
+A history is written down while clients run: each send begins as *pending* and ends as *ok* (acknowledged at an offset), *fail*
+(refused: surely not stored) or *info* (nobody can tell: a timeout, a broken connection, NOT_LEADER_OR_FOLLOWER,
+NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT; KAFKA-13574). What is still pending at the end counts as info. Each poll notes the
+records that it returned, and what the broker said of its log. Values are unique, so a value names its send.
+
+`History.check(final)` compares both with the final log of each partition, as read from its beginning after everything has healed.
+The anomalies are those of Jepsen's Kafka workload, as far as they apply without transactions, and the offset given with the
+acknowledgement, gaps, and high watermarks that go back, besides. Pure: no client, no clock; writes nothing but itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from mqd.types import NO_OFFSET, TopicPartition
+
+SHOWN_MAX = 5
+"""Examples that one anomaly carries."""
+
+
+class Outcome(Enum):
+    """What the sender of a record knows about it."""
+
+    PENDING = "pending"
+    OK = "ok"
+    FAIL = "fail"
+    INFO = "info"
+
+
+class Promise(Enum):
+    """What a send may rely on, once it is acknowledged."""
+
+    ALL = "acks=all"
+    """Never lost, at the offset it was told."""
+    ORDER = "acks=1 or 0"
+    """May be lost; if it is there, it is there once and in order."""
+
+
+@dataclass(slots=True, eq=False)
+class Send:
+    """One record on its way. `session` is the stretch of one producer within which order is promised: with idempotence its
+    whole life, without it one connection."""
+
+    session: str
+    partition: TopicPartition
+    value: bytes
+    promise: Promise
+    outcome: Outcome = Outcome.PENDING
+    offset: int = NO_OFFSET
+
+    def ok(self, offset: int) -> None:
+        """Acknowledged; NO_OFFSET where the answer did not name one."""
+        assert self.outcome is Outcome.PENDING, self
+        self.outcome, self.offset = Outcome.OK, offset
+
+    def fail(self) -> None:
+        """Refused, and surely not stored."""
+        assert self.outcome is Outcome.PENDING, self
+        self.outcome = Outcome.FAIL
+
+    def info(self) -> None:
+        """Nobody can tell."""
+        assert self.outcome is Outcome.PENDING, self
+        self.outcome = Outcome.INFO
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """One promise broken in one partition. `examples` are the first few values or numbers that show it."""
+
+    kind: str
+    partition: TopicPartition
+    count: int
+    examples: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.partition}, {self.count} time(s): {MEANINGS[self.kind]} (first: {', '.join(self.examples)})"
+
+
+MEANINGS = {
+    "lost": "acknowledged with acks=all, and not in the log",
+    "duplicate": "in the log more than once",
+    "misplaced": "acknowledged at one offset, found at another",
+    "reordered": "before a record that the same producer had sent, and seen acknowledged, earlier",
+    "gap": "an offset does not follow the one before",
+    "unknown": "in the log, or read, and never sent",
+    "aborted-read": "in the log, or read, although its send was refused",
+    "inconsistent": "two readers saw different values at one offset",
+    "lost-read": "served to a consumer, and not in the log",
+    "poll-skip": "a consumer was led past records",
+    "poll-back": "a consumer was given a record again, or an older one",
+    "watermark-back": "one leader in one epoch told a consumer a lower high watermark than before",
+    "watermarks-disagree": "log start <= last stable offset <= high watermark does not hold in an answer",
+    "beyond-watermark": "a record was served at or above the high watermark of the same answer",
+    "out-of-range": "a consumer that had read up to an offset was told that it is out of range",
+    "ack-not-committed": "acknowledged with acks=all, while no replica's high watermark had passed it",
+}
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One consumer of one partition, in one stretch without a seek."""
+
+    next_offset: int
+    watermarks: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(node, leader epoch) -> highest high watermark it was told by them."""
+
+
+class History:
+    """Everything that clients of one run did and were told."""
+
+    def __init__(self) -> None:
+        self.sends: list[Send] = []
+        self.reads = 0
+        self.acknowledged = 0
+        self._by_value: dict[bytes, Send] = {}
+        self._seen: dict[TopicPartition, dict[int, set[bytes]]] = {}
+        self._readers: dict[tuple[str, TopicPartition], _Reader] = {}
+        self._found: dict[tuple[str, TopicPartition], list[str]] = {}
+
+    # -- what clients do
+
+    def send(self, session: str, partition: TopicPartition, value: bytes, promise: Promise) -> Send:
+        """A record is handed to a client. Sends of one session are noted in the order in which they are made."""
+        assert value not in self._by_value, value
+        made = self._by_value[value] = Send(session, partition, value, promise)
+        self.sends.append(made)
+        return made
+
+    def begin_reading(self, consumer: str, partition: TopicPartition, offset: int) -> None:
+        """A consumer takes its place: at its start, and again after each seek."""
+        self._readers[consumer, partition] = _Reader(offset)
+
+    def polled(self, consumer: str, partition: TopicPartition, records: Iterable[tuple[int, bytes]], high_watermark: int) -> None:
+        """(offset, value) of each record that one poll returned, in its order, and the high watermark of that answer."""
+        reader = self._readers[consumer, partition]
+        seen = self._seen.setdefault(partition, {})
+        for offset, value in records:
+            self.reads += 1
+            if offset > reader.next_offset:
+                self._note("poll-skip", partition, f"{consumer}: {offset} after {reader.next_offset - 1}")
+            elif offset < reader.next_offset:
+                self._note("poll-back", partition, f"{consumer}: {offset} after {reader.next_offset - 1}")
+            if offset >= high_watermark:
+                self._note("beyond-watermark", partition, f"{consumer}: {offset}, high watermark {high_watermark}")
+            reader.next_offset = offset + 1
+            seen.setdefault(offset, set()).add(value)
+
+    def told(
+        self,
+        consumer: str,
+        partition: TopicPartition,
+        *,
+        node: int,
+        leader_epoch: int,
+        log_start: int,
+        last_stable: int,
+        high_watermark: int,
+    ) -> None:
+        """What one answer of one node says of its log. It may go back when another node or another epoch answers: a new leader
+        learns the high watermark from its followers (KIP-207), and no record goes back with it."""
+        if not log_start <= last_stable <= high_watermark:
+            self._note("watermarks-disagree", partition, f"{consumer}: {log_start}, {last_stable}, {high_watermark}")
+        watermarks = self._readers[consumer, partition].watermarks
+        before = watermarks.get((node, leader_epoch), NO_OFFSET)
+        if high_watermark < before:
+            self._note("watermark-back", partition, f"{consumer}: {before} to {high_watermark} by node {node} in epoch {leader_epoch}")
+        watermarks[node, leader_epoch] = high_watermark
+
+    def restarted(self, node: int) -> None:
+        """A node began a new life: what it said in the one before does not bind it (a checkpoint is older than the memory)."""
+        for reader in self._readers.values():
+            for key in [key for key in reader.watermarks if key[0] == node]:
+                del reader.watermarks[key]
+
+    def out_of_range(self, consumer: str, partition: TopicPartition, offset: int) -> None:
+        """A consumer that read everything below `offset` was told that there is no such offset."""
+        self._note("out-of-range", partition, f"{consumer}: {offset}")
+
+    def not_committed(self, partition: TopicPartition, offset: int) -> None:
+        """An acknowledgement with acks=all came although nobody's high watermark had passed `offset`."""
+        self._note("ack-not-committed", partition, str(offset))
+
+    def _note(self, kind: str, partition: TopicPartition, example: str) -> None:
+        self._found.setdefault((kind, partition), []).append(example)
+
+    # -- the verdict
+
+    def check(self, final: Mapping[TopicPartition, Sequence[tuple[int, bytes]]]) -> list[Anomaly]:
+        """Every anomaly. `final` is (offset, value) of all records of each partition that is there at the end, from offset 0 on;
+        sends to partitions that are not in it (deleted topics) are left out."""
+        sends: dict[TopicPartition, list[Send]] = {}
+        for send in self.sends:
+            sends.setdefault(send.partition, []).append(send)
+        for partition, log in final.items():
+            self._check_log(partition, log)
+            self._check_sends(partition, log, sends.get(partition, []))
+        return [Anomaly(kind, partition, len(rows), tuple(rows[:SHOWN_MAX])) for (kind, partition), rows in sorted(self._found.items())]
+
+    def _check_log(self, partition: TopicPartition, log: Sequence[tuple[int, bytes]]) -> None:
+        expected = 0
+        times: dict[bytes, int] = {}
+        for offset, value in log:
+            if offset != expected:
+                self._note("gap", partition, f"{offset} after {expected - 1}")
+            expected = offset + 1
+            self._check_value(partition, value)
+            times[value] = times.get(value, 0) + 1
+            if times[value] == 2:
+                self._note("duplicate", partition, f"{value!r} again at {offset}")
+        rows = dict(log)
+        for offset, values in sorted(self._seen.get(partition, {}).items()):
+            for value in sorted(values):
+                if rows.get(offset) != value:
+                    self._check_value(partition, value)
+            if len(values) > 1:
+                self._note("inconsistent", partition, f"{offset}: {sorted(values)}")
+            elif offset in rows and {rows[offset]} != values:
+                self._note("inconsistent", partition, f"{offset}: {sorted(values | {rows[offset]})}")
+            elif offset not in rows:
+                self._note("lost-read", partition, f"{min(values)!r} at {offset}")
+
+    def _check_value(self, partition: TopicPartition, value: bytes) -> None:
+        send = self._by_value.get(value)
+        if send is None or send.partition != partition:
+            self._note("unknown", partition, repr(value))
+        elif send.outcome is Outcome.FAIL:
+            self._note("aborted-read", partition, repr(value))
+
+    def _check_sends(self, partition: TopicPartition, log: Sequence[tuple[int, bytes]], sends: Sequence[Send]) -> None:
+        place: dict[bytes, int] = {}
+        for offset, value in log:
+            place.setdefault(value, offset)
+        highest: dict[str, tuple[int, bytes]] = {}
+        for send in sends:
+            at = place.get(send.value)
+            if at is None:
+                if send.outcome is Outcome.OK and send.promise is Promise.ALL:
+                    self._note("lost", partition, f"{send.value!r} acknowledged at {send.offset}")
+                continue
+            before, earlier = highest.get(send.session, (-1, b""))
+            if at < before:
+                self._note("reordered", partition, f"{send.value!r} at {at}, but {earlier!r} at {before}")
+            if send.outcome is Outcome.OK:
+                if send.promise is Promise.ALL and send.offset not in (NO_OFFSET, at):
+                    self._note("misplaced", partition, f"{send.value!r} acknowledged at {send.offset}, found at {at}")
+                highest[send.session] = max((at, send.value), (before, earlier))
