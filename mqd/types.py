@@ -1,6 +1,6 @@
 """The vocabulary that every floor shares: ids, offsets, epochs, and the shape of a decision.
 
-Standard library values only; nothing here awaits, allocates buffers or knows a wire format.
+Standard library values, and the wire's error codes; nothing here awaits, allocates buffers or knows a wire format.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, NewType, TypeVar
 from uuid import UUID
+
+from mqd.errors import ErrorCode
 
 NodeId = NewType("NodeId", int)
 """`id` of a `[[node]]` in the peers file; Kafka's broker id. Non-negative."""
@@ -33,6 +35,29 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+class IsrChange(NamedTuple):
+    """A leader's wish to change the in-sync replicas of one partition (AlterPartition, KIP-497)."""
+
+    topic_partition: TopicPartition
+    topic_id: UUID
+    leader_epoch: int
+    partition_epoch: int
+    """The one that the change is to replace: compare-and-set."""
+    isr: tuple[tuple[NodeId, int], ...]
+    """Node id and broker epoch of each member; an epoch of -1 is not checked (KIP-903)."""
+
+
+class IsrOutcome(NamedTuple):
+    """What became of an IsrChange. On success the partition as it is now; else a code, and the rest as far as it is known."""
+
+    topic_partition: TopicPartition
+    error: ErrorCode
+    leader: NodeId = NO_NODE
+    leader_epoch: int = NO_EPOCH
+    isr: tuple[NodeId, ...] = ()
+    partition_epoch: int = NO_EPOCH
 
 
 RecordT = TypeVar("RecordT")

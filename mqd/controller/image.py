@@ -45,15 +45,24 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition. `leader` is -1 while no in-sync replica is alive."""
+    """One partition. Lists of replicas are in order of preference, or of arrival for `isr`."""
 
     leader: NodeId
+    """-1 while nobody who may lead is alive."""
     leader_epoch: int
+    """Rises when the leader changes, also to and from nobody, and when a replica leaves the replica set."""
     partition_epoch: int
+    """Rises with every change: what AlterPartition compares with."""
     replicas: tuple[NodeId, ...]
+    """During a reassignment with those that are `adding` and `removing`."""
     isr: tuple[NodeId, ...]
+    """In-sync replicas; may be empty while nobody leads."""
     elr: tuple[NodeId, ...] = ()
+    """Eligible leader replicas (KIP-966): out of the ISR, but with everything that was committed."""
     last_known_elr: tuple[NodeId, ...] = ()
+    """Those of the ELR that came back from an unclean stop; where ISR and ELR are empty, the last leader."""
+    adding: tuple[NodeId, ...] = ()
+    removing: tuple[NodeId, ...] = ()
 
 
 @dataclass(slots=True)
@@ -80,6 +89,8 @@ class BrokerImage:
     epoch: int
     incarnation: UUID
     fenced: bool
+    in_controlled_shutdown: bool = False
+    """It is about to stop: it leads nothing and joins no ISR, but is not fenced yet (KIP-841)."""
 
 
 @dataclass(slots=True)
