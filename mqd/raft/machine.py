@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from typing import Protocol
 
 
@@ -36,6 +37,20 @@ class Role(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """Another node as the leader sees it. Known to the leader only: match_index is 0 elsewhere, and the times are -inf."""
+
+    node_id: int
+    voter: bool
+    match_index: int
+    """Its log is known to equal the leader's up to here."""
+    last_heard_at: float
+    """Monotonic seconds of its last answer in this term; -inf when there was none."""
+    caught_up_at: float
+    """Monotonic seconds at which it last held everything that the leader had then (KIP-836); -inf when it never did."""
+
+
+@dataclass(frozen=True, slots=True)
 class RaftStatus:
     """One node's view of the quorum. Indexes count from 1; index 1 is the empty beginning of every log."""
 
@@ -53,6 +68,13 @@ class RaftStatus:
     voters: tuple[int, ...]
     connected: tuple[int, ...]
     """Other voters to which this node has an open connection."""
+    observers: tuple[int, ...] = ()
+    """Nodes that follow the log and are never counted."""
+    majority_heard_at: float = -inf
+    """Monotonic seconds at which a majority of the voters, this one included, had last been heard by this node as their
+    leader; -inf where it does not lead. A quorum of one hears itself: always now."""
+    peers: tuple[PeerStatus, ...] = ()
+    """Everybody else, voters and observers, by id."""
 
 
 class NotLeader(Exception):

@@ -34,7 +34,7 @@ from mqd.io.net import Network, Stream
 from mqd.raft import codec
 from mqd.raft.codec import COMMAND, NO_OP, Message
 from mqd.raft.journal import Journal, open_journal
-from mqd.raft.machine import Machine, NotLeader, OutcomeUnknown, RaftStatus, Role
+from mqd.raft.machine import Machine, NotLeader, OutcomeUnknown, PeerStatus, RaftStatus, Role
 from mqd.raft.seams import Fate, RaftNode, Timing
 from mqd.raft.transport import (
     BACKOFF_SECONDS_MAX,
@@ -46,7 +46,7 @@ from mqd.raft.transport import (
     PeerQueue,
 )
 
-__all__ = ["Machine", "NotLeader", "OutcomeUnknown", "RaftService", "RaftStatistics", "RaftStatus", "Role", "Timing"]
+__all__ = ["Machine", "NotLeader", "OutcomeUnknown", "PeerStatus", "RaftService", "RaftStatistics", "RaftStatus", "Role", "Timing"]
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +132,9 @@ class RaftService:
         self._machine = machine
         self._timing = timing if timing is not None else Timing()
         self.on_role_change = on_role_change
+        self.on_peer_gone: Callable[[int], None] | None = None
+        """Called with the id of a node whose process seems to have ended: the connection to it broke, and calling it again at
+        once was refused (ECONNREFUSED). A hint, not a proof."""
         self._proposal_timeout = proposal_timeout
         self._blocking = in_thread if in_thread is not None else _worker_thread
         self._doorkeeper = Doorkeeper(cluster_id=cluster_id, node_id=node_id, voters=self._voters, incarnation=entropy.uuid())
