@@ -5,6 +5,8 @@
 #   scripts/kafka.sh start N PORT DIR [k=v ...] run N nodes on 127.0.0.1, node i serving on PORT+10*(i-1) (its controller one
 #                                               above), data and logs under DIR/i; returns when every node answers
 #   scripts/kafka.sh stop DIR                   stop the nodes that were started in DIR and wait for them
+#   scripts/kafka.sh format N PORT DIR [k=v ...] what `start` does before it starts the nodes
+#   scripts/kafka.sh run DIR NODE               be one node of a formatted DIR, in the foreground, for callers that signal it
 #   scripts/kafka.sh tool CLASS [ARG ...]       run a Kafka command-line class, e.g. org.apache.kafka.tools.TopicCommand
 #
 # Needs Java 17 or newer, and Maven for the first fetch. KAFKA_HOME moves the cache; KAFKA_HEAP is the nodes' heap (default 1g).
@@ -19,7 +21,7 @@ STOP_SECONDS=30
 
 fail() { echo "kafka.sh: $*" >&2; exit 1; }
 
-usage() { sed -n '4,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '4,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
 need_java() {
   command -v java >/dev/null || fail "Apache Kafka needs Java 17 or newer, and there is no 'java' in PATH. Install a JRE (Debian: apt install openjdk-17-jre-headless)."
@@ -87,7 +89,7 @@ running() { # running NODE_DIRECTORY: is the process of its pid file a node of t
   [ -f "$1/pid" ] && tr '\0' ' ' 2>/dev/null <"/proc/$(cat "$1/pid")/cmdline" | grep -qF "$1/server.properties"
 }
 
-start() {
+format() {
   [ $# -ge 3 ] || usage
   nodes=$1 base_port=$2
   mkdir -p "$3"
@@ -99,18 +101,32 @@ start() {
   for node in $(seq "$nodes"); do
     home=$directory/$node
     mkdir -p "$home"
+    [ ! -f "$home/server.properties" ] || continue
+    write_properties "$node" "$@" >"$home/server.properties.part"
+    (java_with 256m kafka.tools.StorageTool format -t "$CLUSTER_ID" -c "$home/server.properties.part") >"$home/format.log" 2>&1 \
+      || fail "formatting node $node failed; see $home/format.log"
+    mv "$home/server.properties.part" "$home/server.properties"
+  done
+}
+
+start() {
+  format "$@"
+  local node home
+  for node in $(seq "$nodes"); do
+    home=$directory/$node
     running "$home" && fail "node $node of $directory runs already"
-    if [ ! -f "$home/server.properties" ]; then
-      write_properties "$node" "$@" >"$home/server.properties.part"
-      (java_with 256m kafka.tools.StorageTool format -t "$CLUSTER_ID" -c "$home/server.properties.part") >"$home/format.log" 2>&1 \
-        || fail "formatting node $node failed; see $home/format.log"
-      mv "$home/server.properties.part" "$home/server.properties"
-    fi
     (java_with "$KAFKA_HEAP" kafka.Kafka "$home/server.properties") >"$home/log" 2>&1 </dev/null &
     echo $! >"$home/pid"
   done
   for node in $(seq "$nodes"); do wait_until_ready "$node"; done
   echo "kafka: $nodes node(s) from 127.0.0.1:$base_port"
+}
+
+run() {
+  [ $# -eq 2 ] || usage
+  local home
+  home=$(cd "$1/$2" && pwd)
+  java_with "$KAFKA_HEAP" kafka.Kafka "$home/server.properties"
 }
 
 wait_until_ready() { # an open port is not yet a broker: wait for an answer to the smallest ApiVersions request
@@ -159,6 +175,8 @@ command=${1:-}
 case $command in
   fetch) fetch; echo "$KAFKA_HOME" ;;
   start) start "$@" ;;
+  format) format "$@" ;;
+  run) run "$@" ;;
   stop) stop "$@" ;;
   tool) [ $# -ge 1 ] || usage; need_java; fetch; java_with 512m "$@" ;;
   *) usage ;;

@@ -1,0 +1,259 @@
+"""Several broker processes that form one cluster, of mqd or of Apache Kafka, and what each of them says of the cluster.
+
+Every question goes to one named node over a fresh connection, because a node with stale metadata must be heard saying it:
+a client that asks "the cluster" hears whoever answers first.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mqd.protocol.apis import by_name
+from mqd.protocol.schema import decode_response_header, encode_request_header
+
+from .node import LOOPBACK, KafkaNode, Node, NodeFailed, Process, free_ports, write_peers
+
+ASK_TIMEOUT_S = 5.0
+POLL_INTERVAL_S = 0.02
+KAFKA_PORT_STEP = 10
+TOPIC_ALREADY_EXISTS = 36
+RETRIED = frozenset({0, 7, 41, 14, 15, 38, TOPIC_ALREADY_EXISTS})
+"""Answers to CreateTopics that a young cluster may give, or a repeated request: time-out, no controller yet, too few brokers yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One partition as one node sees it. `leader` -1: nobody."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+View = Mapping[tuple[str, int], PartitionView]
+"""(topic, partition) -> what a node says of it."""
+
+
+class Ensemble:
+    """The nodes of one cluster. `kind` is "mqd" or "kafka"; `session_ms` is the broker session timeout they run with."""
+
+    def __init__(self, kind: str, nodes: Mapping[int, Process], session_ms: int) -> None:
+        self.kind = kind
+        self.nodes = dict(nodes)
+        self.session_ms = session_ms
+        self.started_s = 0.0
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses of all nodes, for clients."""
+        return ",".join(node.address for node in self.nodes.values())
+
+    @property
+    def running(self) -> list[int]:
+        """Nodes that have a process that is not frozen."""
+        return [node_id for node_id, node in self.nodes.items() if node.running and not node.paused]
+
+    # -- life
+
+    def start(self) -> float:
+        """Start all nodes; returns the seconds until each of them serves and has met the others. Raises NodeFailed."""
+        begun = time.monotonic()
+        for node in self.nodes.values():
+            node.launch()
+        for node in self.nodes.values():
+            node.wait_ready()
+        self.wait_until(lambda: all(len(self.brokers(node_id)) == len(self.nodes) for node_id in self.nodes), "all nodes to meet")
+        self.started_s = time.monotonic() - begun
+        return self.started_s
+
+    def stop(self) -> None:
+        """Stop all nodes cleanly and at once. Raises NodeFailed when one of them does not end well."""
+        alive = [node for node in self.nodes.values() if node.running]
+        for node in alive:
+            if node.paused:
+                node.resume()
+            node.terminate()
+        failures = []
+        for node in alive:
+            try:
+                node.wait_stopped()
+            except NodeFailed as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+
+    def kill(self) -> None:
+        """SIGKILL to whatever still runs: for the end of a test that went wrong."""
+        for node in self.nodes.values():
+            if node.running:
+                node.kill()
+
+    def wait_until(self, condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> float:
+        """Ask until it is true; returns the monotonic time then. Raises NodeFailed after the time-out."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise NodeFailed(f"{self.kind}: waited {timeout_s:.0f} s for {what}")
+            time.sleep(POLL_INTERVAL_S)
+        return time.monotonic()
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+        configs: Mapping[str, str] | None = None,
+        replicas: int = -1,
+    ) -> None:
+        """Create a topic and wait until it is whole on every node. `assignment`: partition -> its replicas, the leader first."""
+        rows = [{"partition_index": index, "broker_ids": list(nodes)} for index, nodes in (assignment or {}).items()]
+        topic = {
+            "name": name,
+            "num_partitions": -1 if rows else partitions,
+            "replication_factor": -1 if rows else replicas,
+            "assignments": rows,
+            "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
+        }
+
+        def create() -> bool:
+            with suppress(OSError):
+                answer = self.ask(self.running[0], "create_topics", 5, {"topics": [topic], "timeout_ms": 10_000}, timeout_s=15)
+                (row,) = answer.topics
+                if row.error_code not in RETRIED:
+                    raise NodeFailed(f"{self.kind} does not create {name}: error {row.error_code} {row.error_message}")
+                return bool(row.error_code in (0, TOPIC_ALREADY_EXISTS))
+            return False
+
+        self.wait_until(create, f"topic {name}")
+        self.wait_until(lambda: self.is_whole({name: len(rows) or partitions}), f"topic {name} to be whole")
+
+    # -- what one node says
+
+    def ask(self, node_id: int, name: str, version: int, body: Mapping[str, Any], timeout_s: float = ASK_TIMEOUT_S) -> Any:
+        """One request to one node, its answer. Raises OSError when it cannot be had."""
+        api = by_name(name)
+        assert api is not None, name
+        frame = encode_request_header(api, version, 1, "chaos") + api.encode_request(version, body)
+        with socket.create_connection((LOOPBACK, self.nodes[node_id].port), timeout_s) as connection:
+            connection.sendall(len(frame).to_bytes(4, "big") + frame)
+            with connection.makefile("rb") as stream:
+                size = stream.read(4)
+                answer = stream.read(int.from_bytes(size, "big")) if len(size) == 4 else b""
+        if not answer:
+            raise ConnectionError("closed")
+        return api.decode_response(version, answer, decode_response_header(api, version, answer)[1])
+
+    def view(self, node_id: int, topics: Iterable[str]) -> View:
+        """Every partition of these topics as this node sees it; without those that it does not know. Empty if it cannot be asked."""
+        body = {"topics": [{"name": name} for name in topics], "allow_auto_topic_creation": False}
+        try:
+            answer = self.ask(node_id, "metadata", 9, body)
+        except OSError:
+            return {}
+        return {
+            (topic.name, row.partition_index): PartitionView(
+                row.leader_id, row.leader_epoch, tuple(row.replica_nodes), tuple(sorted(row.isr_nodes))
+            )
+            for topic in answer.topics
+            if topic.error_code == 0
+            for row in topic.partitions
+        }
+
+    def brokers(self, node_id: int) -> set[int]:
+        """The living brokers as this node sees them."""
+        try:
+            return {row.node_id for row in self.ask(node_id, "metadata", 9, {"topics": []}).brokers}
+        except OSError:
+            return set()
+
+    def controller(self) -> int | None:
+        """The leader of the metadata quorum: named by itself, if some node does; None while nobody leads."""
+        body = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
+        best: tuple[int, int] | None = None
+        for node_id in self.running:
+            with suppress(OSError):
+                answer = self.ask(node_id, "describe_quorum", 0, body, timeout_s=2.0)
+                if answer.error_code == 0 and answer.topics and answer.topics[0].partitions[0].error_code == 0:
+                    row = answer.topics[0].partitions[0]
+                    if row.leader_id >= 0 and (best is None or row.leader_epoch > best[0]):
+                        best = row.leader_epoch, row.leader_id
+        return best[1] if best is not None else None
+
+    def leader(self, topic: str, partition: int = 0) -> int | None:
+        """The leader with the highest epoch that any running node names."""
+        seen = [view[topic, partition] for node_id in self.running if (topic, partition) in (view := self.view(node_id, [topic]))]
+        best = max(seen, key=lambda row: row.leader_epoch, default=None)
+        return best.leader if best is not None and best.leader >= 0 else None
+
+    def is_whole(self, topics: Mapping[str, int]) -> bool:
+        """Whether every node says that every partition (topic -> their count) has a leader and a full ISR, and they all say the same."""
+        wanted = {(topic, partition) for topic, count in topics.items() for partition in range(count)}
+        views = [self.view(node_id, topics) for node_id in self.nodes]
+        return all(
+            view.keys() == wanted
+            and view == views[0]
+            and all(row.leader >= 0 and row.isr == tuple(sorted(row.replicas)) for row in view.values())
+            for view in views
+        )
+
+
+def mqd_ensemble(
+    directory: Path, count: int = 3, *, session_ms: int | None = None, options: tuple[str, ...] = (), racks: dict[int, str] | None = None
+) -> Ensemble:
+    """A cluster of `mqd start` processes, not yet started."""
+    client_ports, peer_ports = free_ports(count), free_ports(count)
+    ports = {number + 1: (client_ports[number], peer_ports[number]) for number in range(count)}
+    directory.mkdir(parents=True, exist_ok=True)
+    peers = directory / "peers.toml"
+    write_peers(peers, ports, racks)
+    chosen = (*_replication(count), *_session(session_ms), *options)
+    return Ensemble(
+        "mqd",
+        {number: Node(directory / str(number), chosen, node_id=number, port=ports[number][0], peers=peers) for number in ports},
+        session_ms or 3000,
+    )
+
+
+def kafka_ensemble(
+    directory: Path, count: int = 3, *, session_ms: int | None = None, options: tuple[str, ...] = (), racks: dict[int, str] | None = None
+) -> Ensemble:
+    """A cluster of Apache Kafka processes (scripts/kafka.sh), formatted and not yet started. Raises NodeFailed."""
+    base = free_ports(count, step=KAFKA_PORT_STEP)[0]
+    chosen = (*_session(session_ms), *options)
+    command = ["bash", str(KafkaNode.SCRIPT), "format", str(count), str(base), str(directory), *chosen]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"KAFKA_HEAP": KafkaNode.HEAP} | os.environ)
+    if done.returncode:
+        raise NodeFailed(f"Apache Kafka cannot be set up: {done.stderr.strip()}")
+    if racks:
+        for node_id, rack in racks.items():
+            with (directory / str(node_id) / "server.properties").open("a") as file:
+                file.write(f"broker.rack={rack}\n")
+    nodes = {node_id: KafkaNode(directory, node_id, base + KAFKA_PORT_STEP * (node_id - 1)) for node_id in range(1, count + 1)}
+    return Ensemble("kafka", nodes, session_ms or 9000)
+
+
+def ensemble(kind: str, directory: Path, count: int = 3, **options: Any) -> Ensemble:
+    """A cluster of that kind ("mqd" or "kafka")."""
+    return {"mqd": mqd_ensemble, "kafka": kafka_ensemble}[kind](directory, count, **options)
+
+
+def _replication(count: int) -> tuple[str, ...]:
+    replicas = min(count, 3)
+    return f"default.replication.factor={replicas}", f"min.insync.replicas={2 if replicas > 2 else 1}"
+
+
+def _session(session_ms: int | None) -> tuple[str, ...]:
+    """The same session and six beats in it for both; None: each at its own defaults."""
+    if session_ms is None:
+        return ()
+    return f"broker.session.timeout.ms={session_ms}", f"broker.heartbeat.interval.ms={max(20, session_ms // 6)}"
