@@ -155,3 +155,67 @@ class ActiveProducer(NamedTuple):
     last_timestamp_ms: int
     coordinator_epoch: int
     transaction_start_offset: int
+
+
+# -- replicas and the quorum
+
+
+class ElectionType(IntEnum):
+    """PREFERRED: the first replica, if it is in sync. UNCLEAN: where none is in sync, any that lives; records may be lost (KIP-460)."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+class PartitionState(NamedTuple):
+    """Who holds one partition, by node id. `leader` is -1 while there is none; `replicas` begins with the preferred leader.
+
+    `elr` and `last_known_elr` (KIP-966) are empty where the broker tells of none: replicas outside of the ISR that have every
+    committed record, and those of which that was true before an unclean end. `offline`: replicas on nodes or disks that are gone."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    offline: tuple[int, ...] = ()
+    internal: bool = False
+
+
+class Reassignment(NamedTuple):
+    """A move under way: all replicas, those that are to come and those that are to go."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas when the move is done."""
+        return tuple(node for node in self.replicas if node not in self.removing)
+
+    @property
+    def original(self) -> tuple[int, ...]:
+        """The replicas if the move is cancelled."""
+        return tuple(node for node in self.replicas if node not in self.adding)
+
+
+class QuorumReplica(NamedTuple):
+    """A node that follows the metadata log. Times in ms since 1970 by the leader's clock. -1: not known."""
+
+    node_id: int
+    log_end_offset: int
+    last_fetch_ms: int = -1
+    last_caught_up_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """The metadata log. `leader_id` is -1 while there is none."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...] = ()

@@ -173,6 +173,12 @@ class BlockingAdmin:
     describe_producers = _blocking(admin_module.Admin.describe_producers)
     describe_cluster = _blocking(admin_module.Admin.describe_cluster)
     describe_log_dirs = _blocking(admin_module.Admin.describe_log_dirs)
+    describe_partitions = _blocking(admin_module.Admin.describe_partitions)
+    describe_quorum = _blocking(admin_module.Admin.describe_quorum)
+    elect_leaders = _blocking(admin_module.Admin.elect_leaders)
+    alter_partition_reassignments = _blocking(admin_module.Admin.alter_partition_reassignments)
+    list_partition_reassignments = _blocking(admin_module.Admin.list_partition_reassignments)
+    unregister_broker = _blocking(admin_module.Admin.unregister_broker)
 
 
 class BlockingDelivery:

@@ -1,0 +1,167 @@
+"""How administration asks: one question about many things, asked again for those whose failure passes, until the time is up."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import trio
+
+from mqd.client.cluster import ClusterClient
+from mqd.client.descriptions import Resource
+from mqd.client.errors import ClientError, DeadlineExceeded, error_from_wire
+from mqd.errors import ErrorCode, MqError
+from mqd.types import TopicPartition
+
+ItemT = TypeVar("ItemT")
+KeyT = TypeVar("KeyT")
+
+
+class Outcomes(NamedTuple):
+    """One attempt: results by key, and the keys worth another attempt with their errors."""
+
+    done: dict[Any, Any]
+    again: dict[Any, ClientError]
+
+
+class Calls:
+    """Calls over a ClusterClient. `timeout_s` bounds each, retries included."""
+
+    def __init__(self, client: ClusterClient, *, timeout_s: float = 30.0) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+
+    @property
+    def _timeout_ms(self) -> int:
+        return int(self._timeout_s * 1000)
+
+    async def _retry(self, what: str, attempt: Callable[[], Awaitable[ItemT]]) -> ItemT:
+        return await self._client.retry(what, attempt, deadline=trio.current_time() + self._timeout_s)
+
+    async def _request(self, node_id: int | None, key: int, body: Mapping[str, Any]) -> Any:
+        if node_id is None:
+            return await self._client.request_controller(key, body)
+        return await self._client.request_node(node_id, key, body)
+
+    async def _each(
+        self, what: str, keys: list[KeyT], attempt: Callable[[list[KeyT]], Awaitable[Outcomes]], *, repeated: ErrorCode | None = None
+    ) -> dict[KeyT, Any]:
+        """Results for all keys: attempts over those that are left, until none is or the time is up.
+
+        `repeated` is the code by which a change that was made by a lost attempt answers a second one.
+        """
+        results: dict[KeyT, Any] = {}
+        left = list(dict.fromkeys(keys))
+        doubtful = False
+
+        async def once() -> None:
+            nonlocal left, doubtful
+            asked = left
+            try:
+                outcomes = await attempt(asked)
+            except MqError as error:
+                doubtful |= error.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
+                raise
+            for key in asked:
+                outcome = outcomes.done.get(key)
+                if isinstance(outcome, ClientError) and doubtful and outcome.code is repeated:
+                    message = f"{outcome.message} (an earlier attempt of this call got no answer and may have done it)"
+                    outcome = ClientError(outcome.code, message, remedy=outcome.remedy)
+                if key in outcomes.done:
+                    results[key] = outcome
+                elif key in outcomes.again:
+                    results[key] = outcomes.again[key]
+                else:
+                    results[key] = ClientError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{what}: the broker's answer leaves out {key}")
+            left = [key for key in asked if key in outcomes.again]
+            if left:
+                raise outcomes.again[left[0]]
+
+        if left:
+            try:
+                await self._retry(what, once)
+            except DeadlineExceeded as error:
+                if not any(key in results for key in keys):
+                    raise
+                for key in left:
+                    results[key] = DeadlineExceeded(error.message, results.get(key))
+        return {key: results[key] for key in keys}
+
+    async def _each_partition(
+        self,
+        what: str,
+        partitions: list[TopicPartition],
+        ask: Callable[[int, list[TopicPartition]], Awaitable[Outcomes]],
+    ) -> dict[TopicPartition, Any]:
+        """Results for all partitions, each asked of its leader; the nodes are asked at the same time."""
+
+        async def attempt(left: list[TopicPartition]) -> Outcomes:
+            view = await self._client.refresh({tp.topic for tp in left})
+            outcomes = Outcomes({}, {})
+            groups: dict[int, list[TopicPartition]] = {}
+            for tp in left:
+                leader = view.leader_of(tp)
+                if leader is not None:
+                    groups.setdefault(leader.node_id, []).append(tp)
+                elif view.partition(tp) is None:
+                    outcomes.done[tp] = error_from_wire(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}", "it does not exist")
+                else:
+                    outcomes.again[tp] = error_from_wire(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {tp}")
+
+            async def one(node_id: int, group: list[TopicPartition]) -> None:
+                try:
+                    found = await ask(node_id, group)
+                except ClientError as error:
+                    (outcomes.again if error.retriable else outcomes.done).update(dict.fromkeys(group, error))
+                else:
+                    outcomes.done.update(found.done)
+                    outcomes.again.update(found.again)
+
+            async with trio.open_nursery() as nursery:
+                for node_id, group in groups.items():
+                    nursery.start_soon(one, node_id, group)
+            return outcomes
+
+        return await self._each(what, partitions, attempt)
+
+
+MISSING = {int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): "it does not exist"}
+
+_FINAL = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ErrorCode.ELECTION_NOT_NEEDED,
+    }
+)
+"""Retriable in general, but an answer to a question about a thing that does not exist, or cannot be now, is an answer."""
+
+
+def outcomes_of(rows: Iterable[tuple[Any, Any, str | None, Any]]) -> Outcomes:
+    """Rows of (key, row with an error code, message, result) into what is done and what is worth another attempt."""
+    outcomes = Outcomes({}, {})
+    for key, row, message, result in rows:
+        if not row.error_code:
+            outcomes.done[key] = result
+            continue
+        name = f"{key.type.name.lower()} {key.name!r}" if isinstance(key, Resource) else str(key)
+        error = error_from_wire(row.error_code, name, message or MISSING.get(row.error_code))
+        again = error.retriable and error.code not in _FINAL
+        (outcomes.again if again else outcomes.done)[key] = error
+    return outcomes
+
+
+def raised(outcome: ItemT | ClientError) -> ItemT:
+    if isinstance(outcome, ClientError):
+        raise outcome
+    return outcome
+
+
+def by_topic(partitions: Iterable[TopicPartition], row: Callable[[TopicPartition], dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for tp in partitions:
+        topics.setdefault(tp.topic, []).append(row(tp))
+    return topics

@@ -1,0 +1,285 @@
+"""Looking at the machinery of a cluster and moving it: nodes, disks, the quorum, leaders, in-sync replicas, reassignments.
+
+`Admin` has these calls, too; they are here for their subject: who holds and leads what, and not what users keep in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from mqd.client.calls import Calls, Outcomes, by_topic, outcomes_of
+from mqd.client.descriptions import (
+    ClusterDescription,
+    ElectionType,
+    LogDirectory,
+    PartitionState,
+    Quorum,
+    QuorumReplica,
+    Reassignment,
+    ReplicaOnDisk,
+)
+from mqd.client.errors import ClientError, error_from_wire
+from mqd.client.metadata import BrokerInfo, PartitionInfo
+from mqd.errors import ErrorCode
+from mqd.types import TopicPartition
+
+DESCRIBE_LOG_DIRS, ELECT_LEADERS, ALTER_PARTITION_REASSIGNMENTS, LIST_PARTITION_REASSIGNMENTS = 35, 43, 45, 46
+DESCRIBE_QUORUM, DESCRIBE_CLUSTER, UNREGISTER_BROKER, DESCRIBE_TOPIC_PARTITIONS = 55, 60, 64, 75
+
+METADATA_TOPIC = "__cluster_metadata"
+PAGE_PARTITIONS = 2000
+
+
+class ClusterAdmin(Calls):
+    """Calls about nodes and replicas."""
+
+    # -- nodes
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """The nodes and the controller; fenced nodes too where the broker tells of them."""
+
+        async def attempt() -> ClusterDescription:
+            answer = await self._client.request_any(DESCRIBE_CLUSTER, {"include_fenced_brokers": True})
+            if answer.error_code:
+                raise error_from_wire(answer.error_code, "describing the cluster", answer.error_message)
+            brokers = sorted(
+                (BrokerInfo(row.broker_id, row.host, row.port, row.rack) for row in answer.brokers), key=lambda each: each.node_id
+            )
+            fenced = frozenset(row.broker_id for row in answer.brokers if row.is_fenced)
+            return ClusterDescription(answer.cluster_id, answer.controller_id, tuple(brokers), fenced)
+
+        return await self._retry("describing the cluster", attempt)
+
+    async def describe_log_dirs(self, node_ids: Iterable[int] | None = None) -> dict[int, list[LogDirectory] | ClientError]:
+        """The log directories of the given nodes (all by default) and what lies in them."""
+        if node_ids is None:
+            node_ids = sorted((await self._client.refresh([])).brokers)
+
+        async def attempt(left: list[int]) -> Outcomes:
+            outcomes = Outcomes({}, {})
+            for node_id in left:
+                try:
+                    answer = await self._client.request_node(node_id, DESCRIBE_LOG_DIRS, {"topics": None})
+                except ClientError as error:
+                    (outcomes.again if error.retriable else outcomes.done)[node_id] = error
+                    continue
+                if answer.error_code:
+                    outcomes.done[node_id] = error_from_wire(answer.error_code, f"log directories of node {node_id}")
+                else:
+                    outcomes.done[node_id] = [_log_directory(row) for row in answer.results]
+            return outcomes
+
+        return await self._each("describing log directories", list(node_ids), attempt)
+
+    async def unregister_broker(self, node_id: int) -> None:
+        """Make the cluster forget a node that will not come back. Raises ClientError, with BROKER_ID_NOT_REGISTERED if it is not known."""
+
+        async def attempt() -> None:
+            answer = await self._client.request_controller(UNREGISTER_BROKER, {"broker_id": node_id})
+            if answer.error_code:
+                raise error_from_wire(answer.error_code, f"unregistering node {node_id}", answer.error_message)
+
+        await self._retry(f"unregistering node {node_id}", attempt)
+
+    async def describe_quorum(self) -> Quorum:
+        """Who leads the metadata log, and how far voters and observers have come (KIP-595, KIP-836)."""
+        subject = "describing the quorum"
+
+        async def attempt() -> Quorum:
+            asked = {"topics": [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]}
+            answer = await self._client.request_any(DESCRIBE_QUORUM, asked)
+            if answer.error_code:
+                raise error_from_wire(answer.error_code, subject, answer.error_message)
+            rows = [row for topic in answer.topics for row in topic.partitions]
+            if len(rows) != 1:
+                raise ClientError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{subject}: the answer has {len(rows)} partitions in place of one")
+            (row,) = rows
+            if row.error_code:
+                raise error_from_wire(row.error_code, subject, row.error_message)
+            return Quorum(
+                leader_id=row.leader_id,
+                leader_epoch=row.leader_epoch,
+                high_watermark=row.high_watermark,
+                voters=tuple(map(_quorum_replica, row.current_voters)),
+                observers=tuple(map(_quorum_replica, row.observers)),
+            )
+
+        return await self._retry(subject, attempt)
+
+    # -- partitions and their replicas
+
+    async def describe_partitions(self, topics: Collection[str] | None = None) -> dict[TopicPartition, PartitionState]:
+        """Leader, replicas, ISR, ELR and offline replicas of every partition of the topics, or of all topics, in order.
+
+        Topics that do not exist are left out. A broker without DescribeTopicPartitions (KIP-966) is asked for Metadata, which
+        knows no ELR.
+        """
+
+        async def attempt() -> dict[TopicPartition, PartitionState]:
+            try:
+                return await self._describe_partitions(topics)
+            except ClientError as error:
+                if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+                    raise
+            view = await self._client.refresh(topics)
+            return {
+                TopicPartition(topic.name, each.partition): _state_of(each, topic.internal)
+                for topic in sorted(view.topics.values(), key=lambda topic: topic.name)
+                if topics is None or topic.name in topics
+                for each in topic.partitions
+            }
+
+        if topics is not None and not topics:
+            return {}
+        return await self._retry("describing partitions", attempt)
+
+    async def _describe_partitions(self, topics: Collection[str] | None) -> dict[TopicPartition, PartitionState]:
+        found: dict[TopicPartition, PartitionState] = {}
+        names = sorted(topics or ())
+        cursor: Any = None
+        while True:
+            body = {
+                "topics": [{"name": name} for name in names if cursor is None or name >= cursor.topic_name],
+                "response_partition_limit": PAGE_PARTITIONS,
+                "cursor": cursor,
+            }
+            answer = await self._client.request_any(DESCRIBE_TOPIC_PARTITIONS, body)
+            for topic in answer.topics:
+                if topic.error_code and topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise error_from_wire(topic.error_code, f"topic {topic.name!r}")
+                for row in topic.partitions:
+                    found[TopicPartition(topic.name, row.partition_index)] = _partition_state(row, topic.is_internal)
+            here, cursor = cursor, answer.next_cursor
+            if cursor is None:
+                return found
+            if here is not None and (cursor.topic_name, cursor.partition_index) <= (here.topic_name, here.partition_index):
+                raise ClientError(ErrorCode.UNKNOWN_SERVER_ERROR, "describing partitions: the broker's pages do not go forward")
+
+    async def elect_leaders(
+        self, kind: ElectionType, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, ClientError | None]:
+        """Elect leaders of the partitions, or of all (then those that needed no election are left out).
+
+        None for each that was elected, else the error: ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
+        ELIGIBLE_LEADERS_NOT_AVAILABLE ... An unclean election loses the records that only the dead replicas had.
+        """
+
+        def body(wanted: Iterable[TopicPartition] | None) -> dict[str, Any]:
+            topics = None
+            if wanted is not None:
+                topics = [{"topic": name, "partitions": indexes} for name, indexes in _indexes(wanted).items()]
+            return {"election_type": kind, "topic_partitions": topics, "timeout_ms": self._timeout_ms}
+
+        async def ask(wanted: Iterable[TopicPartition] | None) -> Outcomes:
+            answer = await self._client.request_controller(ELECT_LEADERS, body(wanted))
+            if answer.error_code:
+                raise error_from_wire(answer.error_code, "electing leaders")
+            return outcomes_of(
+                (TopicPartition(topic.topic, row.partition_id), row, row.error_message, None)
+                for topic in answer.replica_election_results
+                for row in topic.partition_result
+            )
+
+        if partitions is None:
+
+            async def attempt() -> dict[TopicPartition, ClientError | None]:
+                outcomes = await ask(None)
+                return {**outcomes.done, **outcomes.again}
+
+            return await self._retry("electing leaders", attempt)
+        results: dict[TopicPartition, ClientError | None] = await self._each("electing leaders", list(partitions), ask)
+        return results
+
+    async def alter_partition_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, ClientError | None]:
+        """Begin to move each partition to its target replicas, preferred leader first; None cancels what is under way (KIP-455).
+
+        Returns when the moves have begun; `list_partition_reassignments` tells which are not done."""
+
+        async def attempt(left: list[TopicPartition]) -> Outcomes:
+            topics = by_topic(
+                left,
+                lambda tp: {
+                    "partition_index": tp.partition,
+                    "replicas": None if (target := targets[tp]) is None else list(target),
+                },
+            )
+            body = {"timeout_ms": self._timeout_ms, "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
+            answer = await self._client.request_controller(ALTER_PARTITION_REASSIGNMENTS, body)
+            if answer.error_code:
+                raise error_from_wire(answer.error_code, "moving partitions", answer.error_message)
+            return outcomes_of(
+                (TopicPartition(topic.name, row.partition_index), row, row.error_message, None)
+                for topic in answer.responses
+                for row in topic.partitions
+            )
+
+        results: dict[TopicPartition, ClientError | None] = await self._each(
+            "moving partitions", list(targets), attempt, repeated=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        )
+        return results
+
+    async def list_partition_reassignments(
+        self, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The moves that are under way, of the given partitions or of all, in order."""
+        if partitions is not None and not partitions:
+            return {}
+
+        async def attempt() -> dict[TopicPartition, Reassignment]:
+            topics = None
+            if partitions is not None:
+                topics = [{"name": name, "partition_indexes": indexes} for name, indexes in _indexes(partitions).items()]
+            answer = await self._client.request_controller(LIST_PARTITION_REASSIGNMENTS, {"timeout_ms": self._timeout_ms, "topics": topics})
+            if answer.error_code:
+                raise error_from_wire(answer.error_code, "listing moves", answer.error_message)
+            found = {
+                TopicPartition(topic.name, row.partition_index): Reassignment(
+                    tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)
+                )
+                for topic in answer.topics
+                for row in topic.partitions
+            }
+            return dict(sorted(found.items()))
+
+        return await self._retry("listing moves", attempt)
+
+
+def _indexes(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for tp in partitions:
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    return topics
+
+
+def _partition_state(row: Any, internal: bool) -> PartitionState:
+    return PartitionState(
+        leader=row.leader_id,
+        leader_epoch=row.leader_epoch,
+        replicas=tuple(row.replica_nodes),
+        isr=tuple(row.isr_nodes),
+        elr=tuple(row.eligible_leader_replicas or ()),
+        last_known_elr=tuple(row.last_known_elr or ()),
+        offline=tuple(row.offline_replicas),
+        internal=internal,
+    )
+
+
+def _state_of(info: PartitionInfo, internal: bool) -> PartitionState:
+    return PartitionState(info.leader, info.leader_epoch, info.replicas, info.isr, (), (), info.offline, internal)
+
+
+def _quorum_replica(row: Any) -> QuorumReplica:
+    return QuorumReplica(row.replica_id, row.log_end_offset, row.last_fetch_timestamp, row.last_caught_up_timestamp)
+
+
+def _log_directory(row: Any) -> LogDirectory:
+    replicas = tuple(
+        ReplicaOnDisk(TopicPartition(topic.name, each.partition_index), each.partition_size, each.offset_lag, each.is_future_key)
+        for topic in row.topics
+        for each in topic.partitions
+    )
+    error = error_from_wire(row.error_code, row.log_dir) if row.error_code else None
+    return LogDirectory(row.log_dir, replicas, row.total_bytes, row.usable_bytes, error)
