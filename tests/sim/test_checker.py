@@ -38,9 +38,7 @@ def clean() -> tuple[History, Log]:
 
 
 def tell(history: History, *, node: int = 1, leader_epoch: int = 0, log_start: int = 0, last_stable: int = 0, high_watermark: int) -> None:
-    history.told(
-        "r", TP, node=node, leader_epoch=leader_epoch, log_start=log_start, last_stable=last_stable, high_watermark=high_watermark
-    )
+    history.told("r", TP, node=node, leader_epoch=leader_epoch, log_start=log_start, last_stable=last_stable, high_watermark=high_watermark)
 
 
 def test_nothing_is_found_in_a_clean_history() -> None:

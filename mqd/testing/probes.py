@@ -1,0 +1,507 @@
+"""What must hold inside the cluster, looked at after every event (docs/INVARIANTS.md names the invariants).
+
+`Probes.look` compares only what changed since the last look, so it may be called after each of millions of events; `validate` compares
+everything, images and bytes included, at the end and now and then. A probe reads the nodes' own objects and changes nothing in
+them. The first violation is kept in `violation` and told to `on_violation`; nothing is looked at after it.
+
+Three ideas carry most of it:
+
+- Of every replica there is a *shadow*: the headers of all batches in its files, read as they appear. It outlives the process.
+- What any leader's high watermark has passed is *committed*: one list of batches a partition, only ever extended. Every replica below its
+  own high watermark, every in-sync replica below the leader's, and every new leader altogether must agree with it.
+- What any voter's commit index has passed is committed in the metadata: every later leader holds it, every node applies the same.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+from mqd.daemon import _Daemon
+from mqd.protocol.batch import HEADER_BYTES, parse_header, validate
+from mqd.raft.machine import Role
+from mqd.types import NO_NODE, TopicPartition
+
+
+class Violation(AssertionError):
+    """An invariant does not hold. The text begins with its number in docs/INVARIANTS.md where it has one."""
+
+
+class World(Protocol):
+    """What the probes need of the simulated cluster."""
+
+    def daemon(self, node_id: int) -> _Daemon | None:
+        """The live node, None while there is none."""
+        ...
+
+    def contents(self, node_id: int, path: Path) -> bytes | bytearray:
+        """The bytes of a file on a node's disk as its processes see them; empty when there is no such file."""
+        ...
+
+
+class Batch(NamedTuple):
+    """What tells one batch from another."""
+
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    crc: int
+    size: int
+    """Bytes in the file."""
+
+
+@dataclass(slots=True, eq=False)
+class Shadow:
+    """One replica as its files say. `batches` goes on when the process ends."""
+
+    batches: list[Batch] = field(default_factory=list)
+    places: list[tuple[int, int]] = field(default_factory=list)
+    """(base offset of the segment, position in its file) of each batch."""
+    end: int = 0
+    cuts: int = -1
+    life: int = 0
+    high_watermark: int = 0
+    state: tuple[Any, ...] = ()
+    """What was seen at the last look."""
+    agreed: int = 0
+    """Batches from the front that were compared with the committed ones and are the same."""
+    lost_power: bool = False
+    """Whether what it had in memory only may be gone; known again when it has restarted."""
+    set_aside: bool = False
+    """Whether its log is fenced (corrupt) or gone: it is not held to anything until it is fetched anew."""
+
+
+@dataclass(slots=True, eq=False)
+class Committed:
+    """What was once below a leader's high watermark, in one partition."""
+
+    batches: list[Batch] = field(default_factory=list)
+    first_offset: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1].next_offset if self.batches else self.first_offset
+
+
+Key = tuple[UUID, int]
+"""Topic id and partition: a topic that comes back under the same name is another."""
+
+
+@dataclass(slots=True, eq=False)
+class Quorum:
+    """The metadata log as the voters hold it."""
+
+    leaders: dict[int, int] = field(default_factory=dict)
+    entries: dict[tuple[int, int], tuple[bytes, int]] = field(default_factory=dict)
+    """(index, term) -> command, term of the entry before."""
+    committed: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    last: int = 1
+    """Index of the newest committed entry. The first one is everybody's base."""
+    journals: dict[int, Any] = field(default_factory=dict)
+    """The newest journal object of each voter, dead ones too."""
+    states: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    newest: dict[int, Any] = field(default_factory=dict)
+    compared: dict[int, int] = field(default_factory=dict)
+    """Node -> its commit index when it was last compared."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened, for whoever reads the totals."""
+
+    looks: int = 0
+    elections: int = 0
+    leader_changes: int = 0
+    batches: int = 0
+    truncations: int = 0
+    truncated_below_high_watermark: int = 0
+    high_watermark_after_restart_lower: int = 0
+    isr_changes: int = 0
+
+
+class Probes:
+    """See the head of the file. `voters` are the ids that count for a majority; `may_lose(topic)` tells whether what happened to the
+    disks of this run may take acknowledged records of that topic."""
+
+    def __init__(
+        self, world: World, nodes: tuple[int, ...], *, voters: tuple[int, ...] | None = None, may_lose: Callable[[str], bool] | None = None
+    ) -> None:
+        self.world = world
+        self.nodes = nodes
+        self.voters = voters if voters is not None else nodes
+        self.may_lose = may_lose if may_lose is not None else lambda _topic: False
+        self.violation: str | None = None
+        self.on_violation: Callable[[], None] = lambda: None
+        self.on_restart: Callable[[int], None] = lambda _node: None
+        self.counts = Counts()
+        self.quorum = Quorum()
+        self.shadows: dict[Key, dict[int, Shadow]] = {}
+        self.committed: dict[Key, Committed] = {}
+        self.names: dict[TopicPartition, UUID] = {}
+        self._lives: dict[int, tuple[int, _Daemon | None]] = dict.fromkeys(nodes, (0, None))
+        self._epoch_leaders: dict[tuple[UUID, int, int], int] = {}
+        self._images: dict[tuple[UUID, int, int], Any] = {}
+        self._image_indexes: dict[int, int] = {}
+        self._powerless: set[int] = set()
+
+    # -- what the world tells
+
+    def power_cut(self, node_id: int) -> None:
+        """A node is about to lose what it had not synced."""
+        self._powerless.add(node_id)
+        for replicas in self.shadows.values():
+            if node_id in replicas:
+                replicas[node_id].lost_power = True
+
+    def set_aside(self, node_id: int, partition: TopicPartition) -> None:
+        """The files of a replica were damaged: it is not held to what it had until it has been fetched anew."""
+        shadow = self.shadows.get((self.names[partition], partition.partition), {}).get(node_id)
+        if shadow is not None:
+            shadow.set_aside = True
+
+    def is_committed(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether some leader's high watermark has passed `offset`."""
+        topic_id = self.names.get(partition)
+        committed = self.committed.get((topic_id, partition.partition)) if topic_id is not None else None
+        return committed is not None and offset < committed.end
+
+    # -- looking
+
+    def look(self) -> None:
+        """After an event. Never raises: a violation is kept and told."""
+        if self.violation is not None:
+            return
+        self.counts.looks += 1
+        try:
+            for node_id in self.nodes:
+                daemon = self.world.daemon(node_id)
+                life, known = self._lives[node_id]
+                if daemon is not known:
+                    life += daemon is not None
+                    self._lives[node_id] = life, daemon
+                    if daemon is not None:
+                        self._begin_life(node_id)
+                if daemon is not None:
+                    self._look_at_quorum(node_id, daemon)
+                    if daemon.machine.image.index != self._image_indexes.get(node_id):
+                        self._look_at_image(node_id, daemon)
+                    self._look_at_replicas(node_id, life, daemon)
+        except Violation as violation:
+            self.violation = str(violation)
+            self.on_violation()
+
+    def _begin_life(self, node_id: int) -> None:
+        self.quorum.newest.pop(node_id, None)
+        self.quorum.states.pop(node_id, None)
+        self._image_indexes.pop(node_id, None)
+        self._powerless.discard(node_id)
+        self.on_restart(node_id)
+
+    # -- the quorum (I11, I12; Ongaro, figure 3.2)
+
+    def _look_at_quorum(self, node_id: int, daemon: _Daemon) -> None:
+        node, journal = daemon.raft._node, daemon.raft._journal
+        if node is None or journal is None:
+            return
+        quorum = self.quorum
+        newest = journal.entries[-1]
+        state = (node.term, node.role, node.commit_index, newest, journal.durable_index, node.applied_index)
+        if quorum.states.get(node_id) == state:
+            return
+        quorum.states[node_id] = state
+        quorum.journals[node_id] = journal
+        if node.role is Role.LEADER and quorum.leaders.get(node.term) != node_id:
+            if node.term in quorum.leaders:
+                raise Violation(f"I12 election safety: nodes {quorum.leaders[node.term]} and {node_id} both lead term {node.term}")
+            quorum.leaders[node.term] = node_id
+            self.counts.elections += 1
+            for index, (term, _) in quorum.committed.items():
+                if index > journal.base_index and not journal.holds(index, term):
+                    raise Violation(f"I12 leader completeness: node {node_id} leads term {node.term} without entry {index} of term {term}")
+        if newest is not quorum.newest.get(node_id):
+            self._look_at_entries(node_id, journal)
+        commit_index = node.commit_index
+        for index in range(quorum.last + 1, commit_index + 1):
+            self._commit(node_id, journal, index)
+        for index in range(max(quorum.compared.get(node_id, 1), journal.base_index) + 1, commit_index + 1):
+            entry = journal.entries[index - journal.base_index]
+            if quorum.committed[index] != (entry.term, entry.command):
+                raise Violation(f"I12 state machine safety: node {node_id} committed another command at {index}")
+        quorum.compared[node_id] = commit_index
+        if node.applied_index > journal.durable_index:
+            raise Violation(f"I11: node {node_id} applied {node.applied_index}, durable only to {journal.durable_index}")
+
+    def _look_at_entries(self, node_id: int, journal: Any) -> None:
+        entries, known = self.quorum.entries, self.quorum.newest.get(node_id)
+        rows = journal.entries
+        for position in range(len(rows) - 1, 0, -1):
+            entry = rows[position]
+            if entry is known:
+                break
+            fact = (entry.command, rows[position - 1].term)
+            if entries.setdefault((entry.index, entry.term), fact) != fact:
+                raise Violation(f"I12 log matching: entry {entry.index} of term {entry.term} differs on node {node_id}")
+        self.quorum.newest[node_id] = rows[-1]
+
+    def _commit(self, node_id: int, journal: Any, index: int) -> None:
+        """The first sight of a committed entry: a majority must have it on stable storage."""
+        if index <= journal.base_index:
+            raise Violation(f"I12: node {node_id} committed {index} by a snapshot of what nobody had committed")
+        entry = journal.entries[index - journal.base_index]
+        copies = 0
+        for voter in self.voters:
+            copy = self.quorum.journals.get(voter)
+            if copy is not None and copy.durable_index >= index and (index <= copy.base_index or copy.holds(index, entry.term)):
+                copies += 1
+        if copies * 2 <= len(self.voters):
+            raise Violation(f"I11: node {node_id} commits {index} of term {entry.term} with {copies} durable copies of {len(self.voters)}")
+        self.quorum.committed[index] = (entry.term, entry.command)
+        self.quorum.last = index
+
+    # -- the metadata image (I10)
+
+    def _look_at_image(self, node_id: int, daemon: _Daemon) -> None:
+        image = daemon.machine.image
+        before = self._image_indexes.get(node_id, 0)
+        if image.index < before:
+            raise Violation(f"I10: the image of node {node_id} went back from {before} to {image.index}")
+        self._image_indexes[node_id] = image.index
+        for topic in image.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                place = (topic.topic_id, number, partition.partition_epoch)
+                known = self._images.get(place)
+                if known is partition:
+                    continue
+                where = f"{topic.name}-{number} at partition epoch {partition.partition_epoch}"
+                if known is not None:
+                    if known != partition:
+                        raise Violation(f"I10: two images of {where}: {known} and, on node {node_id}, {partition}")
+                    continue
+                self._images[place] = partition
+                self.counts.isr_changes += 1
+                if not set(partition.isr) <= set(partition.replicas) or len(set(partition.replicas)) != len(partition.replicas):
+                    raise Violation(f"I10: in-sync replicas beyond the replicas of {where}: {partition}")
+                if partition.leader != NO_NODE and partition.leader not in partition.isr:
+                    raise Violation(f"I10: a leader that is not in sync in {where}: {partition}")
+                if set(partition.elr) & set(partition.isr):
+                    raise Violation(f"I10: replicas in the ISR and the ELR of {where}: {partition}")
+                if partition.leader != NO_NODE:
+                    self._lead(topic.topic_id, number, partition.leader_epoch, partition.leader, where)
+
+    def _lead(self, topic_id: UUID, number: int, leader_epoch: int, node_id: int, where: str) -> None:
+        known = self._epoch_leaders.setdefault((topic_id, number, leader_epoch), node_id)
+        if known != node_id:
+            raise Violation(f"two leaders in leader epoch {leader_epoch} of {where}: nodes {known} and {node_id}")
+
+    # -- replicas (I1 to I5)
+
+    def _look_at_replicas(self, node_id: int, life: int, daemon: _Daemon) -> None:
+        for partitions in daemon.replica.by_name.values():
+            for partition in partitions.values():
+                log = partition.log
+                state = (
+                    partition.high_watermark,
+                    log.written_end_offset,
+                    log.log_start_offset,
+                    log.cuts,
+                    partition.leader_epoch,
+                    partition.is_leader,
+                    partition.assignment,
+                    log.failed,
+                )
+                topic_partition = log.topic_partition
+                key = (log.topic_id, topic_partition.partition)
+                try:
+                    shadow = self.shadows[key][node_id]
+                except KeyError:
+                    self.names[topic_partition] = log.topic_id
+                    shadow = self.shadows.setdefault(key, {}).setdefault(node_id, Shadow(life=life))
+                    self.committed.setdefault(key, Committed())
+                if shadow.state != state or shadow.life != life:
+                    before, shadow.state = shadow.state, state
+                    self._look_at_replica(node_id, life, partition, key, shadow, before)
+
+    def _look_at_replica(self, node_id: int, life: int, partition: Any, key: Key, shadow: Shadow, before: tuple[Any, ...]) -> None:
+        log, topic_partition = partition.log, partition.log.topic_partition
+        committed = self.committed[key]
+        high_watermark = partition.high_watermark
+        where = f"{topic_partition} on node {node_id}"
+        if not log.log_start_offset <= high_watermark <= log.log_end_offset:
+            raise Violation(f"I4: {where}: start {log.log_start_offset}, high watermark {high_watermark}, end {log.log_end_offset}")
+        if shadow.life == life and not shadow.set_aside:
+            if high_watermark < shadow.high_watermark:
+                raise Violation(f"I5: the high watermark of {where} went back from {shadow.high_watermark} to {high_watermark}")
+        elif high_watermark < shadow.high_watermark:
+            self.counts.high_watermark_after_restart_lower += 1
+        if log.written_end_offset != shadow.end or log.cuts != shadow.cuts or shadow.life != life:
+            self._read_log(node_id, life, log, shadow, committed, where)
+        shadow.life, shadow.high_watermark = life, high_watermark
+        if partition.is_leader:
+            became = not before or before[4] != partition.leader_epoch or not before[5]
+            if became:
+                self._lead(log.topic_id, topic_partition.partition, partition.leader_epoch, node_id, where)
+                self.counts.leader_changes += 1
+                if shadow.set_aside:
+                    raise Violation(f"I8: {where} leads in epoch {partition.leader_epoch}, and its log is damaged or gone")
+                if not self.may_lose(topic_partition.topic):
+                    self._compare(shadow, committed, committed.end, f"I1: the new leader of epoch {partition.leader_epoch}, {where}")
+            if not self.may_lose(topic_partition.topic):
+                self._look_at_leader(partition, key, committed, where)
+        if not shadow.set_aside and not self.may_lose(topic_partition.topic):
+            if high_watermark > committed.end:
+                raise Violation(f"I2: the high watermark of {where} is {high_watermark}; no leader's was above {committed.end}")
+            self._compare(shadow, committed, high_watermark, f"replicas differ below the high watermark: {where}")
+
+    def _look_at_leader(self, partition: Any, key: Key, committed: Committed, where: str) -> None:
+        """What a leader's high watermark passes must be on every in-sync replica: from here on it is committed."""
+        high_watermark = partition.high_watermark
+        shadows = self.shadows[key]
+        own = shadows[partition.node_id]
+        if high_watermark > committed.end:
+            at = bisect_left(own.batches, (committed.end,))
+            for batch in own.batches[at:]:
+                if batch.next_offset > high_watermark:
+                    break
+                committed.batches.append(batch)
+            if committed.end != high_watermark:
+                raise Violation(f"I3: the high watermark of {where} is {high_watermark}, inside a batch or beyond its file")
+        for member in sorted({*partition.assignment.isr, partition.node_id}):
+            shadow = shadows.get(member)
+            if shadow is None:
+                if high_watermark > committed.first_offset:
+                    raise Violation(f"I1: {where} has high watermark {high_watermark}, and in-sync replica {member} has no log")
+            elif not shadow.lost_power and not shadow.set_aside:
+                self._compare(shadow, committed, high_watermark, f"I1: in-sync replica {member} of {where}")
+
+    def _compare(self, shadow: Shadow, committed: Committed, end: int, what: str) -> None:
+        """The replica must hold the committed batches below `end`, those that are older than its log excepted."""
+        if not committed.batches or end <= committed.first_offset:
+            return
+        first = bisect_left(committed.batches, (shadow.batches[0].base_offset,)) if shadow.batches else 0
+        at = first + shadow.agreed
+        while at < len(committed.batches) and committed.batches[at].next_offset <= end:
+            ours = shadow.batches[at - first] if at - first < len(shadow.batches) else None
+            theirs = committed.batches[at]
+            if ours is None:
+                raise Violation(f"{what} ends at {shadow.end}, and {theirs.next_offset} and more was committed")
+            if ours[:4] != theirs[:4]:
+                raise Violation(f"{what} has {ours[:4]}, and {theirs[:4]} was committed (base, next, leader epoch, CRC)")
+            at += 1
+        shadow.agreed = at - first
+
+    def _read_log(self, node_id: int, life: int, log: Any, shadow: Shadow, committed: Committed, where: str) -> None:
+        """Bring the shadow up to the file, and see what was cut off."""
+        if log.cuts == shadow.cuts and life == shadow.life and log.written_end_offset > shadow.end:
+            self._extend(node_id, log, shadow, where)
+            return
+        before, end_before = shadow.batches, shadow.end
+        fresh = Shadow()
+        fresh.end = log.segments[0].base_offset
+        self._extend(node_id, log, fresh, where)
+        older = [batch for batch in before if batch.next_offset <= log.segments[0].base_offset]
+        shadow.places = [(-1, -1)] * len(older) + fresh.places
+        shadow.batches = older + fresh.batches
+        kept = next((at for at, (old, new) in enumerate(zip(before, shadow.batches)) if old != new), min(len(before), len(shadow.batches)))
+        shadow.agreed = min(shadow.agreed, kept)
+        cut_at = before[kept].base_offset if kept < len(before) else end_before
+        excused = shadow.lost_power or shadow.set_aside or self.may_lose(log.topic_partition.topic)
+        if life != shadow.life:
+            if cut_at < end_before and not excused:
+                raise Violation(f"I1: a restarted process lost what was written: {where} ended at {end_before}, now at {cut_at}")
+        elif cut_at < end_before or log.cuts != shadow.cuts:
+            self.counts.truncations += 1
+            if cut_at < shadow.high_watermark:
+                self.counts.truncated_below_high_watermark += 1
+                if not excused:
+                    raise Violation(f"I8: {where} was cut to {cut_at}, below its high watermark {shadow.high_watermark}")
+        shadow.lost_power = shadow.set_aside = False
+        shadow.end, shadow.cuts = log.written_end_offset, log.cuts
+
+    def _extend(self, node_id: int, log: Any, shadow: Shadow, where: str) -> None:
+        for segment in log.segments[log.segment_index(shadow.end) :]:
+            position = 0
+            if shadow.places and shadow.places[-1][0] == segment.base_offset:
+                position = shadow.places[-1][1] + shadow.batches[-1].size
+            if position >= segment.size:
+                continue
+            data = self.world.contents(node_id, log.path / f"{segment.base_offset:020d}.log")
+            while position < segment.size:
+                if position + HEADER_BYTES > len(data):
+                    raise Violation(f"I3: {where}: the file of segment {segment.base_offset} ends before position {segment.size}")
+                header = parse_header(memoryview(data), position)
+                if header.base_offset != shadow.end:
+                    raise Violation(f"I3: {where}: a batch begins at {header.base_offset}, the one before it ended at {shadow.end}")
+                if shadow.batches and header.partition_leader_epoch < shadow.batches[-1].leader_epoch:
+                    raise Violation(f"{where}: leader epoch {header.partition_leader_epoch} after {shadow.batches[-1].leader_epoch}")
+                shadow.batches.append(Batch(header.base_offset, header.next_offset, header.partition_leader_epoch, header.crc, header.size))
+                shadow.places.append((segment.base_offset, position))
+                shadow.end = header.next_offset
+                position += header.size
+                self.counts.batches += 1
+        shadow.cuts = log.cuts
+
+    # -- everything
+
+    def validate(self) -> None:
+        """Compare images, bytes and producers of all live nodes, whole. Never raises."""
+        if self.violation is not None:
+            return
+        try:
+            self._validate_images()
+            for key, shadows in self.shadows.items():
+                self._validate_partition(key, shadows)
+        except Violation as violation:
+            self.violation = str(violation)
+            self.on_violation()
+
+    def _live(self) -> dict[int, _Daemon]:
+        return {node_id: daemon for node_id in self.nodes if (daemon := self.world.daemon(node_id)) is not None}
+
+    def _validate_images(self) -> None:
+        by_index: dict[int, tuple[int, bytes]] = {}
+        for node_id, daemon in self._live().items():
+            image = daemon.machine.image
+            other, snapshot = by_index.setdefault(image.index, (node_id, image.snapshot()))
+            if snapshot != image.snapshot():
+                raise Violation(f"I10: nodes {other} and {node_id} have different images at index {image.index}")
+
+    def _validate_partition(self, key: Key, shadows: Mapping[int, Shadow]) -> None:
+        held: dict[int, Any] = {}
+        for node_id, daemon in self._live().items():
+            partition = daemon.replica.by_id.get(key[0].bytes, {}).get(key[1])
+            if partition is not None and not partition.log.queue:
+                held[node_id] = partition
+        for node_id, partition in held.items():
+            self._validate_bytes(node_id, partition, shadows[node_id])
+        for (a, first), (b, second) in pairwise(sorted(held.items(), key=lambda row: row[0])):
+            self._validate_producers(a, first, b, second)
+
+    def _validate_bytes(self, node_id: int, partition: Any, shadow: Shadow) -> None:
+        """Each batch below the high watermark passes its CRC, which covers all but what the shadow compares."""
+        log = partition.log
+        if shadow.set_aside:
+            return
+        for batch, (segment, position) in zip(shadow.batches, shadow.places, strict=True):
+            if batch.next_offset > partition.high_watermark or segment < 0 or batch.next_offset <= log.log_start_offset:
+                continue
+            data = self.world.contents(node_id, log.path / f"{segment:020d}.log")
+            if not data:
+                continue  # retired by retention
+            try:
+                validate(memoryview(data), position)
+            except Exception as error:
+                raise Violation(f"bytes of {log.topic_partition} on node {node_id} at offset {batch.base_offset}: {error}") from error
+
+    def _validate_producers(self, a: int, first: Any, b: int, second: Any) -> None:
+        """Two replicas that end alike know the last batch of each producer alike (I7)."""
+        logs = first.log, second.log
+        if logs[0].log_end_offset != logs[1].log_end_offset or logs[0].epochs.latest != logs[1].epochs.latest:
+            return
+        known = [{row.producer_id: row[:5] for row in log.producers.entries()} for log in logs]
+        if known[0] != known[1]:
+            raise Violation(f"I7: nodes {a} and {b} know other producers of {logs[0].topic_partition}: {known[0]} and {known[1]}")
