@@ -1,24 +1,29 @@
 """One partition as this node sees it: its role, epochs, in-sync replicas and high watermark.
 
-A core: no clock, no socket, no disk. The log's end offsets come in, the high watermark and refusals go out.
+A core: no clock, no socket, no disk. The log's end offsets, the followers' fetches and the controller's answers come in;
+the high watermark, proposals for the ISR and refusals go out.
 
 Invariants (docs/INVARIANTS.md):
 - log start <= high watermark <= log end.                                  (I4)
-- The high watermark never goes back while this node leads.                (I5)
-- It advances only while the in-sync replicas are at least the effective minimum (KIP-966), and never beyond
-  what every in-sync replica has - where `flush.before.ack` is set: has on stable storage.
+- The high watermark never goes back while this node leads, nor while it follows without a cut of its log. (I5)
+- It advances only while the in-sync replicas are at least the effective minimum (KIP-966), and never beyond what every
+  member of the maximal ISR has (isr.py) - where `flush.before.ack` is set: has on stable storage.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
 from mqd.log.partition_log import PartitionLog
+from mqd.replica.isr import InSync
+from mqd.replica.progress import FollowerProgress
 from mqd.replica.waiters import Append, FetchWaiter, ProduceTicket
-from mqd.types import NO_EPOCH, NodeId, Offset, TopicPartition
+from mqd.types import NO_EPOCH, IsrChange, NodeId, Offset, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,40 +37,109 @@ class Assignment:
     leader_epoch: int
     replicas: tuple[NodeId, ...]
     isr: tuple[NodeId, ...]
+    partition_epoch: int = 0
+    elr: tuple[NodeId, ...] = ()
+    """Eligible leader replicas (KIP-966)."""
+    adding: tuple[NodeId, ...] = ()
+    """Members of `replicas` that a reassignment is bringing in."""
+    removing: tuple[NodeId, ...] = ()
+    """Members of `replicas` that it will take out when those are in sync."""
+    is_new: bool = False
+    """Whether the partition was made with this assignment."""
+
+
+class Rules:
+    """What all partitions of a node have in common. Changed in place by the service."""
+
+    __slots__ = ("eligible", "lag_max")
+
+    def __init__(self, lag_max: float = 30.0, eligible: Callable[[NodeId], int | None] = lambda node_id: None) -> None:
+        self.lag_max = lag_max
+        """`replica.lag.time.max.ms`, in seconds."""
+        self.eligible = eligible
+        """The broker epoch of a node that is alive and not shutting down; None for any other, which joins no ISR."""
+
+
+class Follows(Protocol):
+    """Who fetches from leaders (replica/fetchers.py). Both calls are idempotent and do not wait."""
+
+    def follow(self, partition: Partition) -> None:
+        """Fetch this partition from its leader, in its leader epoch; called anew whenever either changes."""
+        ...
+
+    def unfollow(self, partition: Partition) -> None:
+        """Fetch it no more: from here on nothing may be appended to or cut from its log by an answer that still comes."""
+        ...
+
+
+class FetchNews(NamedTuple):
+    """What a follower's fetch changed."""
+
+    moved: bool
+    """The high watermark."""
+    proposal: IsrChange | None
+    """To be sent to the controller: the follower joins the ISR."""
 
 
 class Partition:
     """Leader or not; the state that Produce and Fetch of one partition meet."""
 
     __slots__ = (
+        "_counted",
         "acks",
         "assignment",
+        "epoch_start_offset",
         "fetches",
+        "follower_fetches",
+        "followers",
         "high_watermark",
+        "in_contact",
+        "in_sync",
         "is_leader",
         "leader_epoch",
+        "leader_log_start_offset",
         "log",
         "min_insync_replicas",
         "news_bytes",
         "node_id",
+        "rules",
+        "serves",
         "short_of_replicas",
         "touched",
     )
 
-    def __init__(self, node_id: NodeId, log: PartitionLog, assignment: Assignment, min_insync_replicas: int) -> None:
+    def __init__(
+        self, node_id: NodeId, log: PartitionLog, assignment: Assignment, min_insync_replicas: int, rules: Rules | None = None
+    ) -> None:
         self.node_id = node_id
         self.log = log
         self.assignment = assignment
+        self.rules = rules if rules is not None else Rules()
         self.leader_epoch = NO_EPOCH
         self.is_leader = False
+        self.in_contact = True
+        """Whether this node hears from the controller; without it a leader may have been replaced and not know."""
+        self.serves = False
+        """Leads, and is in contact: takes produces, and the fetches of consumers that want the leader."""
         self.min_insync_replicas = min_insync_replicas
         self.high_watermark: Offset = log.log_start_offset
+        self.epoch_start_offset: Offset = log.log_end_offset
+        """Of a leader: where its log ended when its epoch began. Below it not all may be committed yet (KIP-207)."""
+        self.leader_log_start_offset: Offset = log.log_start_offset
+        """Of a follower: its leader's log start, as last heard."""
+        self.in_sync = InSync(assignment.isr, assignment.partition_epoch)
+        self.followers: dict[NodeId, FollowerProgress] = {}
+        """Of a leader: the other replicas."""
+        self._counted: tuple[FollowerProgress, ...] = ()
+        """Those whose ends the high watermark waits for."""
         self.short_of_replicas = False
         """Fewer in-sync replicas than `min.insync.replicas` asks for: nothing is accepted with acks=all, nothing is committed."""
         self.acks: deque[tuple[Append, ProduceTicket]] = deque()
         """Produce requests that wait for the high watermark, in the order of their offsets."""
         self.fetches: set[FetchWaiter] = set()
-        """Fetch requests parked here until there is enough to send."""
+        """Consumers' requests parked here until the high watermark has moved far enough."""
+        self.follower_fetches: set[FetchWaiter] = set()
+        """Followers' requests parked here until something is written."""
         self.touched = False
         """Whether this turn of the loop appended here; reset when the turn ends."""
         self.news_bytes = 0
@@ -75,27 +149,66 @@ class Partition:
         role = "leader" if self.is_leader else "not leader"
         return f"<Partition {self.assignment.topic_partition} {role} epoch={self.leader_epoch} hw={self.high_watermark}>"
 
-    def assign(self, assignment: Assignment, min_insync_replicas: int) -> bool:
-        """Take a newer assignment; tells whether the high watermark moved. Where the leadership went, the caller sends clients away."""
+    @property
+    def isr(self) -> frozenset[NodeId]:
+        """The committed ISR."""
+        return self.in_sync.committed
+
+    @property
+    def pending_isr(self) -> frozenset[NodeId] | None:
+        """The ISR that was proposed and not decided yet."""
+        proposal = self.in_sync.proposal
+        return frozenset(node_id for node_id, _ in proposal.isr) if proposal is not None else None
+
+    # -- what the metadata says ------------------------------------------------------------------------------------
+
+    def assign(self, assignment: Assignment, min_insync_replicas: int, now: float = 0.0) -> bool:
+        """Take a newer assignment; tells whether the high watermark moved. Where the leadership went, the caller sends clients away.
+
+        An assignment that is older than what the controller has answered to this leader's last proposal changes nothing.
+        """
         assert assignment.topic_id == self.assignment.topic_id, (assignment, self.assignment)
         assert assignment.leader_epoch >= self.assignment.leader_epoch, (assignment, self.assignment)
-        was_leader = self.is_leader and assignment.leader_epoch == self.leader_epoch
+        epochs_passed = assignment.leader_epoch - self.leader_epoch if self.is_leader else -1
+        if not epochs_passed and assignment.partition_epoch < self.in_sync.partition_epoch:
+            return False
         self.assignment = assignment
-        self.configure(min_insync_replicas)
-        self.is_leader = assignment.leader == self.node_id
         self.leader_epoch = assignment.leader_epoch
-        if self.is_leader and not was_leader:
+        self.is_leader = assignment.leader == self.node_id
+        self.serves = self.is_leader and self.in_contact
+        if epochs_passed or assignment.partition_epoch > self.in_sync.partition_epoch:
+            self.in_sync.commit(assignment.isr, assignment.partition_epoch)
+        self.configure(min_insync_replicas)
+        if not self.is_leader:
+            self.followers, self._counted = {}, ()
+            return False
+        if epochs_passed:
             self.log.epochs.assign(assignment.leader_epoch, self.log.log_end_offset)
+            self.epoch_start_offset = self.log.log_end_offset
+        # Of two epochs of this leader in a row the first one's fetches still count: nobody else has led in between.
+        known = self.followers if epochs_passed in (0, 1) else {}
+        self.followers = {
+            node_id: known.get(node_id) or FollowerProgress(node_id, now, in_sync=node_id in self.in_sync.committed)
+            for node_id in assignment.replicas
+            if node_id != self.node_id
+        }
+        self.count(now)
         return self.advance()
 
     def configure(self, min_insync_replicas: int) -> None:
         self.min_insync_replicas = min_insync_replicas
-        self.short_of_replicas = len(self.assignment.isr) < self.effective_min_insync_replicas
+        self.short_of_replicas = len(self.in_sync.committed) < self.effective_min_insync_replicas
+
+    def set_in_contact(self, in_contact: bool) -> None:
+        self.in_contact = in_contact
+        self.serves = self.is_leader and in_contact
 
     @property
     def effective_min_insync_replicas(self) -> int:
         """`min.insync.replicas`, but never more than there are replicas (KIP-966)."""
         return min(self.min_insync_replicas, len(self.assignment.replicas))
+
+    # -- the high watermark ----------------------------------------------------------------------------------------
 
     @property
     def last_stable_offset(self) -> Offset:
@@ -108,38 +221,141 @@ class Partition:
         return log.durable_end_offset if log.config.flush_before_ack else log.written_end_offset
 
     def advance(self) -> bool:
-        """Move the high watermark to where the in-sync replicas allow it; tells whether it moved.
-
-        The only in-sync replica until "Cluster" lands is the leader itself, so its own end is the minimum.
-        """
+        """Move the high watermark to where the in-sync replicas allow it; tells whether it moved."""
         if not self.is_leader or self.short_of_replicas:
             return False
         end = self.local_end_offset()
+        for follower in self._counted:
+            if follower.end_offset < end:
+                end = follower.end_offset
         moved = end > self.high_watermark
         if moved:
             self.high_watermark = end
         assert self.log.log_start_offset <= self.high_watermark <= self.log.log_end_offset, self
         return moved
 
+    def count(self, now: float) -> None:
+        """Choose anew whom the high watermark waits for: the maximal ISR, and who is about to join it.
+
+        Without the latter the high watermark of an ISR of one would run ahead of a follower for as long as producers
+        write, and the follower, never at the high watermark, could never join (as Apache Kafka does).
+        """
+        end, maximal = self.log.written_end_offset, self.in_sync.maximal
+        self._counted = tuple(
+            follower
+            for follower in self.followers.values()
+            if follower.node_id in maximal or (self._is_eligible(follower) and follower.is_caught_up(end, now, self.rules.lag_max))
+        )
+
+    def _is_eligible(self, follower: FollowerProgress) -> bool:
+        """Alive, not shutting down, and the incarnation that fetched is the one that is registered."""
+        return follower.broker_epoch != NO_EPOCH and self.rules.eligible(follower.node_id) == follower.broker_epoch
+
+    # -- leading ---------------------------------------------------------------------------------------------------
+
+    def follower_fetched(self, node_id: NodeId, broker_epoch: int, offset: Offset, log_start_offset: Offset, now: float) -> FetchNews:
+        """A follower's fetch from `offset` was found in order: it has everything below that."""
+        follower = self.followers[node_id]
+        follower.fetched(offset, log_start_offset, self.log.written_end_offset, broker_epoch, now)
+        in_sync = self.in_sync
+        proposal = None
+        if node_id not in in_sync.maximal:
+            if in_sync.proposal is None and self._may_join(follower):
+                proposal = self._propose(in_sync.committed | {node_id})
+            self.count(now)
+        return FetchNews(self.advance(), proposal)
+
+    def _may_join(self, follower: FollowerProgress) -> bool:
+        return follower.end_offset >= max(self.high_watermark, self.epoch_start_offset) and self._is_eligible(follower)
+
+    def shrink(self, now: float) -> IsrChange | None:
+        """The proposal to go on without those that are behind for too long; None where nobody is or a change is in flight."""
+        if not self.is_leader or self.in_sync.proposal is not None:
+            return None
+        behind = self.shrink_candidates(now)
+        if not behind:
+            return None
+        change = self._propose(self.in_sync.committed - behind)
+        self.count(now)
+        return change
+
+    def shrink_candidates(self, now: float) -> frozenset[NodeId]:
+        """Members of the ISR that have not been at the end for longer than `replica.lag.time.max.ms`."""
+        end, lag_max = self.log.written_end_offset, self.rules.lag_max
+        return frozenset(
+            follower.node_id
+            for follower in self.followers.values()
+            if follower.node_id in self.in_sync.committed and not follower.is_caught_up(end, now, lag_max)
+        )
+
+    def _propose(self, isr: frozenset[NodeId]) -> IsrChange:
+        """Members in the order of the replicas, each with the broker epoch under which it is known to be in sync (KIP-903)."""
+        assignment = self.assignment
+        members = []
+        for node_id in assignment.replicas:
+            if node_id in isr:
+                follower = self.followers.get(node_id)
+                epoch = follower.broker_epoch if follower is not None else NO_EPOCH
+                if epoch == NO_EPOCH:
+                    registered = self.rules.eligible(node_id)
+                    epoch = registered if registered is not None else NO_EPOCH
+                members.append((node_id, epoch))
+        change = IsrChange(assignment.topic_partition, assignment.topic_id, self.leader_epoch, self.in_sync.partition_epoch, tuple(members))
+        self.in_sync.propose(change)
+        return change
+
+    def isr_settled(self, now: float) -> bool:
+        """The controller has answered a proposal, and `in_sync` knows; tells whether the high watermark moved."""
+        self.configure(self.min_insync_replicas)
+        self.count(now)
+        return self.advance()
+
+    # -- following -------------------------------------------------------------------------------------------------
+
+    def follower_progress(self, leader_high_watermark: Offset, leader_log_start_offset: Offset) -> bool:
+        """What the leader's answer says of committed offsets, after its records were appended; tells whether anything is news."""
+        if self.is_leader:
+            return False
+        high_watermark = max(self.high_watermark, min(leader_high_watermark, self.log.written_end_offset))
+        news = high_watermark > self.high_watermark or leader_log_start_offset > self.log.log_start_offset
+        self.high_watermark = high_watermark
+        self.leader_log_start_offset = leader_log_start_offset
+        return news
+
+    def log_replaced(self) -> None:
+        """The log was cut at its end or begun anew elsewhere: the high watermark stays within it."""
+        self.high_watermark = min(max(self.high_watermark, self.log.log_start_offset), self.log.log_end_offset)
+
+    # -- judging requests ------------------------------------------------------------------------------------------
+
     def check_append(self, acks: int) -> None:
         """Raises MqError when a produce with `acks` cannot be accepted here now."""
-        if not self.is_leader:
+        if not self.serves:
             raise self.not_leader()
         if acks == -1 and self.short_of_replicas:
             raise MqError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.assignment.isr)} replicas in sync, {self.effective_min_insync_replicas} needed by min.insync.replicas",
+                f"{len(self.isr)} replicas in sync, {self.effective_min_insync_replicas} needed by min.insync.replicas",
             )
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Fence a request by the epoch that its sender believes in (KIP-320); -1 means it does not say."""
+        """Refuse whom this node does not serve as the leader, and fence by the epoch that the sender believes in (KIP-320).
+
+        -1 means that it does not say.
+        """
+        self.fence(current_leader_epoch)
+        if not self.serves:
+            raise self.not_leader()
+
+    def fence(self, current_leader_epoch: int) -> None:
+        """Raises MqError where the sender believes in another leader epoch than this node."""
         if current_leader_epoch != NO_EPOCH:
             if current_leader_epoch < self.leader_epoch:
                 raise MqError(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {self.leader_epoch}: refresh the metadata")
             if current_leader_epoch > self.leader_epoch:
                 raise MqError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"this node knows leader epoch {self.leader_epoch} only: try again")
-        if not self.is_leader:
-            raise self.not_leader()
 
     def not_leader(self) -> MqError:
+        if self.is_leader:
+            return MqError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node does not hear from the controller and may lead no more")
         return MqError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self.assignment.leader} leads {self.assignment.topic_partition}")

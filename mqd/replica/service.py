@@ -166,7 +166,7 @@ class ReplicaService:
 
     def _close(self, partition: Partition) -> None:
         topic_partition = partition.assignment.topic_partition
-        partition.is_leader = False
+        partition.is_leader = partition.serves = False
         for table, key in ((self.by_name, topic_partition.topic.encode()), (self.by_id, partition.assignment.topic_id.bytes)):
             partitions = table[key]
             del partitions[topic_partition.partition]

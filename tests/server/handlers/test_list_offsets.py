@@ -79,7 +79,7 @@ async def test_the_end_is_what_is_committed(tmp_path: Path, isolation_level: int
 
 async def test_leader_epochs_are_told_and_fence(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
-        node.create("t", replicas=(ME, OTHER))
+        node.create("t", replicas=(ME, OTHER), isr=(ME,))
         client = await node.connect()
         await client.produce("t", batch(b"a"))
         node.lead("t", ME)
@@ -89,7 +89,7 @@ async def test_leader_epochs_are_told_and_fence(tmp_path: Path) -> None:
         assert (await look(client, "t", LATEST, current_leader_epoch=1))[0] == 0
         assert (await look(client, "t", LATEST, current_leader_epoch=0))[0] == ErrorCode.FENCED_LEADER_EPOCH
         assert (await look(client, "t", LATEST, current_leader_epoch=2))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
-        node.lead("t", OTHER)
+        node.lead("t", OTHER, isr=(ME, OTHER))
         assert (await look(client, "t", LATEST))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

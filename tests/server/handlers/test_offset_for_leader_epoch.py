@@ -22,7 +22,7 @@ async def end_of(client: Client, epoch: int, *, version: int = 4, current: int =
 @pytest.mark.parametrize("version", range(2, 5))
 async def test_an_epoch_ends_where_the_next_begins(tmp_path: Path, version: int) -> None:
     async with rig(tmp_path) as node:
-        node.create("t", replicas=(ME, OTHER))
+        node.create("t", replicas=(ME, OTHER), isr=(ME,))
         client = await node.connect()
         await client.produce("t", batch(b"a", b"b"))
         for _ in range(3):
@@ -60,12 +60,12 @@ async def test_a_past_epoch_without_records_is_known(tmp_path: Path) -> None:
 
 async def test_leader_epochs_fence(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
-        node.create("t", replicas=(ME, OTHER))
+        node.create("t", replicas=(ME, OTHER), isr=(ME,))
         node.lead("t", ME)
         client = await node.connect()
         assert await end_of(client, 1, current=1) == (0, 1, 0)
         assert (await end_of(client, 1, current=0))[0] == ErrorCode.FENCED_LEADER_EPOCH
         assert (await end_of(client, 1, current=2))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
-        node.lead("t", OTHER)
+        node.lead("t", OTHER, isr=(ME, OTHER))
         assert await end_of(client, 1) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)
         assert await end_of(client, 1, topic="nobody") == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
