@@ -409,6 +409,8 @@ class _Publisher:
                     leader_epoch=partition.leader_epoch,
                     replicas=partition.replicas,
                     isr=partition.isr,
+                    partition_epoch=partition.partition_epoch,
+                    elr=partition.elr,
                 )
             )
         self.replica.apply(assignments, settings)
