@@ -5,7 +5,7 @@
 A real `mqd start` of one node; one confluent-kafka producer (idempotent, acks=all) that lives through every restart and
 produces numbered records at full speed to several partitions. At seeded random times the broker's process is killed and
 started again on the same data; some kills hit it while it is still recovering. At the end everything is read back and
-held against what the producer was told (chaos/history.py), and `mqctl log verify` holds indexes against logs.
+held against what the producer was told (chaos/checker.py), and `mqctl log verify` holds indexes against logs.
 
 The page cache outlives a killed process, so this is about processes, not about power. Exit code 0: no anomaly; 1: anomalies.
 """
@@ -15,25 +15,20 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from .history import NOT_ACKED, Anomaly, check
+from .checker import Anomaly, check
 from .node import Node, NodeFailed
+from .workload import Producer, TrialFailed, gather, read_all
 
 TOPIC = "kill9"
-NUMBER = struct.Struct(">q")
 SEGMENT_BYTES = 4 * 1024 * 1024
 """Small, so that segments roll and recovery meets several of them."""
 LIFE_S = (0.0, 0.8)
@@ -41,136 +36,15 @@ LIFE_S = (0.0, 0.8)
 RECOVERY_LIFE_S = (0.0, 0.6)
 """Between start and kill, where a kill comes early."""
 EARLY_KILL_ODDS = 0.25
-SETTLE_TIMEOUT_S = 120.0
-READ_TIMEOUT_S = 60.0
-"""Without a single new record."""
-
-
-class TrialFailed(Exception):
-    """The trial could not be carried out: the producer gave up, or the records cannot be read."""
-
-
-@dataclass
-class Producer:
-    """One idempotent producer on a thread of its own, as fast as it goes, until told to stop."""
-
-    address: str
-    partitions: int
-    dice: random.Random
-    acked: dict[int, array[int]] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
-    settled: int = 0
-
-    def __post_init__(self) -> None:
-        self.acked = {partition: array("q") for partition in range(self.partitions)}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="producer")
-        self._producer = confluent_kafka.Producer(
-            {
-                "bootstrap.servers": self.address,
-                "enable.idempotence": True,
-                "acks": "all",
-                "linger.ms": 2,
-                "compression.type": self.dice.choice(["none", "lz4", "zstd"]),
-                "reconnect.backoff.ms": 20,
-                "reconnect.backoff.max.ms": 100,
-                "retry.backoff.ms": 20,
-                "retry.backoff.max.ms": 100,
-                "message.timeout.ms": 0,
-                "error_cb": self._on_error,
-                "log_level": 0,
-            }
-        )
-
-    def start(self) -> None:
-        """Begin to produce."""
-        self._thread.start()
-
-    def wait_for_acknowledgement(self) -> None:
-        """Wait until something more is acknowledged than is now. Raises TrialFailed."""
-        before, deadline = self.settled, time.monotonic() + SETTLE_TIMEOUT_S
-        while self.settled == before:
-            if self.errors or time.monotonic() > deadline:
-                raise TrialFailed(f"nothing acknowledged within {SETTLE_TIMEOUT_S:.0f} s {self.errors[:1]}")
-            time.sleep(0.002)
-
-    def finish(self) -> None:
-        """Stop producing and wait until everything sent is settled. Raises TrialFailed."""
-        self._stop.set()
-        self._thread.join()
-        left = self._producer.flush(SETTLE_TIMEOUT_S)
-        if self.errors:
-            raise TrialFailed(f"the producer gave up: {self.errors[0]} (and {len(self.errors) - 1} more)")
-        if left:
-            raise TrialFailed(f"{left} records not settled within {SETTLE_TIMEOUT_S:.0f} s")
-
-    def abandon(self) -> None:
-        """Stop producing; whatever is not settled is dropped."""
-        self._stop.set()
-        self._thread.join()
-        self._producer.purge()
-        self._producer.flush(1)
-
-    def _on_error(self, error: Any) -> None:
-        if error.fatal():
-            self.errors.append(str(error))
-
-    def _on_delivery(self, error: Any, message: Any) -> None:
-        if error is not None:
-            self.errors.append(str(error))
-            return
-        (number,) = NUMBER.unpack_from(message.value())
-        self.acked[message.partition()][number] = message.offset()
-        self.settled += 1
-
-    def _run(self) -> None:
-        padding = [self.dice.randbytes(self.dice.randrange(300)) for _ in range(64)]
-        turn = 0
-        while not self._stop.is_set() and not self.errors:
-            partition = self.dice.randrange(self.partitions)
-            for _ in range(self.dice.randrange(1, 100)):
-                turn += 1
-                rows = self.acked[partition]
-                value = NUMBER.pack(len(rows)) + padding[turn % 64]
-                try:
-                    self._producer.produce(TOPIC, value, partition=partition, on_delivery=self._on_delivery)
-                except BufferError:
-                    self._producer.poll(0.01)
-                    break
-                rows.append(NOT_ACKED)
-            self._producer.poll(0)
-
-
-def read_all(address: str, partitions: int) -> dict[int, list[tuple[int, int]]]:
-    """(offset, number) of every record, per partition, in the consumer's order."""
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": address, "group.id": TOPIC, "enable.auto.commit": False, "auto.offset.reset": "error", "check.crcs": True}
-    )
-    try:
-        ends = {}
-        for partition in range(partitions):
-            _, ends[partition] = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(TOPIC, partition), 10)
-        consumer.assign([confluent_kafka.TopicPartition(TOPIC, partition, 0) for partition in range(partitions)])
-        log: dict[int, list[tuple[int, int]]] = {partition: [] for partition in range(partitions)}
-        reading = {partition for partition, end in ends.items() if end > 0}
-        deadline = time.monotonic() + READ_TIMEOUT_S
-        while reading:
-            messages = consumer.consume(10_000, 1.0)
-            for message in messages:
-                if message.error() is not None:
-                    raise TrialFailed(f"reading back: {message.error()}")
-                home, offset, value = message.partition(), message.offset(), message.value()
-                assert home is not None and offset is not None and value is not None, "a stored record has all three"
-                log[home].append((offset, NUMBER.unpack_from(value)[0]))
-                if offset + 1 >= ends[home]:
-                    reading.discard(home)
-            if messages:
-                deadline = time.monotonic() + READ_TIMEOUT_S
-            elif time.monotonic() > deadline:
-                raise TrialFailed(f"no record for {READ_TIMEOUT_S:.0f} s; partitions {sorted(reading)} are not at their ends {ends}")
-        return log
-    finally:
-        consumer.close()
+QUICK = {
+    "linger.ms": 2,
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 100,
+    "retry.backoff.ms": 20,
+    "retry.backoff.max.ms": 100,
+    "message.timeout.ms": 0,
+}
+"""A client that is back before the next kill."""
 
 
 @dataclass
@@ -192,7 +66,8 @@ class Trial:
         dice = random.Random(self.seed)
         self.node.start()
         self._create_topic()
-        producer = Producer(self.node.address, self.partitions, random.Random(dice.random()))
+        keys = [(TOPIC, partition) for partition in range(self.partitions)]
+        producer = Producer(0, self.node.address, keys, dice.random(), options=QUICK)
         producer.start()
         try:
             for _ in range(self.rounds):
@@ -203,10 +78,10 @@ class Trial:
         producer.finish()
         self.node.stop()
         self.node.start()
-        log = read_all(self.node.address, self.partitions)
+        history = gather([producer], [], read_all(self.node.address, keys))
         self.node.stop()
-        self.acked = sum(len(rows) - rows.count(NOT_ACKED) for rows in producer.acked.values())
-        self.anomalies = check(producer.acked, log)
+        self.acked = history.acked
+        self.anomalies = check(history)
         self._verify_files()
 
     def _round(self, dice: random.Random, producer: Producer) -> None:

@@ -1,13 +1,15 @@
-"""chaos/history.py: a clean history has no anomaly, and each planted one is found by its name."""
+"""chaos/checker.py: a clean history has no anomaly, and each planted one is found by its name."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, strategies as st
 
-from chaos.history import NOT_ACKED, check
+from chaos.checker import MEANINGS, check
+from chaos.history import NOT_ACKED, History, Reads, value_of
 
 Acked = list[int]
 Log = list[tuple[int, int]]
@@ -17,14 +19,30 @@ def clean(count: int = 10) -> tuple[Acked, Log]:
     return list(range(count)), [(i, i) for i in range(count)]
 
 
+KEY = ("topic", 3)
+ME = 7
+
+
+def history(acked: Acked, log: Log, reads: Log | None = None) -> History:
+    """One producer, one partition, and a consumer that read `reads`."""
+    made = History(sends={ME: {KEY: array("q", acked)}}, final={KEY: of(log)})
+    if reads is not None:
+        made.reads[0] = {KEY: of(reads)}
+    return made
+
+
+def of(rows: Log, producer: int = ME) -> Reads:
+    return Reads(array("q", [offset for offset, _ in rows]), array("q", [value_of(producer, number) for _, number in rows]))
+
+
 def kinds(acked: Acked, log: Log, *, settled: bool = True) -> set[str]:
-    return {anomaly.kind for anomaly in check({0: acked}, {0: log}, settled=settled)}
+    return {anomaly.kind for anomaly in check(history(acked, log), settled=settled)}
 
 
 def test_clean_histories() -> None:
     assert kinds(*clean()) == set()
     assert kinds([], []) == set()
-    assert check({}, {}) == []
+    assert check(History()) == []
 
 
 def test_what_was_not_acknowledged_may_be_there_or_not() -> None:
@@ -114,13 +132,61 @@ def test_planted_anomalies(plant: Callable[[Acked, Log], None], expected: set[st
 def test_an_anomaly_names_partition_count_and_examples() -> None:
     acked, log = clean(20)
     del log[10:]
-    (anomaly,) = check({0: list(range(5)), 3: acked}, {0: [(i, i) for i in range(5)], 3: log})
-    assert (anomaly.kind, anomaly.partition, anomaly.count, anomaly.numbers) == ("lost", 3, 10, (10, 11, 12, 13, 14))
-    assert "partition 3, 10 record(s): acknowledged, and not in the log" in str(anomaly)
+    (anomaly,) = check(history(acked, log))
+    assert (anomaly.kind, anomaly.key, anomaly.count) == ("lost", KEY, 10)
+    assert anomaly.examples == tuple((ME, number) for number in range(10, 15))
+    assert "topic-3, 10 record(s): acknowledged, and not in the log" in str(anomaly)
 
 
 def test_a_partition_that_vanished() -> None:
-    assert [(a.kind, a.partition, a.count) for a in check({1: [0, 1]}, {})] == [("lost", 1, 2)]
+    made = History(sends={ME: {KEY: array("q", [0, 1])}})
+    assert [(a.kind, a.key, a.count) for a in check(made)] == [("lost", KEY, 2)]
+
+
+def two_producers() -> History:
+    """Two that share a partition: their records alternate."""
+    made = History(sends={1: {KEY: array("q", range(0, 20, 2))}, 2: {KEY: array("q", range(1, 20, 2))}})
+    made.final[KEY] = Reads(array("q", range(20)), array("q", [value_of(1 + i % 2, i // 2) for i in range(20)]))
+    return made
+
+
+def test_producers_that_share_a_partition_are_told_apart() -> None:
+    made = two_producers()
+    assert check(made) == []
+    values = made.final[KEY].values
+    values[4], values[5] = values[5], values[4]  # of different producers: both in order still, and not where they were promised
+    assert {(a.kind, a.count) for a in check(made)} == {("misplaced", 2)}
+    values[:] = two_producers().final[KEY].values
+    values[4] = value_of(3, 2)  # relabelled
+    assert {(a.kind, a.examples) for a in check(made)} == {("unknown", ((3, 2),)), ("lost", ((1, 2),))}
+
+
+READS: list[tuple[Log, set[str]]] = [
+    ([(i, i) for i in range(10)], set()),
+    ([(i, i) for i in range(6)], set()),
+    ([(0, 0), (1, 1), (3, 3)], {"poll-skip"}),
+    ([(1, 1)], {"poll-skip"}),
+    ([(0, 0), (1, 1), (1, 1), (2, 2)], {"nonmonotonic-poll"}),
+    ([(0, 0), (1, 1), (0, 0)], {"nonmonotonic-poll"}),
+    ([(0, 0), (1, 4), (2, 2)], {"inconsistent-offset"}),
+    ([(i, i) for i in range(11)], {"vanished"}),
+]
+
+
+@pytest.mark.parametrize(("reads", "expected"), READS)
+def test_what_a_consumer_read_while_faults_went_on(reads: Log, expected: set[str]) -> None:
+    assert {anomaly.kind for anomaly in check(history(*clean(), reads))} == expected
+
+
+def test_a_read_is_judged_beside_a_log_with_a_hole() -> None:
+    acked, log = clean()
+    del log[4]
+    assert {a.kind for a in check(history(acked, log, [(i, i) for i in range(10)]))} == {"lost", "gap", "vanished"}
+
+
+def test_every_kind_is_planted_somewhere() -> None:
+    planted = set[str]().union(*(expected for _, expected in PLANTED), *(expected for _, expected in READS), {"unsettled"})
+    assert planted == set(MEANINGS)
 
 
 @given(st.integers(1, 60), st.data())
@@ -135,5 +201,5 @@ def test_any_lost_or_doubled_record_is_found(count: int, data: st.DataObject) ->
     else:
         numbers.insert(data.draw(st.integers(0, count)), numbers[position])
         expected = ("doubled", position)
-    found = check({0: acked}, {0: list(enumerate(numbers))})
-    assert expected in {(anomaly.kind, anomaly.numbers[0]) for anomaly in found}
+    found = check(history(acked, list(enumerate(numbers))))
+    assert expected in {(anomaly.kind, anomaly.examples[0][1]) for anomaly in found}

@@ -1,0 +1,154 @@
+"""Every way in which what clients were told and what is there in the end can quarrel. Pure; the names follow Jepsen's Kafka workload.
+
+Offsets of a partition are dense here: one record an offset from 0, no transactions, no compaction, nothing expires. Each
+producer is idempotent with acks=all. A read that was cut short is no anomaly: whatever a consumer did read must agree.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from .history import NOT_ACKED, History, Key, Reads, number_of, producer_of
+
+SHOWN_MAX = 5
+"""Examples that one anomaly carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """One promise broken in one partition. `examples` are (producer, number) of the first few records that show it."""
+
+    kind: str
+    key: Key
+    count: int
+    examples: tuple[tuple[int, int], ...]
+    meaning: str
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{producer}:{number}" for producer, number in self.examples)
+        return f"{self.kind}: {self.key[0]}-{self.key[1]}, {self.count} record(s): {self.meaning} (producer:number {shown})"
+
+
+MEANINGS = {
+    "lost": "acknowledged, and not in the log",
+    "doubled": "in the log more than once",
+    "misplaced": "acknowledged at one offset, found at another",
+    "disorder": "after a record that the same producer sent later",
+    "gap": "offset does not follow the one before",
+    "unknown": "in the log, and never sent",
+    "acked-disorder": "acknowledged at an offset not above that of an earlier record",
+    "unsettled": "sent, and never acknowledged although the producer had all the time it wanted",
+    "inconsistent-offset": "a consumer read another record at this offset than is there in the end",
+    "vanished": "a consumer read it, and there is nothing at its offset in the end",
+    "poll-skip": "a consumer got it without the records before it",
+    "nonmonotonic-poll": "a consumer got it after a record of the same or a higher offset",
+}
+
+
+class _Found:
+    """Collects what is wrong with one partition."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[tuple[int, int]]] = {}
+        self.counts: dict[str, int] = {}
+
+    def add(self, kind: str, producer: int, number: int) -> None:
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        rows = self.values.setdefault(kind, [])
+        if len(rows) < SHOWN_MAX:
+            rows.append((producer, number))
+
+    def value(self, kind: str, value: int) -> None:
+        self.add(kind, producer_of(value), number_of(value))
+
+
+def check(history: History, *, settled: bool = True) -> list[Anomaly]:
+    """Every anomaly. `settled` says that the producers flushed: then what was sent must have been acknowledged."""
+    anomalies: list[Anomaly] = []
+    for key in sorted(_keys(history)):
+        found = _Found()
+        acked = {producer: keys[key] for producer, keys in history.sends.items() if key in keys}
+        log = history.final.get(key, Reads())
+        places = _check_log(acked, log, found)
+        for producer, rows in acked.items():
+            _check_acknowledgements(producer, rows, places[producer], settled, found)
+        by_offset = dict(zip(log.offsets, log.values)) if not _is_dense(log.offsets) else log.values
+        for keys in history.reads.values():
+            if key in keys:
+                _check_reads(keys[key], by_offset, found)
+        anomalies += [
+            Anomaly(kind, key, found.counts[kind], tuple(found.values[kind]), MEANINGS[kind]) for kind in MEANINGS if kind in found.counts
+        ]
+    return anomalies
+
+
+def _keys(history: History) -> set[Key]:
+    keys = set(history.final)
+    parties: Iterable[Mapping[Key, object]] = [*history.sends.values(), *history.reads.values()]
+    return keys.union(*parties)
+
+
+def _is_dense(offsets: array[int]) -> bool:
+    return offsets == array("q", range(len(offsets)))
+
+
+def _check_log(acked: Mapping[int, array[int]], log: Reads, found: _Found) -> dict[int, array[int]]:
+    """The log by itself and against what was sent. Returns producer -> number -> the first offset where it is, or NOT_ACKED."""
+    places = {producer: array("q", [NOT_ACKED]) * len(rows) for producer, rows in acked.items()}
+    highest = dict.fromkeys(acked, -1)
+    expected = 0
+    for offset, value in zip(log.offsets, log.values):
+        if offset != expected:
+            found.value("gap", value)
+        expected = offset + 1
+        producer, number = producer_of(value), number_of(value)
+        mine = places.get(producer)
+        if mine is None or number >= len(mine):
+            found.value("unknown", value)
+            continue
+        if mine[number] != NOT_ACKED:
+            found.value("doubled", value)
+            continue
+        mine[number] = offset
+        if number < highest[producer]:
+            found.value("disorder", value)
+        else:
+            highest[producer] = number
+    return places
+
+
+def _check_acknowledgements(producer: int, rows: array[int], places: array[int], settled: bool, found: _Found) -> None:
+    if rows == places and NOT_ACKED not in rows and all(a < b for a, b in pairwise(rows)):
+        return  # the usual case, at the speed of C
+    previous = -1
+    for number, told in enumerate(rows):
+        if told == NOT_ACKED:
+            if settled:
+                found.add("unsettled", producer, number)
+            continue
+        if told <= previous:
+            found.add("acked-disorder", producer, number)
+        previous = max(previous, told)
+        if places[number] == NOT_ACKED:
+            found.add("lost", producer, number)
+        elif places[number] != told:
+            found.add("misplaced", producer, number)
+
+
+def _check_reads(reads: Reads, log: Mapping[int, int] | array[int], found: _Found) -> None:
+    """What a consumer got while the faults went on, against what is there in the end."""
+    previous = -1
+    for offset, value in zip(reads.offsets, reads.values):
+        if offset > previous + 1:
+            found.value("poll-skip", value)
+        elif offset <= previous:
+            found.value("nonmonotonic-poll", value)
+        previous = max(previous, offset)
+        there = log.get(offset) if isinstance(log, Mapping) else log[offset] if offset < len(log) else None
+        if there is None:
+            found.value("vanished", value)
+        elif there != value:
+            found.value("inconsistent-offset", value)

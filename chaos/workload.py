@@ -1,0 +1,248 @@
+"""The load: idempotent producers with acks=all at full speed, consumers that read along, and a last reading of everything.
+
+Each runs on a thread of its own around librdkafka, lives through every fault, and writes what it was told into a
+`history.History`. A value's first eight bytes are the integer that the history knows it by; the rest is padding.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import threading
+import time
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import confluent_kafka
+
+from .history import NOT_ACKED, History, Key, Reads, longs, number_of, value_of
+
+VALUE = struct.Struct(">q")
+SETTLE_TIMEOUT_S = 120.0
+READ_TIMEOUT_S = 60.0
+"""Without a single new record."""
+CODECS = ("none", "lz4", "zstd")
+PADDINGS = 64
+PADDING_BYTES_MAX = 300
+BURST_MAX = 100
+POLL_S = 0.01
+IN_FLIGHT_MAX = 20_000
+"""Unacknowledged records of one producer: a long silence must not become a long flush."""
+
+
+class TrialFailed(Exception):
+    """The trial could not be carried out: a producer gave up, or the records cannot be read."""
+
+
+@dataclass
+class Silence:
+    """The longest time between two acknowledgements in any one partition since the last `reset`."""
+
+    last: dict[Key, float] = field(default_factory=dict)
+    longest_s: float = 0.0
+
+    def acked(self, key: Key, now: float) -> None:
+        """An acknowledgement arrived."""
+        gap = now - self.last.get(key, now)
+        if gap > self.longest_s:
+            self.longest_s = gap
+        self.last[key] = now
+
+    def reset(self) -> float:
+        """The longest so far, counting those that go on, and begin anew."""
+        longest, self.longest_s = self.longest_s, 0.0
+        return longest
+
+
+class Producer:
+    """One idempotent producer, as fast as it goes (or at `rate` records a second), until told to stop."""
+
+    def __init__(
+        self,
+        number: int,
+        bootstrap: str,
+        keys: Sequence[Key],
+        seed: float,
+        *,
+        rate: float | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.number = number
+        self.acked: dict[Key, array[int]] = {key: longs() for key in keys}
+        self.settled = 0
+        self.errors: list[str] = []
+        self.silence = Silence()
+        self._keys = list(keys)
+        self._dice = random.Random(seed)
+        self._rate = rate
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"producer-{number}", daemon=True)
+        settings = {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "acks": "all",
+            "compression.type": self._dice.choice(CODECS),
+            "queue.buffering.max.messages": IN_FLIGHT_MAX,
+            "error_cb": self._on_error,
+            "log_level": 0,
+        }
+        self._producer = confluent_kafka.Producer(settings | dict(options or {}))
+
+    def start(self) -> None:
+        """Begin to produce."""
+        self._thread.start()
+
+    def wait_for_acknowledgement(self) -> None:
+        """Wait until something more is acknowledged than is now. Raises TrialFailed."""
+        before, deadline = self.settled, time.monotonic() + SETTLE_TIMEOUT_S
+        while self.settled == before:
+            if self.errors or time.monotonic() > deadline:
+                raise TrialFailed(f"nothing acknowledged within {SETTLE_TIMEOUT_S:.0f} s {self.errors[:1]}")
+            time.sleep(0.002)
+
+    def cease(self) -> None:
+        """Send nothing more."""
+        self._stop.set()
+
+    def finish(self) -> None:
+        """Stop producing and wait until everything sent is settled. Raises TrialFailed."""
+        self._stop.set()
+        self._thread.join()
+        left = self._producer.flush(SETTLE_TIMEOUT_S)
+        if self.errors:
+            raise TrialFailed(f"producer {self.number} gave up: {self.errors[0]} (and {len(self.errors) - 1} more)")
+        if left:
+            raise TrialFailed(f"producer {self.number}: {left} records not settled within {SETTLE_TIMEOUT_S:.0f} s")
+
+    def abandon(self) -> None:
+        """Stop producing; whatever is not settled is dropped."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._producer.purge()
+        self._producer.flush(1)
+
+    def _on_error(self, error: Any) -> None:
+        if error.fatal():
+            self.errors.append(str(error))
+
+    def _on_delivery(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.errors.append(str(error))
+            return
+        key = message.topic(), message.partition()
+        (value,) = VALUE.unpack_from(message.value())
+        self.acked[key][number_of(value)] = message.offset()
+        self.settled += 1
+        self.silence.acked(key, time.monotonic())
+
+    def _run(self) -> None:
+        padding = [self._dice.randbytes(self._dice.randrange(PADDING_BYTES_MAX)) for _ in range(PADDINGS)]
+        begun, turn = time.monotonic(), 0
+        while not self._stop.is_set() and not self.errors:
+            topic, partition = key = self._dice.choice(self._keys)
+            for _ in range(1 if self._rate else self._dice.randrange(1, BURST_MAX)):
+                turn += 1
+                rows = self.acked[key]
+                value = VALUE.pack(value_of(self.number, len(rows))) + padding[turn % PADDINGS]
+                try:
+                    self._producer.produce(topic, value, partition=partition, on_delivery=self._on_delivery)
+                except BufferError:
+                    self._producer.poll(POLL_S)
+                    break
+                rows.append(NOT_ACKED)
+            ahead = begun + turn / self._rate - time.monotonic() if self._rate else 0.0
+            self._producer.poll(max(0.0, ahead))
+
+
+class Reader:
+    """A consumer that reads along from the beginning while the faults go on, on a thread of its own."""
+
+    def __init__(self, number: int, bootstrap: str, keys: Iterable[Key], *, options: Mapping[str, Any] | None = None) -> None:
+        self.number = number
+        self.reads: dict[Key, Reads] = {key: Reads() for key in keys}
+        self.errors: list[str] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"reader-{number}", daemon=True)
+        self._consumer = _consumer(bootstrap, options or {})
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Stop reading."""
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def count(self) -> int:
+        """Records read so far."""
+        return sum(len(reads.offsets) for reads in self.reads.values())
+
+    def _run(self) -> None:
+        try:
+            self._consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0) for topic, partition in self.reads])
+            while not self._stop.is_set():
+                for message in self._consumer.consume(1000, 0.2):
+                    error = message.error()
+                    if error is not None:
+                        self.errors.append(str(error))
+                        continue
+                    _add(self.reads, message)
+        finally:
+            self._consumer.close()
+
+
+def read_all(bootstrap: str, keys: Sequence[Key]) -> dict[Key, Reads]:
+    """Every record of every partition, in a consumer's order. Raises TrialFailed."""
+    consumer = _consumer(bootstrap, {})
+    try:
+        places = [confluent_kafka.TopicPartition(topic, partition, 0) for topic, partition in keys]
+        ends = {(place.topic, place.partition): consumer.get_watermark_offsets(place, 10)[1] for place in places}
+        log = {key: Reads() for key in keys}
+        reading = {key for key, end in ends.items() if end > 0}
+        consumer.assign([place for place in places if (place.topic, place.partition) in reading])
+        deadline = time.monotonic() + READ_TIMEOUT_S
+        while reading:
+            messages = consumer.consume(10_000, 1.0)
+            for message in messages:
+                if message.error() is not None:
+                    raise TrialFailed(f"reading back: {message.error()}")
+                key, offset = _add(log, message)
+                if offset + 1 >= ends[key]:
+                    reading.discard(key)
+            if messages:
+                deadline = time.monotonic() + READ_TIMEOUT_S
+            elif time.monotonic() > deadline:
+                raise TrialFailed(f"no record for {READ_TIMEOUT_S:.0f} s; {sorted(reading)} are not at their ends {ends}")
+        return log
+    except confluent_kafka.KafkaException as error:
+        raise TrialFailed(f"reading back: {error}") from None
+    finally:
+        consumer.close()
+
+
+def gather(producers: Iterable[Producer], readers: Iterable[Reader], final: dict[Key, Reads]) -> History:
+    """What all of them were told, as one history."""
+    return History({one.number: one.acked for one in producers}, {one.number: one.reads for one in readers}, final)
+
+
+def _consumer(bootstrap: str, options: Mapping[str, Any]) -> confluent_kafka.Consumer:
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": "chaos",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "error",
+        "check.crcs": True,
+        "log_level": 0,
+    }
+    return confluent_kafka.Consumer(settings | dict(options))
+
+
+def _add(log: Mapping[Key, Reads], message: Any) -> tuple[Key, int]:
+    key, offset = (message.topic(), message.partition()), message.offset()
+    log[key].add(offset, VALUE.unpack_from(message.value())[0])
+    return key, offset
