@@ -43,7 +43,8 @@ class Promise(Enum):
 @dataclass(slots=True, eq=False)
 class Send:
     """One record on its way. `session` is the stretch of one producer within which order is promised: with idempotence its
-    whole life, without it one connection."""
+    whole life (a record of unknown outcome may come late, any other is behind those that were acknowledged before it was sent),
+    without it one connection, to which nothing is sent twice."""
 
     session: str
     partition: TopicPartition
@@ -97,6 +98,7 @@ MEANINGS = {
     "watermarks-disagree": "log start <= last stable offset <= high watermark does not hold in an answer",
     "beyond-watermark": "a record was served at or above the high watermark of the same answer",
     "out-of-range": "a consumer that had read up to an offset was told that it is out of range",
+    "unreadable": "a consumer was given damaged batches, or refused for good",
     "ack-not-committed": "acknowledged with acks=all, while no replica's high watermark had passed it",
 }
 
@@ -177,9 +179,13 @@ class History:
             for key in [key for key in reader.watermarks if key[0] == node]:
                 del reader.watermarks[key]
 
-    def out_of_range(self, consumer: str, partition: TopicPartition, offset: int) -> None:
-        """A consumer that read everything below `offset` was told that there is no such offset."""
-        self._note("out-of-range", partition, f"{consumer}: {offset}")
+    def out_of_range(self, consumer: str, partition: TopicPartition, why: str) -> None:
+        """A consumer that read everything below an offset was told, by a leader, that there is no such offset."""
+        self._note("out-of-range", partition, f"{consumer}: {why}")
+
+    def unreadable(self, consumer: str, partition: TopicPartition, why: str) -> None:
+        """A consumer was given bytes that are no records, or refused for good."""
+        self._note("unreadable", partition, f"{consumer}: {why}")
 
     def not_committed(self, partition: TopicPartition, offset: int) -> None:
         """An acknowledgement with acks=all came although nobody's high watermark had passed `offset`."""
@@ -245,7 +251,7 @@ class History:
             before, earlier = highest.get(send.session, (-1, b""))
             if at < before:
                 self._note("reordered", partition, f"{send.value!r} at {at}, but {earlier!r} at {before}")
-            if send.outcome is Outcome.OK:
-                if send.promise is Promise.ALL and send.offset not in (NO_OFFSET, at):
-                    self._note("misplaced", partition, f"{send.value!r} acknowledged at {send.offset}, found at {at}")
+            if send.outcome is Outcome.OK and send.promise is Promise.ALL and send.offset not in (NO_OFFSET, at):
+                self._note("misplaced", partition, f"{send.value!r} acknowledged at {send.offset}, found at {at}")
+            if send.outcome is Outcome.OK or send.promise is Promise.ORDER:
                 highest[send.session] = max((at, send.value), (before, earlier))

@@ -142,7 +142,12 @@ def plant_beyond(history: History, log: Log) -> Log:
 
 
 def plant_out_of_range(history: History, log: Log) -> Log:
-    history.out_of_range("r", TP, 8)
+    history.out_of_range("r", TP, "8")
+    return log
+
+
+def plant_damage(history: History, log: Log) -> Log:
+    history.unreadable("r", TP, "the CRC is wrong")
     return log
 
 
@@ -171,6 +176,7 @@ def plant_early_ack(history: History, log: Log) -> Log:
         (plant_disagreement, "watermarks-disagree"),
         (plant_beyond, "beyond-watermark"),
         (plant_out_of_range, "out-of-range"),
+        (plant_damage, "unreadable"),
         (plant_early_ack, "ack-not-committed"),
     ],
 )
