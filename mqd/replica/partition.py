@@ -22,7 +22,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.log.partition_log import PartitionLog
 from mqd.replica.isr import InSync
 from mqd.replica.progress import FollowerProgress
-from mqd.replica.waiters import Append, FetchWaiter, ProduceTicket
+from mqd.replica.waiters import Append, FetchWaiter, ProduceTicket, until_durable
 from mqd.types import NO_EPOCH, IsrChange, NodeId, Offset, TopicPartition
 
 
@@ -105,6 +105,7 @@ class Partition:
         "rules",
         "serves",
         "short_of_replicas",
+        "syncs",
         "touched",
     )
 
@@ -136,6 +137,8 @@ class Partition:
         """Fewer in-sync replicas than `min.insync.replicas` asks for: nothing is accepted with acks=all, nothing is committed."""
         self.acks: deque[tuple[Append, ProduceTicket]] = deque()
         """Produce requests that wait for the high watermark, in the order of their offsets."""
+        self.syncs: deque[tuple[Append, ProduceTicket]] = deque()
+        """Produce requests with acks=1 that wait for this replica's own fdatasync, in the order of their offsets."""
         self.fetches: set[FetchWaiter] = set()
         """Consumers' requests parked here until the high watermark has moved far enough."""
         self.follower_fetches: set[FetchWaiter] = set()
@@ -325,6 +328,23 @@ class Partition:
     def log_replaced(self) -> None:
         """The log was cut at its end or begun anew elsewhere: the high watermark stays within it."""
         self.high_watermark = min(max(self.high_watermark, self.log.log_start_offset), self.log.log_end_offset)
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def is_settled(self, wanted: Offset) -> bool:
+        """Whether what an `Append` waits for has come."""
+        if wanted < -1:
+            return self.log.durable_end_offset >= until_durable(wanted)
+        return self.high_watermark >= wanted
+
+    @property
+    def low_watermark(self) -> Offset:
+        """Of a leader: below it the records are gone from every in-sync replica, as their fetches have told."""
+        low = self.log.log_start_offset
+        for follower in self.followers.values():
+            if follower.node_id in self.in_sync.committed:
+                low = min(low, follower.log_start_offset)
+        return low
 
     # -- judging requests ------------------------------------------------------------------------------------------
 

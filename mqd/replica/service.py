@@ -3,14 +3,19 @@
 A turn: handlers call `append_nowait` any number of times and hand over their tickets; `end_of_turn` writes everything
 that was queued with one vectored write a log, moves the high watermarks, and frees whoever waited for that. Between an
 append and the end of its turn there is no await, so nobody ever sees a record that is not written.
+
+With followers, a high watermark moves when the last of them that counts has fetched (`follower_fetched`), in the turn of that
+fetch. Who joins and leaves the in-sync replicas is proposed to the controller by one task, many partitions a request.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from uuid import UUID
 
@@ -23,9 +28,10 @@ from mqd.limits import FETCH_SESSIONS_MAX
 from mqd.log.partition_log import Appended, LogConfig, PartitionLog
 from mqd.log.service import LogService
 from mqd.replica.fetch_session import FetchSessions
-from mqd.replica.partition import Assignment, Partition
-from mqd.replica.waiters import Deadlines, FetchWaiter, ProduceTicket
-from mqd.types import NodeId, TopicPartition
+from mqd.replica.isr import Verdict
+from mqd.replica.partition import Assignment, Follows, Partition, Rules
+from mqd.replica.waiters import Append, Deadlines, FetchWaiter, ProduceTicket, until_durable
+from mqd.types import NO_NODE, IsrChange, IsrOutcome, NodeId, Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +39,15 @@ RETRY_SECONDS = 3.0
 """How often partitions are tried that could not be opened."""
 CHECKPOINT_SECONDS = 5.0
 """Kafka's `replica.high.watermark.checkpoint.interval.ms`."""
+LAG_SECONDS = 30.0
+"""Kafka's `replica.lag.time.max.ms`."""
+ISR_CHANGES_AT_ONCE = 1000
+"""Partitions in one request to the controller."""
+ISR_RETRY_SECONDS = (0.05, 0.5)
+"""First and longest pause after a request that the controller did not take, or whose outcome is not known."""
+CHECK_SECONDS_MAX = 1.0
+"""How often at least partitions are looked at for followers that fell behind and for logs that failed."""
+_CHECKED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +80,29 @@ class ReplicaService:
         entropy: Entropy,
         fetch_sessions_max: int = FETCH_SESSIONS_MAX,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        lag_seconds: float = LAG_SECONDS,
     ) -> None:
-        """`checkpoint_seconds`: how often the high watermarks are written down."""
+        """`checkpoint_seconds`: how often the high watermarks are written down. `lag_seconds`: `replica.lag.time.max.ms`.
+
+        The attributes `fetchers`, `alter_partitions`, `eligible` and `on_offline` are set by whoever builds the node, before the
+        first `apply`; a node that leads nothing with followers needs none of them.
+        """
         self.node_id = node_id
+        self.fetchers: Follows | None = None
+        self.alter_partitions: Callable[[Sequence[IsrChange]], Awaitable[list[IsrOutcome]]] | None = None
+        """Asks the controller. Raises MqError where the outcome is not known."""
+        self.on_offline: Callable[[TopicPartition], None] | None = None
+        """Told once that the log of a partition cannot be used, until it could be opened again."""
+        self.in_contact = True
+        self.tells_high_watermarks = False
+        """Whether consumers read from followers (KIP-392): these then hear of a new high watermark at once."""
+        self.low_watermark_moved = trio.Event()
+        """Set, and replaced by a fresh one, when a follower has told of a new log start."""
+        self._rules = Rules(lag_seconds)
+        self._proposals: dict[TopicPartition, tuple[Partition, IsrChange]] = {}
+        self._proposed = trio.Event()
+        self._reported: set[TopicPartition] = set()
+        """Of which `on_offline` was told."""
         self.logs = logs
         self.sessions = FetchSessions(entropy.below, fetch_sessions_max)
         self.by_name: dict[bytes, dict[int, Partition]] = {}
@@ -88,46 +123,133 @@ class ReplicaService:
         self._earlier = trio.Event()
         self._sleeping_until = math.inf
 
+    @property
+    def eligible(self) -> Callable[[NodeId], int | None]:
+        """The broker epoch of a node that is alive and not shutting down, None for any other: who may join an ISR."""
+        return self._rules.eligible
+
+    @eligible.setter
+    def eligible(self, eligible: Callable[[NodeId], int | None]) -> None:
+        self._rules.eligible = eligible
+
     # -- what the metadata says ------------------------------------------------------------------------------------
 
     def apply(self, assignments: Iterable[Assignment], settings: Mapping[str, TopicSettings]) -> None:
         """Open, lead or stop leading each partition as its newest assignment says."""
         offline_before = len(self.offline)
         for assignment in assignments:
-            topic = assignment.topic_partition.topic
-            partition = self.get(assignment.topic_partition)
+            topic_partition = assignment.topic_partition
+            partition = self.get(topic_partition)
             if self.node_id not in assignment.replicas:
-                self._forget_offline(assignment.topic_partition)
+                if topic_partition in self.offline:
+                    self._forget_offline(topic_partition)
+                    self.logs.delete(topic_partition)
                 if partition is not None:
-                    self._close(partition)
+                    self._close(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                    self.logs.delete(topic_partition)
                 continue
-            topic_settings = settings[topic]
+            topic_settings = settings[topic_partition.topic]
+            if self._may_begin_anew(assignment, partition):
+                if partition is not None:
+                    self._close(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                    partition = None
+                self.logs.discard_corrupt(topic_partition)
             if partition is None:
-                try:
-                    log = self.logs.open(assignment.topic_partition, assignment.topic_id, topic_settings.log)
-                except (StorageError, OSError, MqError) as error:
-                    self.offline[assignment.topic_partition] = str(error)
-                    self._retries.pop(assignment.topic_partition, None)
-                    if not isinstance(error, MqError):  # a fence stays; a disk without space and too many open files pass
-                        self._retries[assignment.topic_partition] = assignment, topic_settings
-                        self._retry_wanted.set()
+                partition = self._open(assignment, topic_settings)
+                if partition is None:
                     continue
-                self._forget_offline(assignment.topic_partition)
-                partition = Partition(self.node_id, log, assignment, topic_settings.min_insync_replicas)
-                recovered = self.logs.recovered_high_watermark(assignment.topic_partition)
-                partition.high_watermark = min(max(recovered, log.log_start_offset), log.log_end_offset)
-                self.by_name.setdefault(topic.encode(), {})[assignment.topic_partition.partition] = partition
-                self.by_id.setdefault(assignment.topic_id.bytes, {})[assignment.topic_partition.partition] = partition
-            if partition.assign(assignment, topic_settings.min_insync_replicas):
-                self._wake(partition)
-            elif not partition.is_leader:
-                self._refuse_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._assign(partition, assignment, topic_settings)
         if len(self.offline) > offline_before:
             self._tell_offline()
+
+    def _may_begin_anew(self, assignment: Assignment, partition: Partition | None) -> bool:
+        """Whether a log that cannot be used may be replaced by a copy of the leader's: nobody counts on what it holds."""
+        lost = assignment.topic_partition in self.offline if partition is None else _is_lost(partition)
+        others_lead = assignment.leader not in (self.node_id, NO_NODE)
+        return lost and others_lead and self.node_id not in assignment.isr and self.node_id not in assignment.elr
+
+    def _open(self, assignment: Assignment, settings: TopicSettings) -> Partition | None:
+        """The partition on its log; None where that cannot be opened, which is noted."""
+        topic_partition = assignment.topic_partition
+        try:
+            log = self.logs.open(topic_partition, assignment.topic_id, settings.log)
+        except (StorageError, OSError, MqError) as error:
+            self.offline[topic_partition] = str(error)
+            self._retries.pop(topic_partition, None)
+            if isinstance(error, MqError):  # a fence stays: the other replicas must do
+                self._report_offline(topic_partition)
+            else:  # a disk without space and too many open files pass
+                self._retries[topic_partition] = assignment, settings
+                self._retry_wanted.set()
+            return None
+        self._forget_offline(topic_partition)
+        partition = Partition(self.node_id, log, assignment, settings.min_insync_replicas, self._rules)
+        partition.set_in_contact(self.in_contact)
+        recovered = self.logs.recovered_high_watermark(topic_partition)
+        partition.high_watermark = min(max(recovered, log.log_start_offset), log.log_end_offset)
+        self.by_name.setdefault(topic_partition.topic.encode(), {})[topic_partition.partition] = partition
+        self.by_id.setdefault(assignment.topic_id.bytes, {})[topic_partition.partition] = partition
+        return partition
+
+    def _assign(self, partition: Partition, assignment: Assignment, settings: TopicSettings) -> None:
+        before = (partition.assignment.leader, partition.leader_epoch)
+        led = partition.is_leader
+        if partition.assign(assignment, settings.min_insync_replicas, self._clock.monotonic()):
+            self._wake(partition)
+        if before != (partition.assignment.leader, partition.leader_epoch):
+            if not (led and partition.is_leader):
+                self._refuse_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if self.fetchers is not None:
+                if partition.is_leader or assignment.leader == NO_NODE or _is_lost(partition):
+                    self.fetchers.unfollow(partition)
+                else:
+                    self.fetchers.follow(partition)
+        self._after_isr(partition)
+
+    def _after_isr(self, partition: Partition) -> None:
+        """Who waits for a commit that the in-sync replicas are too few for is told so: it may not come for long."""
+        if partition.short_of_replicas and partition.acks:
+            self._refuse_all(partition, partition.acks, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+    def brokers_changed(self) -> None:
+        """Nodes came, went or are shutting down: high watermarks need not wait for followers that can no longer join."""
+        now = self._clock.monotonic()
+        for partition in self.partitions():
+            if partition.followers:
+                self._count(partition, now)
+
+    def _count(self, partition: Partition, now: float) -> None:
+        partition.count(now)
+        if partition.advance():
+            self._wake(partition)
+
+    def set_in_contact(self, in_contact: bool) -> None:
+        """Whether this node hears from a controller that has its majority; without it, what it leads may have another leader by now.
+
+        Producers and consumers are sent away then, those that wait included. Followers are served on: what they fetch is fenced by epochs.
+        """
+        if in_contact == self.in_contact:
+            return
+        self.in_contact = in_contact
+        logger.log(
+            logging.INFO if in_contact else logging.WARNING,
+            "in contact with the controller again" if in_contact else "out of contact with the controller: clients are sent to other nodes",
+        )
+        for partition in self.partitions():
+            partition.set_in_contact(in_contact)
+            if partition.is_leader and not in_contact:
+                self._refuse_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _forget_offline(self, topic_partition: TopicPartition) -> None:
         self.offline.pop(topic_partition, None)
         self._retries.pop(topic_partition, None)
+        self._reported.discard(topic_partition)
+
+    def _report_offline(self, topic_partition: TopicPartition) -> None:
+        if topic_partition not in self._reported:
+            self._reported.add(topic_partition)
+            if self.on_offline is not None:
+                self.on_offline(topic_partition)
 
     def _tell_offline(self) -> None:
         example, reason = next(reversed(self.offline.items()))
@@ -143,11 +265,13 @@ class ReplicaService:
             partition.configure(settings.min_insync_replicas)
             if partition.advance():
                 self._wake(partition)
+            self._after_isr(partition)
 
     def delete(self, topic: str) -> None:
         """The topic is gone from the metadata: so are its logs."""
         for partition in list(self.by_name.get(topic.encode(), {}).values()):
-            self._close(partition)
+            self._close(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            self.logs.delete(partition.assignment.topic_partition)
         for offline in [one for one in self.offline if one.topic == topic]:
             self._forget_offline(offline)
             self.logs.delete(offline)
@@ -164,7 +288,8 @@ class ReplicaService:
         self.logs.settle_missing(known)
         return strays
 
-    def _close(self, partition: Partition) -> None:
+    def _close(self, partition: Partition, code: ErrorCode) -> None:
+        """Nobody finds the partition here any more; who waits on it is told `code`. Its log is the caller's."""
         topic_partition = partition.assignment.topic_partition
         partition.is_leader = partition.serves = False
         for table, key in ((self.by_name, topic_partition.topic.encode()), (self.by_id, partition.assignment.topic_id.bytes)):
@@ -172,18 +297,26 @@ class ReplicaService:
             del partitions[topic_partition.partition]
             if not partitions:
                 del table[key]
-        self._refuse_waiting(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        self.logs.delete(topic_partition)
+        if self.fetchers is not None:
+            self.fetchers.unfollow(partition)
+        self._proposals.pop(topic_partition, None)
+        self._reported.discard(topic_partition)
+        self._refuse_waiting(partition, code)
 
     def _refuse_waiting(self, partition: Partition, code: ErrorCode) -> None:
         """Send whoever waits here away: the outcome is unknown, the client finds out from the next leader."""
-        while partition.acks:
-            append, ticket = partition.acks.popleft()
+        self._refuse_all(partition, partition.acks, code)
+        self._refuse_all(partition, partition.syncs, code)
+        for waiter in [*partition.fetches, *partition.follower_fetches]:
+            waiter.free()
+
+    @staticmethod
+    def _refuse_all(partition: Partition, waiting: deque[tuple[Append, ProduceTicket]], code: ErrorCode) -> None:
+        while waiting:
+            append, ticket = waiting.popleft()
             if not ticket.freed:
                 ticket.refuse(append, code)
                 ticket.settle()
-        for waiter in list(partition.fetches):
-            waiter.free()
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
@@ -198,8 +331,8 @@ class ReplicaService:
         return ReplicaStatistics(
             partitions=len(partitions),
             leaders=sum(partition.is_leader for partition in partitions),
-            parked_produces=sum(len(partition.acks) for partition in partitions),
-            parked_fetches=len({id(waiter) for partition in partitions for waiter in partition.fetches}),
+            parked_produces=sum(len(partition.acks) + len(partition.syncs) for partition in partitions),
+            parked_fetches=len({id(waiter) for one in partitions for waiter in (*one.fetches, *one.follower_fetches)}),
             fetch_sessions=len(self.sessions),
             offline=len(self.offline),
         )
@@ -208,7 +341,7 @@ class ReplicaService:
 
     def append_nowait(self, partition: Partition, records: memoryview, acks: int, now_ms: int) -> Appended:
         """Queue one batch. `records` must stay as it is until `end_of_turn`. Raises MqError where it is refused."""
-        if not partition.is_leader or (acks == -1 and partition.short_of_replicas):
+        if not partition.serves or (acks == -1 and partition.short_of_replicas):
             partition.check_append(acks)
         log = partition.log
         if log.touched:  # the service knows already that this log has something to write in this turn
@@ -239,6 +372,8 @@ class ReplicaService:
                 self._after_failed_write(partition)
             if partition.advance():
                 moved.append(partition)
+            if partition.follower_fetches:
+                self._wake_followers(partition)
         for ticket in tickets:
             for append in ticket.appends:
                 partition = append[0]
@@ -249,6 +384,9 @@ class ReplicaService:
                         ticket.refuse(append, ErrorCode.KAFKA_STORAGE_ERROR)
                         continue
                     partition.acks.append((append, ticket))
+                    ticket.waiting += 1
+                elif append[1] < -1 and not partition.is_settled(append[1]):
+                    partition.syncs.append((append, ticket))
                     ticket.waiting += 1
             if not ticket.waiting:
                 ticket.freed = True
@@ -262,19 +400,27 @@ class ReplicaService:
     def _after_failed_write(self, partition: Partition) -> None:
         """The log was put back to what is on disk: whoever waited for offsets beyond that is told so."""
         end = partition.log.log_end_offset
-        waiting = list(partition.acks)
-        partition.acks.clear()
-        for append, ticket in waiting:
-            if append[1] <= end:
-                partition.acks.append((append, ticket))
-            elif not ticket.freed:
-                ticket.refuse(append, ErrorCode.KAFKA_STORAGE_ERROR)
-                ticket.settle()
+        for queue in (partition.acks, partition.syncs):
+            waiting = list(queue)
+            queue.clear()
+            for append, ticket in waiting:
+                if max(append[1], until_durable(append[1])) <= end:
+                    queue.append((append, ticket))
+                elif not ticket.freed:
+                    ticket.refuse(append, ErrorCode.KAFKA_STORAGE_ERROR)
+                    ticket.settle()
 
     def on_durable(self, log: PartitionLog) -> None:
         """More of a log is on stable storage: what waited for that may be committed now."""
         partition = self.get(log.topic_partition)
-        if partition is not None and partition.log is log and partition.advance():
+        if partition is None or partition.log is not log:
+            return
+        syncs = partition.syncs
+        while syncs and partition.is_settled(syncs[0][0][1]):
+            _, ticket = syncs.popleft()
+            if not ticket.freed:
+                ticket.settle()
+        if partition.advance():
             self._wake(partition)
 
     def on_directory_failed(self, directory: Path) -> None:
@@ -282,6 +428,14 @@ class ReplicaService:
         for partition in self.partitions():
             if partition.log.directory == directory:
                 self._refuse_waiting(partition, ErrorCode.KAFKA_STORAGE_ERROR)
+                self.log_failed(partition)
+
+    def log_failed(self, partition: Partition) -> None:
+        """The log may have become useless: if so, stop following, and have others lead. Harmless when it is not, or was told."""
+        if _is_lost(partition):
+            if self.fetchers is not None:
+                self.fetchers.unfollow(partition)
+            self._report_offline(partition.assignment.topic_partition)
 
     def _wake(self, partition: Partition) -> None:
         acks = partition.acks
@@ -296,14 +450,118 @@ class ReplicaService:
                 if waiter.bytes_wanted <= 0:
                     waiter.free()
         partition.news_bytes = 0
+        if self.tells_high_watermarks and partition.follower_fetches:
+            self._wake_followers(partition)
+
+    @staticmethod
+    def _wake_followers(partition: Partition) -> None:
+        """There is something new here for every follower that waits."""
+        for waiter in list(partition.follower_fetches):
+            waiter.bytes_wanted = 0
+            waiter.free()
+
+    # -- followers -------------------------------------------------------------------------------------------------
+
+    def follower_fetched(self, partition: Partition, node_id: NodeId, broker_epoch: int, offset: Offset, log_start: Offset) -> None:
+        """A follower's fetch was found in order: it has everything below `offset`. Moves the high watermark, proposes that it joins."""
+        follower = partition.followers[node_id]
+        start_before = follower.log_start_offset
+        moved, proposal = partition.follower_fetched(node_id, broker_epoch, offset, log_start, self._clock.monotonic())
+        if proposal is not None:
+            self._propose(partition, proposal)
+        if moved:
+            self._wake(partition)
+        if log_start != start_before:
+            self.low_watermark_moved.set()
+            self.low_watermark_moved = trio.Event()
+
+    def follower_advanced(self, partition: Partition) -> None:
+        """This node follows, and `Partition.follower_progress` had news: take over the log start, wake consumers that read here."""
+        log = partition.log
+        if partition.leader_log_start_offset > log.log_start_offset:
+            self.logs.delete_records(log, min(partition.leader_log_start_offset, log.written_end_offset))
+        partition.log_replaced()
+        for waiter in list(partition.fetches):
+            waiter.bytes_wanted = 0
+            waiter.free()
+
+    def delete_records(self, partition: Partition, offset: Offset) -> None:
+        """Let a partition that this node leads begin at `offset`, and tell its followers. MqError as `LogService.delete_records`."""
+        self.logs.delete_records(partition.log, offset)
+        self._wake_followers(partition)
+
+    def _propose(self, partition: Partition, change: IsrChange) -> None:
+        self._proposals[change.topic_partition] = partition, change
+        self._proposed.set()
+
+    async def _run_isr_changes(self) -> None:
+        """Carry proposals to the controller, and its answers back; one request at a time, with a pause after one that did not help."""
+        pause, longest = ISR_RETRY_SECONDS
+        while True:
+            await self._proposed.wait()
+            if await self._send_proposals():
+                pause = ISR_RETRY_SECONDS[0]
+            else:
+                await trio.sleep(pause)
+                pause = min(2 * pause, longest)
+
+    async def _send_proposals(self) -> bool:
+        """Send what is in flight, as far as it goes into one request; tells whether all of that was decided."""
+        sent = dict(islice(self._proposals.items(), ISR_CHANGES_AT_ONCE))
+        outcomes: dict[TopicPartition, IsrOutcome] = {}
+        if self.alter_partitions is not None:
+            try:
+                found = await self.alter_partitions([change for _, change in sent.values()])
+            except MqError as error:
+                logger.warning("in-sync replicas not changed, tried again partitions=%d reason=%s", len(sent), error)
+            else:
+                outcomes = {outcome.topic_partition: outcome for outcome in found}
+        now = self._clock.monotonic()
+        decided = True
+        for topic_partition, (partition, change) in sent.items():
+            verdict = partition.in_sync.settle(change, outcomes.get(topic_partition))
+            if verdict is Verdict.RETRY:
+                decided = False
+                continue
+            if self._proposals.get(topic_partition, (None, None))[1] is change:
+                del self._proposals[topic_partition]
+            if verdict in (Verdict.COMMITTED, Verdict.DROPPED):
+                if verdict is Verdict.COMMITTED:
+                    logger.info("in-sync replicas changed partition=%s isr=%s", topic_partition, sorted(partition.isr))
+                else:
+                    decided = False
+                if partition.isr_settled(now):
+                    self._wake(partition)
+                self._after_isr(partition)
+        if not self._proposals:
+            self._proposed = trio.Event()
+        return decided
+
+    async def _run_checks(self) -> None:
+        """Let followers go that are behind for too long, and report logs that failed."""
+        while True:
+            await trio.sleep(min(self._rules.lag_max / 2, CHECK_SECONDS_MAX))
+            await self.check()
+
+    async def check(self) -> None:
+        """One round over all partitions."""
+        for number, partition in enumerate(self.partitions()):
+            if number % _CHECKED_AT_ONCE == _CHECKED_AT_ONCE - 1:
+                await trio.lowlevel.checkpoint()
+            if partition.followers:
+                now = self._clock.monotonic()
+                change = partition.shrink(now)
+                if change is not None:
+                    self._propose(partition, change)
+                self._count(partition, now)
+            if partition.log.failed is not None:
+                self.log_failed(partition)
 
     # -- time ------------------------------------------------------------------------------------------------------
 
     def park(self, waiter: FetchWaiter, partitions: Iterable[Partition]) -> None:
         """Hold a fetch until one of its partitions has news or its deadline comes."""
-        waiter.partitions = tuple(partitions)
-        for partition in waiter.partitions:
-            partition.fetches.add(waiter)
+        waiter.park(partitions)
         self._fetch_deadlines.add(waiter)
         self._wake_timer(waiter.deadline)
 
@@ -312,11 +570,13 @@ class ReplicaService:
             self._earlier.set()
 
     async def run(self) -> None:
-        """Free what waited too long, and checkpoint the high watermarks; until cancelled."""
+        """Free what waited too long, checkpoint the high watermarks, keep the in-sync replicas true; until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_deadlines)
             nursery.start_soon(self._run_checkpoints)
             nursery.start_soon(self._run_retries)
+            nursery.start_soon(self._run_isr_changes)
+            nursery.start_soon(self._run_checks)
 
     async def _run_deadlines(self) -> None:
         while True:
@@ -325,7 +585,7 @@ class ReplicaService:
                 waiter.free()
             for ticket in self._produce_deadlines.expired(now):
                 for append in ticket.appends:
-                    if append[0].high_watermark < append[1]:
+                    if not append[0].is_settled(append[1]):
                         ticket.refuse(append, ErrorCode.REQUEST_TIMED_OUT)
                 ticket.free()
             deadlines = [self._fetch_deadlines.next_deadline(), self._produce_deadlines.next_deadline()]
@@ -362,3 +622,8 @@ class ReplicaService:
     def checkpoint_high_watermarks(self) -> None:
         for partition in self.partitions():
             self.logs.checkpoint_high_watermark(partition.assignment.topic_partition, partition.high_watermark)
+
+
+def _is_lost(partition: Partition) -> bool:
+    """Whether its log is of no use any more; one that only lacks space is."""
+    return partition.log.failed is not None and not partition.log.heals

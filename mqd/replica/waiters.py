@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from mqd.errors import ErrorCode
@@ -18,8 +18,15 @@ if TYPE_CHECKING:
     from mqd.replica.partition import Partition
 
 Append = tuple["Partition", Offset, list[Any], int]
-"""One batch of a produce request: where it went, below which high watermark it is committed (-1: written is enough), and
-the answer's rows and index of its row. A plain tuple: there is one for every batch."""
+"""One batch of a produce request: where it went, what it waits for, and the answer's rows and index of its row.
+
+It waits for the high watermark to reach the offset; at -1 for nothing, written is enough; below that (`until_durable`) for
+this replica alone to have it on stable storage. A plain tuple: there is one for every batch."""
+
+
+def until_durable(end_offset: Offset) -> Offset:
+    """What an `Append` says that waits for the leader's own fdatasync up to `end_offset`, and for no follower. Its own inverse."""
+    return -2 - end_offset
 
 
 class ProduceTicket(ABC):
@@ -62,21 +69,28 @@ class ProduceTicket(ABC):
 class FetchWaiter:
     """One fetch that found less than it wants: woken by bytes, by its deadline, or by what comes behind it."""
 
-    __slots__ = ("bytes_wanted", "deadline", "freed", "partitions", "release")
+    __slots__ = ("bytes_wanted", "deadline", "freed", "from_follower", "partitions", "release")
 
-    def __init__(self, release: Callable[[], None], bytes_wanted: int, deadline: float) -> None:
+    def __init__(self, release: Callable[[], None], bytes_wanted: int, deadline: float, *, from_follower: bool = False) -> None:
         self.release = release
         """Called once: plans the fetch again and answers it."""
         self.bytes_wanted = bytes_wanted
         self.deadline = deadline
+        self.from_follower = from_follower
+        """A follower waits for what is written, a consumer for what is committed."""
         self.partitions: tuple[HoldsFetches, ...] = ()
         self.freed = False
+
+    def park(self, partitions: Iterable[HoldsFetches]) -> None:
+        self.partitions = tuple(partitions)
+        for partition in self.partitions:
+            (partition.follower_fetches if self.from_follower else partition.fetches).add(self)
 
     def free(self) -> None:
         if not self.freed:
             self.freed = True
             for partition in self.partitions:
-                partition.fetches.discard(self)
+                (partition.follower_fetches if self.from_follower else partition.fetches).discard(self)
             self.partitions = ()
             self.release()
 
@@ -85,6 +99,7 @@ class HoldsFetches(Protocol):
     """A partition, as a waiter sees it."""
 
     fetches: set[FetchWaiter]
+    follower_fetches: set[FetchWaiter]
 
 
 class Waits(Protocol):
