@@ -80,14 +80,22 @@ class Seams:
     """Whether limits and the garbage collector of this process are the node's to set; not where several nodes share it."""
 
 
-async def main(options: StartOptions, seams: Seams | None = None) -> None:
-    """Run one node until SIGTERM, SIGINT or cancellation. Raises StartError for what its operator can mend."""
+async def main(
+    options: StartOptions, seams: Seams | None = None, *, task_status: trio.TaskStatus[_Daemon] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Run one node until SIGTERM, SIGINT or cancellation. Raises StartError for what its operator can mend.
+
+    Started with its parts, as soon as they are made: a simulation stops the node and looks into it through them.
+    """
     seams = seams if seams is not None else Seams()
     async with trio.open_nursery() as nursery:
         stop = trio.Event()
         if seams.signals:
             nursery.start_soon(_wait_for_signal, seams.signals, stop)
-        await _Daemon(options, seams).run(stop)
+        daemon = _Daemon(options, seams)
+        daemon.stop = stop
+        task_status.started(daemon)
+        await daemon.run(stop)
         nursery.cancel_scope.cancel()
 
 

@@ -155,7 +155,7 @@ class LogService:
     async def _start_directory(self, directory: LogDirectory, refusals: list[StorageError]) -> None:
         now_ms = self._clock.wall_ms()
         try:
-            loaded = await trio.to_thread.run_sync(load_directory, self._disk, directory, self._claim, now_ms, self._progress)
+            loaded = await self._disk.offload(load_directory, self._disk, directory, self._claim, now_ms, self._progress)
         except StorageError as error:
             refusals.append(error)
             return
@@ -556,7 +556,7 @@ class LogService:
 
     async def _sync(self, plan: SyncPlan, limiter: trio.CapacityLimiter) -> None:
         try:
-            await trio.to_thread.run_sync(plan.run, self._disk, limiter=limiter)
+            await self._disk.offload(plan.run, self._disk, limiter=limiter)
         except (StorageError, OSError) as error:
             plan.give_back()
             self._not_synced(plan.log, error)
@@ -645,7 +645,7 @@ class LogService:
         """A retired file or a deleted partition's directory, at last. In a thread: unlinking large files takes its time."""
         remove = self._disk.remove_tree if is_deleted_directory(path.name) else self._disk.remove
         try:
-            await trio.to_thread.run_sync(remove, path)
+            await self._disk.offload(remove, path)
         except OSError as error:
             logger.warning("cannot remove path=%s reason=%s", path, error)
             if error.errno in PASSING_ERRNOS:
@@ -657,7 +657,7 @@ class LogService:
             if directory.failed is None:
                 offsets = checkpointed(name, self.logs.values(), directory.path, directory.carried.get(name, {}))
                 try:
-                    await trio.to_thread.run_sync(store_offsets, self._disk, directory.path / name, offsets)
+                    await self._disk.offload(store_offsets, self._disk, directory.path / name, offsets)
                 except OSError as error:
                     self._unless_it_passes(directory.path, self._storage_error(f"cannot write {directory.path / name}", error))
 
@@ -675,7 +675,7 @@ class LogService:
             logs = [log for log in self.logs.values() if log.directory == directory.path]
             try:
                 if directory.failed is None:
-                    await trio.to_thread.run_sync(close_directory, self._disk, directory, logs, broker_epoch)
+                    await self._disk.offload(close_directory, self._disk, directory, logs, broker_epoch)
             except StorageError as error:
                 logger.warning("no clean marker, the next start scans directory=%s reason=%s", directory.path, error)
             except OSError as error:

@@ -136,7 +136,7 @@ class RaftService:
         """Called with the id of a node whose process seems to have ended: the connection to it broke, and calling it again at
         once was refused (ECONNREFUSED). A hint, not a proof."""
         self._proposal_timeout = proposal_timeout
-        self._blocking = in_thread if in_thread is not None else _worker_thread
+        self._blocking: InThread = in_thread if in_thread is not None else disk.offload
         self._doorkeeper = Doorkeeper(cluster_id=cluster_id, node_id=node_id, voters=self._voters, incarnation=entropy.uuid())
         self._queue_wakes = {peer: trio.Event() for peer in self._addresses}
         self._queues = {peer: PeerQueue(peer, wake=partial(self._wake_sender, peer)) for peer in self._addresses}
@@ -533,7 +533,3 @@ class RaftService:
 def _reason(error: OSError) -> str:
     """Without the address, which Trio writes into its text and whoever reports this names anyway."""
     return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or str(error)
-
-
-async def _worker_thread(call: Callable[[], Any]) -> Any:
-    return await trio.to_thread.run_sync(call)

@@ -55,7 +55,7 @@ class Server:
         self.now_ms = node.clock.wall_ms()
         self.frame_bytes = 0
         self.dispatcher = Dispatcher(node, self._spawn)
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         self._by_address: Counter[str] = Counter()
         self._by_kind: Counter[str] = Counter()
         self._config = node.config
@@ -64,6 +64,8 @@ class Server:
         self._want_memory: deque[Connection] = deque()
         self._exceeding: Connection | None = None
         self._in_turn = False
+        self._held_back: list[Connection] = []
+        self._extra_turn_wanted = trio.Event()
         self.turns = 0
         self._refused = 0
 
@@ -84,6 +86,7 @@ class Server:
                 for listener, kind in listeners:
                     self.listen(listener, kind)
                 nursery.start_soon(self._sweep)
+                nursery.start_soon(self._extra_turns)
                 task_status.started()
                 await self._serve()
         finally:
@@ -130,17 +133,22 @@ class Server:
         """Outside a turn (a deadline, a commit, a task that ended), one is made as soon as the loop comes round."""
         self._dirty.append(connection)
         if not self._in_turn:
-            trio.lowlevel.current_trio_token().run_sync_soon(self._extra_turn, idempotent=True)
+            self._extra_turn_wanted.set()
 
-    def _extra_turn(self, held_back: Connection | None = None) -> None:
-        """A turn between those of `_serve`: for answers that came late, or for a connection that let others go first."""
-        self.now, self.now_ms = self._node.clock.monotonic(), self._node.clock.wall_ms()
-        self._in_turn = True
-        if held_back is not None:
-            held_back.must_yield = False
-            held_back.resume()
-        self._end_turn()
-        self._in_turn = False
+    async def _extra_turns(self) -> None:
+        """Turns between those of `_serve`: for answers that came late, and for connections that let others go first."""
+        while True:
+            await self._extra_turn_wanted.wait()
+            self._extra_turn_wanted = trio.Event()
+            self.now, self.now_ms = self._node.clock.monotonic(), self._node.clock.wall_ms()
+            self._in_turn = True
+            held_back, self._held_back = self._held_back, []
+            for connection in held_back:
+                connection.must_yield = False
+                connection.resume()
+                self._end_turn()
+            self._end_turn()
+            self._in_turn = False
 
     # -- connections -----------------------------------------------------------------------------------------------
 
@@ -157,7 +165,7 @@ class Server:
             if kind == CLIENT:
                 self._by_address[_address(sock)] += 1
             self._by_kind[kind] += 1
-            self._connections.add(Connection(self, sock, kind, self.now))
+            self._connections[Connection(self, sock, kind, self.now)] = None
 
     def _refusal(self, sock: Socket, kind: str) -> str | None:
         of_kind = self._by_kind[kind]
@@ -178,7 +186,7 @@ class Server:
         return self._config
 
     def closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._by_kind[connection.listener] -= 1
         if connection.listener == CLIENT:
             address = _address(connection.sock)
@@ -187,7 +195,8 @@ class Server:
                 del self._by_address[address]
 
     def resume_later(self, connection: Connection) -> None:
-        trio.lowlevel.current_trio_token().run_sync_soon(self._extra_turn, connection)
+        self._held_back.append(connection)
+        self._extra_turn_wanted.set()
 
     def may_exceed(self, connection: Connection) -> bool:
         if self._exceeding is None:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import trio
 
 
 class PowerCut(BaseException):
@@ -161,3 +164,9 @@ class MemoryDisk:
 
     def lock(self, path: Path) -> MemoryFile:
         return self.open(path, create=True)
+
+    def boot_id(self) -> str:
+        return "boot"
+
+    async def offload(self, call: Callable[..., Any], *args: Any, limiter: trio.CapacityLimiter | None = None) -> Any:
+        return await trio.to_thread.run_sync(call, *args, limiter=limiter)
