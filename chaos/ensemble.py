@@ -19,6 +19,7 @@ from typing import Any
 from mqd.protocol.apis import by_name
 from mqd.protocol.schema import decode_response_header, encode_request_header
 
+from .links import Links
 from .node import LOOPBACK, KafkaNode, Node, NodeFailed, Process, free_ports, write_peers
 
 ASK_TIMEOUT_S = 5.0
@@ -208,20 +209,28 @@ class Ensemble:
 
 
 def mqd_ensemble(
-    directory: Path, count: int = 3, *, session_ms: int | None = None, options: tuple[str, ...] = (), racks: dict[int, str] | None = None
+    directory: Path,
+    count: int = 3,
+    *,
+    session_ms: int | None = None,
+    options: tuple[str, ...] = (),
+    racks: dict[int, str] | None = None,
+    links: Links | None = None,
 ) -> Ensemble:
-    """A cluster of `mqd start` processes, not yet started."""
+    """A cluster of `mqd start` processes, not yet started. With `links` its peers talk through them."""
     client_ports, peer_ports = free_ports(count), free_ports(count)
     ports = {number + 1: (client_ports[number], peer_ports[number]) for number in range(count)}
-    directory.mkdir(parents=True, exist_ok=True)
-    peers = directory / "peers.toml"
-    write_peers(peers, ports, racks)
     chosen = (*_replication(count), *_session(session_ms), *options)
-    return Ensemble(
-        "mqd",
-        {number: Node(directory / str(number), chosen, node_id=number, port=ports[number][0], peers=peers) for number in ports},
-        session_ms or 3000,
-    )
+    nodes = {}
+    for node_id, (port, _) in ports.items():
+        home = directory / str(node_id)
+        home.mkdir(parents=True, exist_ok=True)
+        seen = dict(ports)
+        if links is not None:
+            seen |= {other: (ports[other][0], links.add(node_id, other, ports[other][1])) for other in ports if other != node_id}
+        write_peers(home / "peers.toml", seen, racks)
+        nodes[node_id] = Node(home, chosen, node_id=node_id, port=port, peers=home / "peers.toml")
+    return Ensemble("mqd", nodes, session_ms or 3000)
 
 
 def kafka_ensemble(

@@ -1,0 +1,298 @@
+"""A cluster under load and under fire: is every acknowledged record there, once, in order, on every replica?
+
+    python -m chaos.cluster --nodes 3 --seconds 180 --seed 1 [--session-ms 3000] [--kind mqd|kafka] [--cuts]
+
+Real processes, replication factor 3, min.insync.replicas 2. confluent-kafka producers (idempotent, acks=all, full speed) and
+consumers live through everything that the seed's nemesis does: kill -9 of any node, of leaders, of the controller, of both at
+once, of a node in recovery, of all; SIGSTOP; clean restarts. Then everything is healed, and it is verified that
+
+- every partition has a full ISR, as every node says itself;
+- nothing acknowledged is lost, doubled or out of order, offsets are those of the acknowledgements, and consumers saw the same;
+- the stopped nodes' replicas are byte for byte the same below the high watermark, and `mqctl log verify` finds nothing.
+
+The page cache outlives a killed process, so this is about processes, not about power. Exit code 0: everything held; 1: not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .checker import check
+from .ensemble import Ensemble, ensemble, mqd_ensemble
+from .history import Key
+from .links import Links
+from .nemesis import Fault, Step, Target, steps
+from .node import NodeFailed
+from .replicas import differences
+from .workload import Producer, Reader, TrialFailed, gather, read_all
+
+TOPICS = {"chaos-a": 4, "chaos-b": 2, "chaos-c": 1}
+SEGMENT_BYTES = 8 * 1024 * 1024
+"""Small, so that segments roll and recovery meets several of them."""
+PRODUCERS = 2
+READERS = 1
+HEAL_TIMEOUT_S = 90.0
+PATIENT = {"message.timeout.ms": 0}
+"""A producer never gives up: what it was not told by the end is an anomaly."""
+SHOWN_MAX = 20
+
+
+@dataclass
+class Trial:
+    """One seeded run; `run` fills in the results."""
+
+    cluster: Ensemble
+    seed: int
+    seconds: float
+    links: Links | None = None
+    quiet: bool = False
+    silences: dict[str, list[float]] = field(default_factory=dict)
+    done: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+    acked: int = 0
+    read_along: int = 0
+    load_s: float = 0.0
+    whole_s: float = 0.0
+
+    @property
+    def keys(self) -> list[Key]:
+        return [(topic, partition) for topic, count in TOPICS.items() for partition in range(count)]
+
+    def run(self) -> None:
+        """The whole trial. Raises TrialFailed and NodeFailed."""
+        self.cluster.start()
+        for topic, count in TOPICS.items():
+            self.cluster.create_topic(topic, count, configs={"retention.ms": "-1", "segment.bytes": str(SEGMENT_BYTES)})
+        producers = [Producer(i, self.cluster.bootstrap, self.keys, self.seed * 1000 + i, options=PATIENT) for i in range(PRODUCERS)]
+        readers = [Reader(i, self.cluster.bootstrap, self.keys) for i in range(READERS)]
+        for producer in producers:
+            producer.start()
+        for reader in readers:
+            reader.start()
+        begun = time.monotonic()
+        try:
+            self._wait_for_acknowledgements(producers, begun)
+            self._torment(producers, begun + self.seconds)
+            self._heal()
+            for producer in producers:
+                producer.cease()
+            self.load_s = time.monotonic() - begun
+            for producer in producers:
+                producer.finish()
+        except BaseException:
+            for producer in producers:
+                producer.abandon()
+            raise
+        finally:
+            for reader in readers:
+                reader.finish()
+        final = read_all(self.cluster.bootstrap, self.keys)
+        self.cluster.wait_until(lambda: self.cluster.is_whole(TOPICS), "a full ISR of every partition, as every node says", HEAL_TIMEOUT_S)
+        self.cluster.stop()
+        history = gather(producers, readers, final)
+        self.acked, self.read_along = history.acked, sum(reader.count for reader in readers)
+        self.violations += [str(anomaly) for anomaly in check(history)]
+        self.violations += [f"reader {reader.number} was told: {error}" for reader in readers for error in reader.errors]
+        directories = {node_id: node.data_directory for node_id, node in self.cluster.nodes.items()}
+        for key in self.keys:
+            self.violations += differences(directories, key, len(final[key].offsets))
+        for directory in directories.values():
+            self.violations += _verify_files(directory)
+
+    # -- faults
+
+    def _torment(self, producers: list[Producer], deadline: float) -> None:
+        for step in steps(self.seed, self.cluster.session_ms / 1000, cuts=self.links is not None):
+            if time.monotonic() + step.before_s + step.down_s > deadline:
+                return
+            time.sleep(step.before_s)
+            for producer in producers:
+                producer.silence.reset()
+            victims = self._victims(step)
+            begun = time.monotonic()
+            self._carry_out(step, victims)
+            self.done[step.name] += 1
+            if step.hurry:
+                self._say(step, victims, "and on at once")
+                continue
+            self._wait_for_acknowledgements(producers, time.monotonic())
+            silence = max(producer.silence.reset() for producer in producers)
+            self.silences.setdefault(step.name, []).append(silence)
+            self._say(step, victims, f"back after {time.monotonic() - begun:.1f} s, longest silence {silence:.2f} s")
+
+    def _victims(self, step: Step) -> list[int]:
+        running = self.cluster.running
+        topic, partition = self.keys[int(step.choice * len(self.keys))]
+        any_one = running[int(step.choice * len(running))]
+        leader = self.cluster.leader(topic, partition) if step.target in (Target.LEADER, Target.LEADER_AND_CONTROLLER) else None
+        controller = self.cluster.controller() if step.target in (Target.CONTROLLER, Target.LEADER_AND_CONTROLLER) else None
+        if step.target is Target.ALL:
+            return running
+        named = {node_id for node_id in (leader, controller) if node_id is not None and self.cluster.nodes[node_id].running}
+        return sorted(named) or [any_one]
+
+    def _carry_out(self, step: Step, victims: list[int]) -> None:
+        nodes = [self.cluster.nodes[node_id] for node_id in victims]
+        match step.fault:
+            case Fault.PAUSE:
+                for node in nodes:
+                    node.pause()
+                time.sleep(step.down_s)
+                for node in nodes:
+                    node.resume()
+            case Fault.CUT:
+                assert self.links is not None
+                self.links.isolate(victims)
+                time.sleep(step.down_s)
+                self.links.heal()
+            case Fault.RESTART:
+                for node in nodes:
+                    node.terminate()
+                for node in nodes:
+                    node.wait_stopped()
+                    self._gone(node.node_id)
+                self._launch(victims)
+            case Fault.KILL | Fault.KILL_IN_RECOVERY:
+                for node in nodes:
+                    node.kill()
+                    self._gone(node.node_id)
+                time.sleep(step.down_s)
+                if step.fault is Fault.KILL_IN_RECOVERY:
+                    self._launch(victims)
+                    time.sleep(step.again_s)
+                    for node in nodes:
+                        node.kill()
+                        self._gone(node.node_id)
+                self._launch(victims)
+        for node in self.cluster.nodes.values():
+            node.check_alive()
+
+    def _gone(self, node_id: int) -> None:
+        if self.links is not None:
+            self.links.down(node_id)
+
+    def _launch(self, victims: list[int]) -> None:
+        for node_id in victims:
+            self.cluster.nodes[node_id].launch()
+            if self.links is not None:
+                self.links.up(node_id)
+        for node_id in victims:
+            node = self.cluster.nodes[node_id]
+            if len(self.cluster.running) == len(self.cluster.nodes):
+                node.check_alive()
+
+    def _heal(self) -> None:
+        begun = time.monotonic()
+        for node in self.cluster.nodes.values():
+            node.wait_ready()
+        until = self.cluster.wait_until(lambda: self.cluster.is_whole(TOPICS), "a full ISR after the heal", HEAL_TIMEOUT_S)
+        self.whole_s = until - begun
+
+    def _wait_for_acknowledgements(self, producers: list[Producer], since: float) -> None:
+        """Until every partition took a record that was acknowledged after that moment. Raises TrialFailed and NodeFailed."""
+        deadline = time.monotonic() + HEAL_TIMEOUT_S
+        while True:
+            late = [key for key in self.keys if all(producer.silence.last.get(key, 0.0) < since for producer in producers)]
+            if not late:
+                return
+            for producer in producers:
+                if producer.errors:
+                    raise TrialFailed(f"producer {producer.number} gave up: {producer.errors[0]}")
+            for node in self.cluster.nodes.values():
+                node.check_alive()
+            if time.monotonic() > deadline:
+                views = {node_id: self.cluster.view(node_id, TOPICS) for node_id in self.cluster.nodes}
+                told = "\n".join(f"node {node_id} says of {late[0]}: {view.get(late[0])}" for node_id, view in views.items())
+                raise TrialFailed(f"no acknowledgement for {HEAL_TIMEOUT_S:.0f} s from {late}\n{told}")
+            time.sleep(0.005)
+
+    # -- words
+
+    def _say(self, step: Step, victims: list[int], outcome: str) -> None:
+        if not self.quiet:
+            print(f"  {step.name} (node {', '.join(map(str, victims))}, away {step.down_s:.1f} s): {outcome}", file=sys.stderr, flush=True)
+
+    def summary(self) -> str:
+        """The verdict with its counts."""
+        lines = [f"{'faults':34}{'count':>7}{'silence p50':>13}{'worst':>9}"]
+        for name, count in sorted(self.done.items()):
+            rows = self.silences.get(name, [])
+            shown = f"{statistics.median(rows):11.2f} s{max(rows):7.2f} s" if rows else f"{'-':>13}{'-':>9}"
+            lines.append(f"{name:34}{count:>7}{shown}")
+        every = sorted(gap for rows in self.silences.values() for gap in rows)
+        if every:
+            p99 = every[min(len(every) - 1, int(len(every) * 0.99))]
+            lines.append(f"failover silence p50 {statistics.median(every):.2f} s, p99 {p99:.2f} s, worst {every[-1]:.2f} s of {len(every)}")
+        lines.append(
+            f"{self.cluster.kind}: {sum(self.done.values())} faults in {self.load_s:.0f} s at a session of {self.cluster.session_ms} ms; "
+            f"acknowledged {self.acked} ({self.acked / max(self.load_s, 1e-9):,.0f}/s), read along {self.read_along}; "
+            f"full ISR {self.whole_s:.1f} s after the heal; violations {len(self.violations)}"
+        )
+        return "\n".join(lines)
+
+
+def _verify_files(directory: Path) -> list[str]:
+    command = [sys.executable, "-m", "mqctl", "log", "verify", str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return []
+    return [f"{directory.parent.name}: {line}" for line in (done.stdout + done.stderr).strip().splitlines()] or [
+        f"exit code {done.returncode}"
+    ]
+
+
+def main() -> int:
+    """Parse the command line, run the trial, say how it went."""
+    parser = argparse.ArgumentParser(prog="python -m chaos.cluster", description="a cluster under load and under fire")
+    parser.add_argument("--nodes", type=int, default=3, help="nodes (3)")
+    parser.add_argument("--seconds", type=float, default=180, help="of faults (180)")
+    parser.add_argument("--seed", type=int, default=1, help="of faults, partitions and payloads (1)")
+    parser.add_argument("--session-ms", type=int, default=3000, help="broker session timeout, with six heartbeats in it (3000)")
+    parser.add_argument("--kind", choices=("mqd", "kafka"), default="mqd", help="whose nodes (mqd)")
+    parser.add_argument("--cuts", action="store_true", help="peers talk through proxies, and the nemesis cuts nodes off, too (mqd only)")
+    parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="use this directory and leave it there")
+    arguments = parser.parse_args()
+    if arguments.cuts and arguments.kind != "mqd":
+        parser.error("--cuts works through mqd's peers file: not with --kind kafka")
+    replay = f"python -m chaos.cluster --nodes {arguments.nodes} --seconds {arguments.seconds:g} --seed {arguments.seed}"
+    replay += f" --session-ms {arguments.session_ms} --kind {arguments.kind}" + (" --cuts" if arguments.cuts else "")
+    directory = arguments.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
+    links: Links | None = None
+    cluster: Ensemble | None = None
+    try:
+        if arguments.cuts:
+            links = Links()
+            cluster = mqd_ensemble(directory, arguments.nodes, session_ms=arguments.session_ms, links=links)
+        else:
+            cluster = ensemble(arguments.kind, directory, arguments.nodes, session_ms=arguments.session_ms)
+        trial = Trial(cluster, arguments.seed, arguments.seconds, links)
+        trial.run()
+    except (TrialFailed, NodeFailed) as error:
+        print(f"chaos: FAILED: {error}\nagain: {replay}", file=sys.stderr)
+        return 1
+    finally:
+        if cluster is not None:
+            cluster.kill()
+        if links is not None:
+            links.close()
+        if arguments.keep is None:
+            shutil.rmtree(directory, ignore_errors=True)
+    print(trial.summary())
+    for violation in trial.violations[:SHOWN_MAX]:
+        print(violation, file=sys.stderr)
+    verdict = "FAILED" if trial.violations else "everything held"
+    print(f"chaos: {verdict}\nagain: {replay}")
+    return 1 if trial.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""chaos/nemesis.py and chaos/replicas.py: the same seed, the same faults; every family turns up; replicas that differ are told."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from chaos.nemesis import CUTS, WEIGHTS, Fault, steps
+from chaos.replicas import differences
+from mqd.protocol.batch import build_batch
+
+KEY = ("topic", 1)
+
+
+def test_a_seed_gives_its_steps_again() -> None:
+    assert list(islice(steps(5, 3.0), 100)) == list(islice(steps(5, 3.0), 100))
+    assert list(islice(steps(5, 3.0), 100)) != list(islice(steps(6, 3.0), 100))
+
+
+def test_every_kind_of_fault_turns_up_and_cuts_only_where_links_are() -> None:
+    assert {(step.fault, step.target) for step in islice(steps(1, 3.0), 500)} == set(WEIGHTS)
+    assert {(step.fault, step.target) for step in islice(steps(1, 3.0, cuts=True), 500)} == set(WEIGHTS) | set(CUTS)
+
+
+def test_absences_are_shorter_and_longer_than_the_session() -> None:
+    away = [step.down_s for step in islice(steps(1, 3.0), 500) if step.fault is Fault.KILL]
+    assert min(away) < 3.0 < max(away)
+
+
+def replica(directory: Path, *segments: list[bytes], first_offset: int = 0) -> Path:
+    """A data directory with one partition; each batch holds one record."""
+    home = directory / "data" / "topic-1"
+    home.mkdir(parents=True)
+    offset = first_offset
+    for values in segments:
+        data = b""
+        base = offset
+        for value in values:
+            data += bytes(build_batch([(None, value)], timestamp=1, base_offset=offset))
+            offset += 1
+        (home / f"{base:020}.log").write_bytes(data)
+    return directory / "data"
+
+
+def test_the_same_batches_in_other_segments_are_the_same(tmp_path: Path) -> None:
+    one = replica(tmp_path / "1", [b"a", b"b"], [b"c"])
+    other = replica(tmp_path / "2", [b"a"], [b"b", b"c"])
+    assert differences({1: one, 2: other}, KEY, 3) == []
+
+
+@pytest.mark.parametrize(
+    ("segments", "words"),
+    [
+        ([[b"a", b"x", b"c"]], "differ in the batch at offset 1"),
+        ([[b"a", b"b"]], "node 2 ends at 2, the high watermark is 3"),
+        ([], "node 2 ends at 0"),
+    ],
+)
+def test_a_replica_that_differs_is_told(tmp_path: Path, segments: list[list[bytes]], words: str) -> None:
+    one = replica(tmp_path / "1", [b"a", b"b", b"c"])
+    other = replica(tmp_path / "2", *segments)
+    (found,) = differences({1: one, 2: other}, KEY, 3)
+    assert words in found
+
+
+def test_above_the_high_watermark_replicas_may_differ(tmp_path: Path) -> None:
+    one = replica(tmp_path / "1", [b"a", b"b", b"c"])
+    other = replica(tmp_path / "2", [b"a", b"b", b"x", b"y"])
+    assert differences({1: one, 2: other}, KEY, 2) == []
+
+
+def test_a_missing_replica_is_told(tmp_path: Path) -> None:
+    (tmp_path / "2").mkdir()
+    assert differences({1: replica(tmp_path / "1", [b"a"]), 2: tmp_path / "2"}, KEY, 1) == ["topic-1: node 2 has no replica"]
+
+
+def test_a_torn_tail_ends_a_replica(tmp_path: Path) -> None:
+    one = replica(tmp_path / "1", [b"a", b"b"])
+    other = replica(tmp_path / "2", [b"a", b"b"])
+    (path,) = other.rglob("*.log")
+    path.write_bytes(path.read_bytes()[:-1])
+    assert differences({1: one, 2: other}, KEY, 1) == []
+    assert "node 2 ends at 1" in differences({1: one, 2: other}, KEY, 2)[0]
