@@ -19,6 +19,7 @@ from mqd.client.errors import ClientError, DeadlineExceeded, PeerUnreachable, er
 from mqd.client.metadata import BrokerInfo, ClusterView, TopicInfo
 from mqd.client.peer import PeerConnection, owned_nursery, start_peer
 from mqd.errors import ErrorCode, MqError
+from mqd.io.clock import Clock, SystemClock
 from mqd.io.entropy import Entropy, RandomEntropy
 from mqd.io.net import Network, OsNetwork
 from mqd.protocol.apis import by_key
@@ -65,6 +66,7 @@ class ClusterClient:
         *,
         network: Network,
         entropy: Entropy,
+        clock: Clock,
         client_id: str,
         request_timeout_s: float,
     ) -> None:
@@ -73,6 +75,8 @@ class ClusterClient:
         self.client_id = client_id
         self.request_timeout_s = request_timeout_s
         self.entropy = entropy
+        self.clock = clock
+        """Of this client and of what is made from it: producers take their timestamps from it."""
         self._bootstrap = list(bootstrap)
         self._nursery = nursery
         self._network = network
@@ -291,6 +295,7 @@ async def connect(
     wait_s: float = 0.0,
     network: Network | None = None,
     entropy: Entropy | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[ClusterClient]:
     """A ClusterClient for the length of a block, with a first view of the nodes.
 
@@ -304,6 +309,7 @@ async def connect(
             nursery,
             network=network if network is not None else OsNetwork(),
             entropy=entropy if entropy is not None else RandomEntropy(),
+            clock=clock if clock is not None else SystemClock(),
             client_id=client_id,
             request_timeout_s=request_timeout_s,
         )

@@ -23,7 +23,7 @@ from mqd.client.metadata import TopicInfo
 from mqd.client.partitioner import StickyPartitioner, partition_for_key
 from mqd.client.peer import owned_nursery
 from mqd.errors import ErrorCode, MqError
-from mqd.io.clock import Clock, SystemClock
+from mqd.io.clock import Clock
 from mqd.protocol.batch import Codec, Record
 from mqd.types import NO_OFFSET, ZERO_UUID, TopicPartition
 
@@ -435,7 +435,7 @@ async def open_producer(
             buffer_bytes_max=max(buffer_bytes_max, batch_bytes, limits.PRODUCER_REQUEST_BYTES),
             delivery_timeout_s=delivery_timeout_s,
             unknown_topic_grace_s=unknown_topic_grace_s,
-            clock=clock if clock is not None else SystemClock(),
+            clock=clock if clock is not None else client.clock,
         )
         nursery.start_soon(producer.run)
         try:

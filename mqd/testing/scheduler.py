@@ -1,0 +1,219 @@
+"""Virtual time, the order of everything, and the trace: what makes one seed one history.
+
+Time stands still while code runs, but for a small price a task step, and jumps to the next event when every task waits.
+Events are of two kinds: Trio's own deadlines, and those of this module's queue (bytes that arrive, disks that are done).
+Trio's batches of runnable tasks are ordered by the age of the tasks and then shuffled with the seed.
+
+This is the one file that knows Trio's private names: `_run._r` and `_run._ALLOW_DETERMINISTIC_SCHEDULING` (Trio keeps them
+for hypothesis-trio), `GLOBAL_RUN_CONTEXT.runner` and its `runq`, `entry_queue` and `waiting_for_idle`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+from zlib import crc32
+
+import trio
+from trio._core import _run as trio_run
+
+STARTS_AT: float = 1_000.0
+"""What the virtual clock shows when a run begins, in seconds."""
+STEP_SECONDS: float = 5e-6
+"""What one step of a task costs in virtual time: a task that never waits cannot stop the clock."""
+TAIL_LINES = 2_000
+
+current_node: ContextVar[Any] = ContextVar("current_node", default=None)
+"""The incarnation of a node (cluster.py) whose task runs; None: a task of the test itself."""
+
+
+class NothingLeft(Exception):
+    """Every task waits, and nothing will ever happen: the program under test waits for something that cannot come."""
+
+
+class Timer:
+    """One event to come. `cancel` makes it none."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call: Callable[[], object] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class Trace:
+    """What happened, as lines of `time node what`: a running checksum of all of them, and the last ones.
+
+    Steps of tasks go into the checksum only; `write_to`, a list or anything else with `append`, gets every line.
+    """
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self.lines: deque[str] = deque(maxlen=TAIL_LINES)
+        self.count = 0
+        self.checksum = 0
+        self.write_to: Any = None
+
+    def add(self, node: object, what: str) -> None:
+        line = f"{self._clock.now - STARTS_AT:.6f} {node} {what}"
+        self.checksum = crc32(line.encode(), self.checksum)
+        self.count += 1
+        self.lines.append(line)
+        if self.write_to is not None:
+            self.write_to.append(line)
+
+    @property
+    def digest(self) -> str:
+        """The whole history in a few letters: two runs with the same one went the same way."""
+        return f"{self.count}-{self.checksum:08x}"
+
+
+class VirtualClock(trio.abc.Clock):
+    """Trio's clock for one run, and the queue of events."""
+
+    def __init__(self) -> None:
+        self.now = STARTS_AT
+        self.trace = Trace(self)
+        self.jumps = 0
+        self.failed: Callable[[BaseException], None] = lambda error: None
+        """Where an exception of an event goes; the owner ends the run with it."""
+        self._events: list[tuple[float, int, Timer]] = []
+        self._numbers = count()
+        self._runner: Any = None
+        self._is_stuck = False
+
+    # -- Trio asks
+
+    def start_clock(self) -> None:
+        self._runner = trio_run.GLOBAL_RUN_CONTEXT.runner
+
+    def current_time(self) -> float:
+        return self.now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Called when no task can run: go on to the next event."""
+        runner = self._runner
+        queue = runner.entry_queue
+        if queue.queue or queue.idempotent_queue:
+            return 0.0  # called for by run_sync_soon: its task runs in the next pass
+        if runner.waiting_for_idle:
+            return 1.0  # wait_all_tasks_blocked comes first
+        events = self._events
+        while events and events[0][2].call is None:
+            heappop(events)
+        at = min(events[0][0] if events else float("inf"), deadline)
+        if at == float("inf"):
+            return self._nothing_left()
+        if at > self.now:
+            self.now = at
+            self.jumps += 1
+        self.run_due()
+        return 0.0
+
+    def _nothing_left(self) -> float:
+        if self._is_stuck:
+            raise NothingLeft("the run was ended, but a shielded task still waits for what cannot come")
+        self._is_stuck = True
+        self.failed(NothingLeft("every task waits, and nothing will ever happen"))
+        return 0.0
+
+    # -- events
+
+    def at(self, time: float, call: Callable[[], object]) -> Timer:
+        """Have `call` called at `time`. It must not wait; it may wake tasks."""
+        timer = Timer(call)
+        heappush(self._events, (time, next(self._numbers), timer))
+        return timer
+
+    def after(self, seconds: float, call: Callable[[], object]) -> Timer:
+        return self.at(self.now + seconds, call)
+
+    def run_due(self) -> None:
+        events = self._events
+        while events and events[0][0] <= self.now:
+            call = heappop(events)[2].call
+            if call is not None:
+                try:
+                    call()
+                except BaseException as error:
+                    self.failed(error)
+
+    def step(self) -> None:
+        """A task has run for a little."""
+        self.now += STEP_SECONDS
+        if self._events and self._events[0][0] <= self.now:
+            self.run_due()
+
+    # -- pausing
+
+    def gate(self, is_held: Callable[[Any], bool] | None) -> None:
+        """Hold back the tasks for which `is_held(node)` is true, from their next step on; None: none any more."""
+        runner = self._runner
+        held: list[Any] = []
+        if isinstance(runner.runq, _GatedQueue):
+            held = runner.runq.held
+        waiting = [*runner.runq, *held]
+        runner.runq = _GatedQueue(is_held) if is_held is not None else deque()
+        for task in waiting:
+            runner.runq.append(task)
+
+
+class _GatedQueue(deque[Any]):
+    """Trio's queue of runnable tasks while some of them belong to a node that is paused."""
+
+    def __init__(self, is_held: Callable[[Any], bool]) -> None:
+        super().__init__()
+        self._is_held = is_held
+        self.held: list[Any] = []
+
+    def append(self, task: Any) -> None:
+        node = task.context.get(current_node)
+        if node is not None and self._is_held(node):
+            self.held.append(task)
+        else:
+            super().append(task)
+
+
+class Steps(trio.abc.Instrument):
+    """Counts each step of a task, lets it cost time, and tells the observers of those of nodes."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self.steps = 0
+        self.observers: list[Callable[[int], object]] = []
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.steps += 1
+        clock = self._clock
+        trace = clock.trace
+        trace.checksum = crc32(task.name.encode(), trace.checksum)
+        if self.observers:
+            node = task.context.get(current_node)
+            if node is not None:
+                try:
+                    for observer in self.observers:
+                        observer(node.node_id)
+                except BaseException as error:
+                    self.observers = []
+                    clock.failed(error)
+        clock.step()
+
+
+@contextmanager
+def seeded_scheduler(seed: object) -> Iterator[None]:
+    """Trio's order of runnable tasks comes from `seed` inside of the block."""
+    before = trio_run._ALLOW_DETERMINISTIC_SCHEDULING, trio_run._r
+    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
+    trio_run._r = random.Random(f"{seed}/scheduler")
+    try:
+        yield
+    finally:
+        trio_run._ALLOW_DETERMINISTIC_SCHEDULING, trio_run._r = before  # type: ignore[misc]
