@@ -124,9 +124,7 @@ def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
         if rows:
             settings.show(FINDINGS, rows)
     else:
-        settings.show_data(
-            {"partitions": verifier.partitions, "batches": verifier.batches, "bytes": verifier.size_bytes, "findings": rows}
-        )
+        settings.show_data({"partitions": verifier.partitions, "batches": verifier.batches, "bytes": verifier.size_bytes, "findings": rows})
     if (path / offline.METADATA_FOLDER).is_dir():
         say(f"{path / offline.METADATA_FOLDER}: not checked, this reads partitions only")
     if not verifier.partitions:

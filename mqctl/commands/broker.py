@@ -1,0 +1,289 @@
+"""mqctl broker: list, describe, empty and unregister nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqctl import render
+from mqctl.app import Failure, LazyGroup, Settings, confirm, options, run, say, write
+from mqctl.commands.move import carry_out, check_options, execution_options, run_watching
+from mqctl.moving import complain_of
+from mqctl.planning import plan_drain, plan_leaders
+from mqctl.quantities import format_bytes
+from mqctl.snapshot import Snapshot, directory_row, take
+from mqd.types import TopicPartition
+
+if TYPE_CHECKING:
+    from mqd.client.admin import Admin
+    from mqd.client.cluster import ClusterClient
+
+COMMANDS = {
+    "list": ("mqctl.commands.broker:list_", "Nodes, what they lead and hold, and their disks."),
+    "describe": ("mqctl.commands.broker:describe", "One node: partitions, disks, and what was configured."),
+    "drain": ("mqctl.commands.broker:drain", "Move everything off a node, or only its leaderships."),
+    "unregister": ("mqctl.commands.broker:unregister", "Make the cluster forget a node that will not come back."),
+}
+
+NODES = (
+    render.Column("node", "NODE", right=True),
+    render.Column("host", "HOST"),
+    render.Column("port", "PORT", right=True),
+    render.Column("rack", "RACK"),
+    render.Column("state", "STATE"),
+    render.Column("leads", "LEADS", right=True),
+    render.Column("preferred", "PREFERRED", right=True),
+    render.Column("replicas", "REPLICAS", right=True),
+    render.Column("not_in_sync", "NOT-IN-SYNC", right=True),
+    render.Column("size", "SIZE", right=True),
+    render.Column("free", "FREE", right=True),
+)
+DIRECTORIES = (
+    render.Column("path", "DIRECTORY"),
+    render.Column("replicas", "REPLICAS", right=True),
+    render.Column("size", "SIZE", right=True),
+    render.Column("free", "FREE", right=True),
+    render.Column("total", "TOTAL", right=True),
+    render.Column("error", "ERROR"),
+)
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
+def broker() -> None:
+    """List, describe and empty nodes."""
+
+
+@click.command("list")
+@options
+def list_(settings: Settings) -> None:
+    """Nodes, what they lead and hold, and their disks.
+
+    PREFERRED counts the partitions that the node should lead, NOT-IN-SYNC its replicas that lag behind. A fenced node is known, but
+    the controller does not hear it.
+    """
+
+    async def work(client: ClusterClient) -> list[dict[str, Any]]:
+        from mqd.client.admin import Admin
+
+        admin = Admin(client, timeout_s=settings.timeout_s)
+        seen = await take(admin, min_isr=False)
+        disks = await directories(admin, list(seen.alive))
+        return [node_row(seen, node.node_id, disks.get(node.node_id, [])) for node in seen.cluster.brokers]
+
+    rows = run(settings, work)
+    if settings.output == "table":
+        settings.show(NODES, [_readable(row) for row in rows])
+    else:
+        settings.show((), rows)
+
+
+async def directories(admin: Admin, nodes: list[int]) -> dict[int, list[dict[str, Any]]]:
+    """The log directories of those of the nodes that answer."""
+    from mqd.client.errors import ClientError
+
+    found = await admin.describe_log_dirs(nodes)
+    return {node: [directory_row(each) for each in rows] for node, rows in found.items() if not isinstance(rows, ClientError)}
+
+
+def node_row(seen: Snapshot, node_id: int, disks: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a list of nodes says of one."""
+    (info,) = (each for each in seen.cluster.brokers if each.node_id == node_id)
+    states = seen.partitions.values()
+    free = [each["usable_bytes"] for each in disks if each["usable_bytes"] is not None]
+    return {
+        "node": node_id,
+        "host": info.host,
+        "port": info.port,
+        "rack": info.rack,
+        "state": "fenced" if node_id in seen.cluster.fenced else "alive",
+        "leads": sum(state.leader == node_id for state in states),
+        "preferred": sum(state.replicas[:1] == (node_id,) for state in states),
+        "replicas": sum(node_id in state.replicas for state in states),
+        "not_in_sync": sum(node_id in state.replicas and node_id not in state.isr for state in states),
+        "bytes": sum(each["bytes"] for each in disks) if disks else None,
+        "usable_bytes": sum(free) if free else None,
+    }
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **row,
+        "size": format_bytes(row["bytes"]),
+        "free": format_bytes(row["usable_bytes"]),
+        "total": format_bytes(row.get("total_bytes")),
+    }
+
+
+@click.command()
+@click.argument("node", type=click.IntRange(min=0), metavar="ID")
+@options
+def describe(settings: Settings, node: int) -> None:
+    """One node: partitions, disks, and the options that were set on it while it ran or in its files.
+
+    \b
+    mqctl broker describe 2
+    """
+
+    async def work(client: ClusterClient) -> dict[str, Any]:
+        from mqd.client.admin import Admin
+        from mqd.client.descriptions import ConfigSource, Resource, ResourceType
+        from mqd.client.errors import ClientError
+
+        admin = Admin(client, timeout_s=settings.timeout_s)
+        seen = await take(admin, min_isr=False)
+        _check_known(seen, node)
+        alive = node in seen.alive
+        disks = (await directories(admin, [node])).get(node, []) if alive else []
+        config: dict[str, str | None] = {}
+        if alive:
+            resource = Resource(ResourceType.BROKER, str(node))
+            entries = (await admin.describe_configs([resource]))[resource]
+            for entry in entries if not isinstance(entries, ClientError) else ():
+                if entry.source in (
+                    ConfigSource.DYNAMIC_BROKER_CONFIG,
+                    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+                    ConfigSource.STATIC_BROKER_CONFIG,
+                ):
+                    config[entry.name] = entry.value
+        row = node_row(seen, node, disks)
+        lagging = [str(tp) for tp, state in seen.partitions.items() if node in state.replicas and node not in state.isr]
+        return {**row, "lagging": lagging, "config": config, "directories": disks}
+
+    data = run(settings, work)
+    if settings.output != "table":
+        settings.show_data(data)
+        return
+    summary = {
+        name.replace("_", " "): value
+        for name, value in {**data, "bytes": format_bytes(data["bytes"]), "usable_bytes": format_bytes(data["usable_bytes"])}.items()
+        if name not in ("directories", "config", "lagging")
+    }
+    write(render.fields(summary))
+    if data["lagging"]:
+        write("lagging" + render.GAP + render.cell(data["lagging"]) + "\n")
+    if data["directories"]:
+        write("\n")
+        settings.show(DIRECTORIES, [_readable(each) for each in data["directories"]])
+    if data["config"]:
+        write("\n" + render.fields(data["config"]))
+
+
+def _check_known(seen: Snapshot, node: int) -> None:
+    if all(each.node_id != node for each in seen.cluster.brokers):
+        known = ", ".join(str(each.node_id) for each in seen.cluster.brokers)
+        raise Failure(f"there is no node {node}; known are {known}", remedy="see them with `mqctl broker list`")
+
+
+@click.command()
+@click.argument("node", type=click.IntRange(min=0), metavar="ID")
+@click.option("--leaders-only", is_flag=True, help="For maintenance: others lead, but the replicas stay. No data moves.")
+@click.option(
+    "--allow-fewer-replicas",
+    "fewer",
+    is_flag=True,
+    help="Give up a replica for which no other node is left: the partition has one fewer from then on.",
+)
+@execution_options
+@options
+def drain(
+    settings: Settings,
+    node: int,
+    leaders_only: bool,
+    fewer: bool,
+    execute: bool,
+    throttle: int | None,
+    wait: bool,
+    save_to: str | None,
+) -> None:
+    """Move everything off a node, or only its leaderships.
+
+    Replicas go to racks that their partition does not use yet, then to the nodes with the fewest replicas; nothing else moves.
+    The node may be dead. While it runs, new topics still may be placed on it: stop it when it is empty.
+
+    With --leaders-only the node becomes the last choice of each partition that it leads or should lead. To undo that, --save a file,
+    `partition move --file` it, then `partition elect-leader --all`. A clean stop needs none of this: it moves the leaderships by itself.
+
+    \b
+    mqctl broker drain 3                               shows the plan
+    mqctl broker drain 3 --execute --throttle 50M --wait
+    mqctl broker drain 3 --leaders-only --save before.json --execute
+    """
+    check_options(execute, throttle, wait)
+    if leaders_only and fewer:
+        raise click.UsageError("--leaders-only moves no replica, so that none is given up")
+
+    async def work(client: ClusterClient) -> int:
+        from mqd.client.admin import Admin
+
+        admin = Admin(client, timeout_s=settings.timeout_s)
+        seen = await take(admin, min_isr=False)
+        _check_known(seen, node)
+        if leaders_only:
+            in_sync = {tp: state.isr for tp, state in seen.partitions.items()}
+            leading = {tp: state.leader for tp, state in seen.partitions.items()}
+            plan = plan_leaders(seen.assignments, in_sync, leading, node)
+        else:
+            plan = plan_drain(seen.assignments, seen.alive, node, fewer=fewer)
+        complain_of(plan)
+        if plan.impossible and execute and not leaders_only:
+            raise Failure(
+                f"nothing was moved, as {len(plan.impossible)} partitions cannot leave node {node}",
+                remedy="add a node, or say --allow-fewer-replicas; for maintenance --leaders-only is enough",
+            )
+        code = await carry_out(settings, admin, seen, plan, execute=execute, throttle=throttle, wait=wait, save_to=save_to)
+        if leaders_only and execute and plan.moves:
+            code = await lead_elsewhere(admin, list(plan.moves), node) or code
+        return code or (1 if plan.impossible else 0)
+
+    code = run_watching(settings, work, execute and wait)
+    if code:
+        raise SystemExit(code)
+
+
+async def lead_elsewhere(admin: Admin, partitions: list[TopicPartition], node: int) -> int:
+    """Elect the new preferred leaders; the exit code."""
+    from mqctl.app import complain, failure_of
+    from mqd.client.descriptions import ElectionType
+    from mqd.client.errors import ClientError
+    from mqd.errors import ErrorCode
+
+    results = await admin.elect_leaders(ElectionType.PREFERRED, partitions)
+    errors = [error for error in results.values() if isinstance(error, ClientError) and error.code is not ErrorCode.ELECTION_NOT_NEEDED]
+    for error in errors:
+        complain(failure_of(error))
+    states = await admin.describe_partitions({tp.topic for tp in partitions})
+    left = sum(state.leader == node for state in states.values())
+    say(f"node {node} leads {left or 'none'} of the partitions of these topics now")
+    return 3 if errors else 0
+
+
+@click.command()
+@click.argument("node", type=click.IntRange(min=0), metavar="ID")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@options
+def unregister(settings: Settings, node: int, yes: bool) -> None:
+    """Make the cluster forget a node that will not come back.
+
+    It must be fenced, and hold no replica: drain it first (that works with a dead node, too).
+    """
+
+    async def work(client: ClusterClient, *, check: bool) -> None:
+        from mqd.client.admin import Admin
+
+        admin = Admin(client, timeout_s=settings.timeout_s)
+        if not check:
+            await admin.unregister_broker(node)
+            return
+        seen = await take(admin, min_isr=False)
+        _check_known(seen, node)
+        if node in seen.alive:
+            raise Failure(f"node {node} lives", remedy="stop it first, and wait until `mqctl broker list` calls it fenced")
+        held = sum(node in state.replicas for state in seen.partitions.values())
+        if held:
+            raise Failure(f"node {node} has replicas of {held} partitions", remedy=f"move them away: `mqctl broker drain {node} --execute`")
+
+    run(settings, lambda client: work(client, check=True))
+    confirm(f"Makes the cluster forget node {node}", yes=yes)
+    run(settings, lambda client: work(client, check=False))
+    say(f"node {node} is forgotten")

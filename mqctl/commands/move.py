@@ -1,0 +1,334 @@
+"""mqctl partition move, move-status, move-cancel: replicas go to other nodes (KIP-455)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from mqctl import render
+from mqctl.app import FAILED, PARTIAL, Failure, Settings, finish, options, run, say
+from mqctl.commands.partition import expand
+from mqctl.moving import (
+    PLAN,
+    begin,
+    check_done,
+    complain_of,
+    plan_rows,
+    reassignment_rows,
+    save,
+    shown,
+    throttled_by,
+    unthrottle,
+    watch,
+)
+from mqctl.planning import Assignment, Move, Plan, parse_json, parse_partition, parse_target, plan_swap, plan_targets
+from mqctl.quantities import format_bytes, parse_bytes
+from mqctl.snapshot import Snapshot, moves_under_way, sizes, take
+from mqd.types import TopicPartition
+
+if TYPE_CHECKING:
+    from mqd.client.admin import Admin
+    from mqd.client.cluster import ClusterClient
+    from mqd.client.errors import ClientError
+
+MOVES = (
+    render.Column("topic", "TOPIC"),
+    render.Column("partition", "PARTITION", right=True),
+    render.Column("replicas", "REPLICAS"),
+    render.Column("adding", "ADDS"),
+    render.Column("removing", "REMOVES"),
+    render.Column("left", "LEFT", right=True),
+)
+CANCELLED = (
+    render.Column("topic", "TOPIC"),
+    render.Column("partition", "PARTITION", right=True),
+    render.Column("cancelled", "CANCELLED"),
+)
+GOES_ON = "the moves go on in the cluster; see them with `mqctl partition move-status --wait`, stop them with `mqctl partition move-cancel`"
+
+
+class Rate(click.ParamType[int]):
+    """Bytes per second."""
+
+    name = "BYTES/s"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return value if isinstance(value, int) else parse_bytes(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def execution_options(function: Any) -> Any:
+    """What `move` and `broker drain` have in common."""
+    for option in (
+        click.option("--save", "save_to", metavar="FILE", help="Write where the replicas are now; `move --file FILE` brings them back."),
+        click.option("--wait", is_flag=True, help="With --execute: show progress, return when all is done, then take the throttle away."),
+        click.option("--throttle", type=Rate(), help="With --execute: copy at most this much per second and node, for example 50M."),
+        click.option("--execute", is_flag=True, help="Do it. Without this the plan is shown, and nothing is changed."),
+    ):
+        function = option(function)
+    return function
+
+
+def check_options(execute: bool, throttle: int | None, wait: bool) -> None:
+    if not execute and (throttle is not None or wait):
+        raise click.UsageError("--throttle and --wait belong to --execute; without it nothing is changed")
+
+
+@click.command()
+@click.argument("targets", nargs=-1, metavar="[TOPIC:PARTITION=NODE,..]...")
+@click.option("--from", "leaving", type=click.IntRange(min=0), metavar="ID", help="Everything on this node, to --to.")
+@click.option("--to", "joining", type=click.IntRange(min=0), metavar="ID", help="The node that takes it.")
+@click.option("-t", "--topic", "pattern", metavar="PATTERN", help="With --from: only topics that match, with * and ?.")
+@click.option(
+    "-f", "--file", type=click.File(encoding="utf-8"), help="Targets as JSON, as kafka-reassign-partitions takes them (- for stdin)."
+)
+@execution_options
+@options
+def move(
+    settings: Settings,
+    targets: tuple[str, ...],
+    leaving: int | None,
+    joining: int | None,
+    pattern: str | None,
+    file: IO[str] | None,
+    execute: bool,
+    throttle: int | None,
+    wait: bool,
+    save_to: str | None,
+) -> None:
+    """Move partitions to other nodes.
+
+    The nodes named for a partition are all of its replicas afterwards, the preferred leader first. Records are copied to the new
+    ones before the old ones are deleted; reading and writing goes on.
+
+    \b
+    mqctl partition move orders:0=1,2,4                         shows the plan
+    mqctl partition move orders:0=1,2,4 --execute --wait        does it
+    mqctl partition move --from 3 --to 4 --execute --throttle 50M
+    mqctl partition move --file moves.json --save before.json --execute
+    """
+    check_options(execute, throttle, wait)
+    if (leaving is None) != (joining is None) or (leaving is not None and leaving == joining):
+        raise click.UsageError("--from and --to name two nodes")
+    if [bool(targets), leaving is not None, file is not None].count(True) != 1:
+        raise click.UsageError("say what to move: TOPIC:PARTITION=NODE,.., or --from ID --to ID, or --file FILE")
+    if pattern is not None and leaving is None:
+        raise click.UsageError("--topic belongs to --from and --to")
+    wanted = _targets(targets, file)
+
+    def plan(seen: Snapshot) -> Plan:
+        if leaving is None or joining is None:
+            return plan_targets(seen.assignments, wanted, seen.alive)
+        if joining not in seen.alive:
+            raise Failure(f"node {joining} does not live, or is not known", remedy="see the nodes with `mqctl broker list`")
+        chosen = {tp: nodes for tp, nodes in seen.assignments.items() if pattern is None or fnmatchcase(tp.topic, pattern)}
+        return plan_swap(chosen, leaving, joining)
+
+    topics = {tp.topic for tp in wanted} or None
+
+    async def work(client: ClusterClient) -> int:
+        from mqd.client.admin import Admin
+
+        admin = Admin(client, timeout_s=settings.timeout_s)
+        seen = await take(admin, topics, min_isr=False)
+        made = plan(seen)
+        complain_of(made)
+        if made.impossible and not made.moves:
+            raise Failure("nothing can be moved", remedy="the reasons are above")
+        if made.impossible and execute:
+            raise Failure("nothing was moved, as a part of it cannot be", remedy="leave out what is named above, then try again")
+        return await carry_out(settings, admin, seen, made, execute=execute, throttle=throttle, wait=wait, save_to=save_to)
+
+    _end(run_watching(settings, work, execute and wait))
+
+
+def _targets(targets: tuple[str, ...], file: IO[str] | None) -> dict[TopicPartition, Assignment]:
+    try:
+        if file is not None:
+            return parse_json(file.read())
+        parsed = [parse_target(text) for text in targets]
+    except (ValueError, UnicodeDecodeError) as error:
+        raise click.BadParameter(str(error) if file is None else f"{file.name}: {error}") from None
+    wanted = dict(parsed)
+    if len(wanted) < len(parsed):
+        raise click.BadParameter("a partition is named twice")
+    return wanted
+
+
+def run_watching(settings: Settings, work: Any, watching: bool) -> int:
+    """As `run`; who stops watching is told that the moves go on."""
+    try:
+        code: int = run(settings, work)
+    except KeyboardInterrupt:
+        if watching:
+            say(GOES_ON)
+        raise
+    return code
+
+
+def _end(code: int) -> None:
+    if code:
+        raise SystemExit(code)
+
+
+async def carry_out(
+    settings: Settings,
+    admin: Admin,
+    seen: Snapshot,
+    plan: Plan,
+    *,
+    execute: bool,
+    throttle: int | None,
+    wait: bool,
+    save_to: str | None,
+) -> int:
+    """Show the plan, and do it if that is wanted; returns the exit code."""
+    alive = seen.alive
+    rows = plan_rows(plan.moves, await sizes(admin, alive))
+    if rows or settings.output != "table":
+        settings.show(PLAN, shown(rows) if settings.output == "table" else rows)
+    if not rows:
+        say("nothing is to be moved")
+        return 0
+    copied = [row["bytes_to_copy"] for row in rows]
+    total = "" if None in copied else f", {format_bytes(sum(copied))} to copy"
+    busy = [tp for tp in plan.moves if tp in seen.moves]
+    if busy:
+        say(f"{len(busy)} of these partitions are moving already: the new target takes the place of the old one")
+    if save_to is not None:
+        save(save_to, {tp: seen.assignments[tp] for tp in plan.moves})
+    if not execute:
+        say(f"{len(rows)} partitions to move{total}; nothing was changed: add --execute to do it")
+        return 0
+    results = await begin(admin, plan.moves, list(alive), throttle)
+    begun = {tp: plan.moves[tp] for tp, error in results.items() if error is None}
+    say(f"{len(begun)} of {len(results)} moves begun{total}")
+    if wait and begun:
+        code = await _wait(admin, begun, seen, throttled=throttle is not None)
+    else:
+        code = 0
+        if begun:
+            say(GOES_ON + ("; it takes the throttle away, too" if throttle is not None else ""))
+    return _report(results) or code
+
+
+async def _wait(admin: Admin, begun: Mapping[TopicPartition, Move], seen: Snapshot, *, throttled: bool) -> int:
+    await watch(admin, begun, list(seen.alive))
+    if throttled:
+        await unthrottle(admin, throttled_by(begun, seen.alive))
+    wrong = await check_done(admin, begun)
+    for tp, reason in sorted(wrong.items()):
+        say(f"{tp} was not moved as planned: {reason}")
+    return 0 if not wrong else PARTIAL if len(wrong) < len(begun) else FAILED
+
+
+def _report(results: Mapping[TopicPartition, ClientError | None]) -> int:
+    """Complain of what was refused; the exit code."""
+    try:
+        finish(results)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@click.command("move-status")
+@click.option("--wait", is_flag=True, help="Show progress, return when nothing moves any more, then take the throttle away.")
+@click.option("--clear-throttle", is_flag=True, help="Take every replication throttle away, whoever set it; moves go on at full speed.")
+@options
+def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
+    """Moves under way, and how far they are.
+
+    A throttle that was left behind when nothing moves any more is told: it would slow down the next node that has to catch up.
+
+    \b
+    mqctl partition move-status
+    mqctl partition move-status --wait
+    """
+
+    async def work(client: ClusterClient) -> int:
+        from mqd.client.admin import Admin
+        from mqd.client.throttle import clear_throttle as clear, find_throttle
+
+        admin = Admin(client, timeout_s=settings.timeout_s)
+        seen = await take(admin, min_isr=False)
+        rows = reassignment_rows(seen.moves, await sizes(admin, seen.alive)) if seen.moves else []
+        if rows or settings.output != "table":
+            settings.show(MOVES, [{**row, "left": format_bytes(row["bytes_left"])} for row in rows] if settings.output == "table" else rows)
+        if not rows:
+            say("nothing moves")
+        if wait and seen.moves:
+            await watch(admin, seen.moves, list(seen.alive))
+        if seen.moves and not wait and not clear_throttle:
+            return 0
+        throttled = await find_throttle(admin, sorted({tp.topic for tp in seen.partitions}), sorted(seen.alive))
+        if not throttled:
+            if clear_throttle:
+                say("there is no throttle")
+            return 0
+        what = ", ".join([*(f"topic {name}" for name in throttled.topics), *(f"node {node}" for node in throttled.nodes)])
+        if clear_throttle:
+            errors = await clear(admin, throttled)
+            finish({resource: errors.get(resource) for resource in errors})
+            say(f"throttle taken away from {what}")
+        elif wait:
+            if await unthrottle(admin, throttled):
+                say(f"throttle taken away from {what}")
+        else:
+            say(f"a throttle was left on {what}: take it away with --clear-throttle")
+        return 0
+
+    _end(run_watching(settings, work, wait))
+
+
+@click.command("move-cancel")
+@click.argument("partitions", nargs=-1, metavar="[TOPIC[:PARTITION]...]")
+@click.option("--all", "everything", is_flag=True, help="Every move that is under way.")
+@options
+def move_cancel(settings: Settings, partitions: tuple[str, ...], everything: bool) -> None:
+    """Stop moves, and go back to the replicas before them.
+
+    What was copied already is deleted. When nothing moves any more, the throttle is taken away, too.
+
+    \b
+    mqctl partition move-cancel orders:0
+    mqctl partition move-cancel --all
+    """
+    if everything == bool(partitions):
+        raise click.UsageError("name partitions (TOPIC or TOPIC:PARTITION), or say --all")
+    try:
+        named = [parse_partition(text) for text in partitions]
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+    async def work(client: ClusterClient) -> dict[TopicPartition, ClientError | None]:
+        from mqd.client.admin import Admin
+        from mqd.client.throttle import find_throttle
+
+        admin = Admin(client, timeout_s=settings.timeout_s)
+        moving = await moves_under_way(admin)
+        chosen = list(moving)
+        if not everything:
+            chosen = await expand(admin, named)
+            whole = {topic for topic, index in named if index is None}
+            chosen = [tp for tp in chosen if tp in moving or tp.topic not in whole]
+        results = await admin.alter_partition_reassignments(dict.fromkeys(chosen))
+        if any(error is None for error in results.values()) and not await moves_under_way(admin):
+            cluster = await admin.describe_cluster()
+            alive = sorted(broker.node_id for broker in cluster.brokers if broker.node_id not in cluster.fenced)
+            throttled = await find_throttle(admin, sorted({tp.topic for tp in chosen}), alive)
+            if throttled:
+                await unthrottle(admin, throttled)
+        return dict(results)
+
+    results = run(settings, work)
+    rows = [{"topic": tp.topic, "partition": tp.partition, "cancelled": error is None} for tp, error in results.items()]
+    if not rows:
+        say("nothing moves")
+    if rows or settings.output != "table":
+        settings.show(CANCELLED, rows)
+    finish(results)

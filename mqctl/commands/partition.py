@@ -1,0 +1,192 @@
+"""mqctl partition: list, move and lead partitions. The moves are in move.py."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqctl import render
+from mqctl.app import Failure, LazyGroup, Settings, confirm, finish, options, run, say
+from mqctl.planning import parse_partition
+from mqctl.snapshot import LEADERLESS, OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED, Snapshot, take
+from mqd.types import TopicPartition
+
+if TYPE_CHECKING:
+    from mqd.client.admin import Admin
+    from mqd.client.cluster import ClusterClient
+
+COMMANDS = {
+    "list": ("mqctl.commands.partition:list_", "Partitions, and what is wrong with them."),
+    "move": ("mqctl.commands.move:move", "Move partitions to other nodes."),
+    "move-status": ("mqctl.commands.move:move_status", "Moves under way, and how far they are."),
+    "move-cancel": ("mqctl.commands.move:move_cancel", "Stop moves, and go back to the replicas before them."),
+    "elect-leader": ("mqctl.commands.partition:elect_leader", "Elect preferred leaders, or unclean ones."),
+}
+
+PARTITIONS = (
+    render.Column("topic", "TOPIC"),
+    render.Column("partition", "PARTITION", right=True),
+    render.Column("leader", "LEADER", right=True),
+    render.Column("leader_epoch", "EPOCH", right=True),
+    render.Column("replicas", "REPLICAS"),
+    render.Column("isr", "IN-SYNC"),
+    render.Column("elr", "ELIGIBLE"),
+    render.Column("offline", "OFFLINE"),
+    render.Column("min_isr", "MIN-ISR", right=True),
+    render.Column("state", "STATE"),
+)
+ELECTED = (
+    render.Column("topic", "TOPIC"),
+    render.Column("partition", "PARTITION", right=True),
+    render.Column("result", "RESULT"),
+)
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
+def partition() -> None:
+    """List, move and lead partitions."""
+
+
+@click.command("list")
+@click.option("-t", "--topic", "pattern", metavar="PATTERN", help="Only topics that match, with * and ?.")
+@click.option("--broker", "node", type=click.IntRange(min=0), metavar="ID", help="Only partitions with a replica on this node.")
+@click.option("--under-replicated", is_flag=True, help="Some replica is not in sync.")
+@click.option("--under-min-isr", is_flag=True, help="Fewer replicas in sync than min.insync.replicas: acks=all is refused.")
+@click.option("--offline", is_flag=True, help="Some replica is on a node or disk that is gone.")
+@click.option("--leaderless", is_flag=True, help="Nobody leads: neither reads nor writes.")
+@options
+def list_(
+    settings: Settings,
+    pattern: str | None,
+    node: int | None,
+    under_replicated: bool,
+    under_min_isr: bool,
+    offline: bool,
+    leaderless: bool,
+) -> None:
+    """Partitions, and what is wrong with them. Internal topics count, too.
+
+    With several of the four filters, partitions that pass any of them are shown.
+
+    \b
+    mqctl partition list --under-replicated --leaderless
+    mqctl partition list --topic 'orders*' --broker 3 -o json
+    """
+    chosen = {
+        name
+        for name, wanted in (
+            (UNDER_REPLICATED, under_replicated),
+            (UNDER_MIN_ISR, under_min_isr),
+            (OFFLINE, offline),
+            (LEADERLESS, leaderless),
+        )
+        if wanted
+    }
+
+    async def work(client: ClusterClient) -> Snapshot:
+        from mqd.client.admin import Admin
+
+        return await take(Admin(client, timeout_s=settings.timeout_s))
+
+    seen = run(settings, work)
+    rows = []
+    for tp, state in seen.partitions.items():
+        wrong = seen.wrong(tp)
+        fits = pattern is None or fnmatchcase(tp.topic, pattern)
+        if fits and (node is None or node in state.replicas) and (not chosen or chosen & set(wrong)):
+            rows.append(partition_row(seen, tp, wrong))
+    if not rows:
+        say("no partition is like that" if chosen or pattern or node is not None else "no partitions")
+    if rows or settings.output != "table":
+        settings.show(PARTITIONS, rows)
+
+
+def partition_row(seen: Snapshot, tp: TopicPartition, wrong: list[str]) -> dict[str, Any]:
+    state = seen.partitions[tp]
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "leader": state.leader if state.leader >= 0 else None,
+        "leader_epoch": state.leader_epoch,
+        "replicas": list(state.replicas),
+        "isr": list(state.isr),
+        "elr": list(state.elr),
+        "last_known_elr": list(state.last_known_elr),
+        "offline": list(state.offline),
+        "min_isr": seen.min_isr.get(tp.topic),
+        "state": [*wrong, *(["moving"] if tp in seen.moves else [])] or ["ok"],
+    }
+
+
+@click.command("elect-leader")
+@click.argument("partitions", nargs=-1, metavar="[TOPIC[:PARTITION]...]")
+@click.option("--all", "everything", is_flag=True, help="Every partition that is not led as it should be.")
+@click.option(
+    "--unclean",
+    is_flag=True,
+    help="Where no replica is in sync: let any replica that lives lead. Records that only the others have are lost.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask before an unclean election.")
+@options
+def elect_leader(settings: Settings, partitions: tuple[str, ...], everything: bool, unclean: bool, yes: bool) -> None:
+    """Elect preferred leaders, or unclean ones.
+
+    The preferred leader is the first of the replicas; it is elected if it is in sync. After a node came back this gives it its
+    leaderships again.
+
+    \b
+    mqctl partition elect-leader --all
+    mqctl partition elect-leader orders payments:3
+    mqctl partition elect-leader orders:0 --unclean
+    """
+    if everything == bool(partitions):
+        raise click.UsageError("name partitions (TOPIC or TOPIC:PARTITION), or say --all")
+    try:
+        named = [parse_partition(text) for text in partitions]
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    if unclean:
+        names = "every leaderless partition" if everything else ", ".join(partitions)
+        confirm(f"Elects leaders that are not in sync, of {names}: records that only other replicas have are lost for good", yes=yes)
+
+    async def work(client: ClusterClient) -> dict[TopicPartition, Any]:
+        from mqd.client.admin import Admin
+        from mqd.client.descriptions import ElectionType
+
+        admin = Admin(client, timeout_s=settings.timeout_s)
+        kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
+        return dict(await admin.elect_leaders(kind, None if everything else await expand(admin, named)))
+
+    results = run(settings, work)
+    from mqd.client.errors import ClientError
+    from mqd.errors import ErrorCode
+
+    rows = []
+    for tp, outcome in list(results.items()):
+        result = "elected"
+        if isinstance(outcome, ClientError):
+            needless = outcome.code is ErrorCode.ELECTION_NOT_NEEDED
+            result = "not needed" if needless else "failed"
+            if needless:
+                results[tp] = None
+        rows.append({"topic": tp.topic, "partition": tp.partition, "result": result})
+    if not rows:
+        say("no partition needs an election")
+    if rows or settings.output != "table":
+        settings.show(ELECTED, rows)
+    finish(results)
+
+
+async def expand(admin: Admin, named: list[tuple[str, int | None]]) -> list[TopicPartition]:
+    """`topic` and `topic:partition` as partitions that exist, once each. Raises Failure for what does not."""
+    states = await admin.describe_partitions({topic for topic, _ in named})
+    found: dict[TopicPartition, None] = {}
+    for topic, index in named:
+        wanted = [tp for tp in states if tp.topic == topic and index in (None, tp.partition)]
+        if not wanted:
+            name = repr(topic) if index is None else f"{topic!r}, partition {index},"
+            raise Failure(f"topic {name} does not exist", remedy="see which exist with `mqctl partition list`")
+        found.update(dict.fromkeys(wanted))
+    return list(found)

@@ -1,0 +1,233 @@
+"""Carrying out a plan: begin the moves, with a throttle if one is wanted, and watch them until they are done.
+
+A move goes on in the cluster when this program ends; so does its throttle, until somebody takes it away.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mqctl import render
+from mqctl.app import Failure, say
+from mqctl.planning import Assignment, Move, Plan, to_json
+from mqctl.quantities import format_bytes, format_duration
+from mqctl.snapshot import moves_under_way, sizes
+from mqd.types import TopicPartition
+
+if TYPE_CHECKING:
+    from mqd.client.admin import Admin
+    from mqd.client.descriptions import Reassignment
+    from mqd.client.throttle import Throttled
+
+POLL_SECONDS = 1.0
+REPORT_SECONDS = 5.0
+RATE_SECONDS = 30.0
+STALLED_SECONDS = 60.0
+
+PLAN = (
+    render.Column("topic", "TOPIC"),
+    render.Column("partition", "PARTITION", right=True),
+    render.Column("before", "BEFORE"),
+    render.Column("after", "AFTER"),
+    render.Column("adding", "ADDS"),
+    render.Column("removing", "REMOVES"),
+    render.Column("size", "TO COPY", right=True),
+)
+
+
+def plan_rows(moves: Mapping[TopicPartition, Move], held: Mapping[int, Mapping[TopicPartition, int]]) -> list[dict[str, Any]]:
+    """A plan as rows; `held`: bytes of each replica by node. `bytes_to_copy` is None where no size is known."""
+    rows = []
+    for tp, move in sorted(moves.items()):
+        copied = bytes_left({tp: (move.before, move.adding)}, held)
+        rows.append(
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "before": list(move.before),
+                "after": list(move.after),
+                "adding": list(move.adding),
+                "removing": list(move.removing),
+                "bytes_to_copy": copied,
+            }
+        )
+    return rows
+
+
+def shown(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same rows for a table."""
+    return [{**row, "size": format_bytes(row["bytes_to_copy"])} for row in rows]
+
+
+def bytes_left(
+    moves: Mapping[TopicPartition, tuple[Collection[int], Collection[int]]], held: Mapping[int, Mapping[TopicPartition, int]]
+) -> int | None:
+    """Bytes that moves (replicas that have the data, replicas that get it) have yet to copy; None where a size is not known. Pure."""
+    total = 0
+    for tp, (having, getting) in moves.items():
+        known = [held[node][tp] for node in having if tp in held.get(node, ())]
+        if getting and not known:
+            return None
+        total += sum(max(0, max(known) - held.get(node, {}).get(tp, 0)) for node in getting)
+    return total
+
+
+def save(path: str, assignments: Mapping[TopicPartition, Assignment]) -> None:
+    """Write a file that `partition move --file` and kafka-reassign-partitions read. Never over another one."""
+    try:
+        with Path(path).open("x", encoding="utf-8") as file:
+            file.write(json.dumps(to_json(assignments), indent=1) + "\n")
+    except OSError as error:
+        raise Failure(f"cannot save to {path}: {error.strerror}", remedy="name a file that does not exist yet") from None
+
+
+def complain_of(plan: Plan) -> None:
+    """What cannot be done, one line a partition, to standard error."""
+    for tp, reason in sorted(plan.impossible.items()):
+        say(f"cannot move {tp}: {reason}")
+
+
+# -- carrying out
+
+
+async def begin(
+    admin: Admin, moves: Mapping[TopicPartition, Move], alive: Collection[int], throttle: int | None
+) -> dict[TopicPartition, Any]:
+    """Set the throttle, then begin every move. Returns None or a ClientError for each. Without the throttle nothing is begun."""
+    from mqd.client.errors import ClientError
+    from mqd.client.throttle import Throttled, clear_throttle, set_throttle
+
+    throttled = Throttled((), ())
+    if throttle is not None:
+        changed = {tp: (move.before, move.after) for tp, move in moves.items()}
+        errors = await set_throttle(admin, changed, alive, throttle)
+        throttled = throttled_by(moves, alive)
+        if errors:
+            await clear_throttle(admin, throttled)
+            raise next(iter(errors.values()))
+    results = dict(await admin.alter_partition_reassignments({tp: move.after for tp, move in moves.items()}))
+    if throttled and all(isinstance(result, ClientError) for result in results.values()):
+        await clear_throttle(admin, throttled)
+    return results
+
+
+def throttled_by(moves: Mapping[TopicPartition, Move], alive: Collection[int]) -> Throttled:
+    """What a throttle of these moves was set on."""
+    from mqd.client.throttle import Throttled
+
+    copying = {tp: move for tp, move in moves.items() if move.adding}
+    nodes = {node for move in copying.values() for node in (*move.before, *move.after) if node in alive}
+    return Throttled(tuple(sorted({tp.topic for tp in copying})), tuple(sorted(nodes)))
+
+
+class Progress(NamedTuple):
+    """How far moves are. `bytes_left` is None where sizes are not known, `bytes_per_second` until there is a rate."""
+
+    done: int
+    total: int
+    bytes_left: int | None
+    bytes_per_second: float | None
+
+    def __str__(self) -> str:
+        text = f"{self.done} of {self.total} partitions moved"
+        if self.bytes_left is not None and self.done < self.total:
+            text += f", {format_bytes(self.bytes_left)} left"
+            if self.bytes_per_second:
+                text += f" at {format_bytes(self.bytes_per_second)}/s, {format_duration(self.bytes_left / self.bytes_per_second)} to go"
+        return text
+
+
+class Meter:
+    """The rate at which what is left becomes less, over the last half minute."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def note(self, now: float, left: int) -> float | None:
+        """Note how much is left; returns bytes per second, None while nothing moves."""
+        self._samples.append((now, left))
+        while now - self._samples[0][0] > RATE_SECONDS:
+            self._samples.popleft()
+        then, before = self._samples[0]
+        return (before - left) / (now - then) if now > then and before > left else None
+
+
+async def watch(admin: Admin, partitions: Collection[TopicPartition], alive: Collection[int]) -> None:
+    """Return when none of the partitions moves any more; says how far they are. A cluster that does not answer is asked again."""
+    import trio
+
+    from mqd.client.errors import ClientError
+
+    meter = Meter()
+    said, said_at, news_at = "", -REPORT_SECONDS, trio.current_time()
+    while True:
+        now = trio.current_time()
+        try:
+            left = {tp: move for tp, move in (await moves_under_way(admin)).items() if tp in partitions}
+            if not left:
+                break
+            remaining = bytes_left({tp: (move.original, move.adding) for tp, move in left.items()}, await sizes(admin, alive))
+        except ClientError as error:
+            if not error.retriable:
+                raise
+            line = f"no answer, the moves may go on: {error.message}"
+        else:
+            rate = None if remaining is None else meter.note(now, remaining)
+            line = str(Progress(len(partitions) - len(left), len(partitions), remaining, rate))
+        if line != said:
+            news_at = now
+        if line != said and now >= said_at + REPORT_SECONDS:
+            say(line)
+            said, said_at = line, now
+        if now >= news_at + STALLED_SECONDS:
+            say(f"no progress for {format_duration(STALLED_SECONDS)}: is every node alive? See `mqctl cluster health`")
+            news_at = now
+        await trio.sleep(POLL_SECONDS)
+    say(str(Progress(len(partitions), len(partitions), 0, None)))
+
+
+async def check_done(admin: Admin, moves: Mapping[TopicPartition, Move]) -> dict[TopicPartition, str]:
+    """Partitions that move no more, but are not where they were to go: somebody cancelled or changed their moves."""
+    states = await admin.describe_partitions({tp.topic for tp in moves})
+    wrong = {}
+    for tp, move in moves.items():
+        state = states.get(tp)
+        if state is None:
+            wrong[tp] = "it was deleted meanwhile"
+        elif state.replicas != move.after:
+            wrong[tp] = f"it is on {','.join(map(str, state.replicas))}: another move took the place of this one, or it was cancelled"
+    return wrong
+
+
+async def unthrottle(admin: Admin, throttled: Throttled) -> bool:
+    """Take a throttle away, unless other moves are under way; whether it was."""
+    from mqd.client.throttle import clear_throttle
+
+    if await moves_under_way(admin):
+        say("other partitions are still moving, so the throttle stays; `mqctl partition move-status --clear-throttle` takes it away later")
+        return False
+    errors = await clear_throttle(admin, throttled)
+    for error in errors.values():
+        say(f"the throttle stays: {error.message}; take it away with `mqctl partition move-status --clear-throttle`")
+    return not errors
+
+
+def reassignment_rows(
+    moves: Mapping[TopicPartition, Reassignment], held: Mapping[int, Mapping[TopicPartition, int]]
+) -> list[dict[str, Any]]:
+    """Moves under way as rows."""
+    return [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "replicas": list(move.replicas),
+            "adding": list(move.adding),
+            "removing": list(move.removing),
+            "bytes_left": bytes_left({tp: (move.original, move.adding)}, held),
+        }
+        for tp, move in sorted(moves.items())
+    ]
