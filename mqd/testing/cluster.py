@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,7 +17,7 @@ from mqd.config import NodeConfig, StartError, StartOptions
 from mqd.errors import StorageError
 from mqd.io.entropy import RandomEntropy
 from mqd.peers import Peers, parse_peers
-from mqd.testing.disk import MemoryDisk, ProcessDisk
+from mqd.testing.disk import Inode, MemoryDisk, ProcessDisk
 from mqd.testing.network import Fabric, Host, HostNetwork
 from mqd.testing.process import Process
 from mqd.testing.scheduler import STARTS_AT, Trace, VirtualClock, current_node
@@ -312,7 +313,6 @@ class Cluster:
         self._start = start
         self._clients = 0
         self._paused: dict[Process, None] = {}
-        self._processes: list[Process] = []
 
     # -- the block
 
@@ -356,6 +356,11 @@ class Cluster:
         """The live parts of a node (`mqd.daemon._Daemon`), for probes; None while it is down."""
         return self.nodes[node_id].daemon if self.nodes[node_id].running else None
 
+    def contents(self, node_id: int, path: Path) -> bytes | bytearray:
+        """The bytes of a file on a node's disk as its processes see them, not to be changed; empty when there is no such file."""
+        found = self.nodes[node_id].disk.find(path)
+        return found.data if isinstance(found, Inode) else b""
+
     def disk(self, node_id: int) -> MemoryDisk:
         return self.nodes[node_id].disk
 
@@ -379,15 +384,28 @@ class Cluster:
             host = self.hosts[name] = self.fabric.host(name, f"10.0.{1 + self._clients // 250}.{self._clients % 250 + 1}")
         return HostNetwork(self.fabric, host, Process(0, name, self.world.clock))
 
-    async def client(self, name: str | None = None, *, request_timeout_s: float = 30.0, wait_s: float = 30.0) -> ClusterClient:
-        """A client of all nodes (mqd.client), on a machine of its own, until the block ends."""
+    @asynccontextmanager
+    async def open_client(
+        self, name: str | None = None, *, request_timeout_s: float = 30.0, wait_s: float = 30.0
+    ) -> AsyncIterator[ClusterClient]:
+        """A client of all nodes (mqd.client) for the length of a block, on a machine of its own."""
         network = self.client_network(name)
-        entropy = RandomEntropy(self.world.random(f"client-{network.host.name}"))
+        entropy = RandomEntropy(self.world.random(f"client-{network.host.name}-{self._clients}"))
+        async with connect(
+            self.bootstrap,
+            network=network,
+            entropy=entropy,
+            clock=self.clock,
+            request_timeout_s=request_timeout_s,
+            wait_s=wait_s,
+        ) as client:
+            yield client
+
+    async def client(self, name: str | None = None, *, request_timeout_s: float = 30.0, wait_s: float = 30.0) -> ClusterClient:
+        """As `open_client`, until the cluster's block ends."""
 
         async def live(task_status: trio.TaskStatus[ClusterClient]) -> None:
-            async with connect(
-                self.bootstrap, network=network, entropy=entropy, clock=self.clock, request_timeout_s=request_timeout_s, wait_s=wait_s
-            ) as client:
+            async with self.open_client(name, request_timeout_s=request_timeout_s, wait_s=wait_s) as client:
                 task_status.started(client)
                 await trio.sleep_forever()
 
