@@ -172,25 +172,24 @@ class Probes:
 
     # -- looking
 
-    def look(self) -> None:
-        """After an event. Never raises: a violation is kept and told."""
+    def look(self, node_id: int) -> None:
+        """After a step of this node. Never raises: a violation is kept and told."""
         if self.violation is not None:
             return
         self.counts.looks += 1
+        daemon = self.world.daemon(node_id)
+        if daemon is None:
+            return
+        life, known = self._lives[node_id]
         try:
-            for node_id in self.nodes:
-                daemon = self.world.daemon(node_id)
-                life, known = self._lives[node_id]
-                if daemon is not known:
-                    life += daemon is not None
-                    self._lives[node_id] = life, daemon
-                    if daemon is not None:
-                        self._begin_life(node_id)
-                if daemon is not None:
-                    self._look_at_quorum(node_id, daemon)
-                    if daemon.machine.image.index != self._image_indexes.get(node_id):
-                        self._look_at_image(node_id, daemon)
-                    self._look_at_replicas(node_id, life, daemon)
+            if daemon is not known:
+                life += 1
+                self._lives[node_id] = life, daemon
+                self._begin_life(node_id)
+            self._look_at_quorum(node_id, daemon)
+            if daemon.machine.image.index != self._image_indexes.get(node_id):
+                self._look_at_image(node_id, daemon)
+            self._look_at_replicas(node_id, life, daemon)
         except Violation as violation:
             self.violation = str(violation)
             self.on_violation()

@@ -10,10 +10,11 @@ Every record's value is unique and names its producer. Everything random comes f
 
 from __future__ import annotations
 
+import math
 import random
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from mqd.client.consumer import open_consumer
 from mqd.client.errors import ClientError
 from mqd.client.producer import Delivery, open_producer
 from mqd.errors import ErrorCode, MqError, ProtocolError
+from mqd.io.clock import Clock
 from mqd.io.net import Stream
 from mqd.protocol.batch import build_batch, iterate_batches, iterate_records, validate
 from mqd.protocol.frame import FrameReader
@@ -73,16 +75,22 @@ class Workload:
         self,
         *,
         history: History,
-        new_client: Callable[[str], Any],
+        new_client: Callable[[str], Awaitable[ClusterClient]],
         source: Callable[[str], random.Random],
         is_committed: Callable[[TopicPartition, int], bool],
+        clock: Clock,
     ) -> None:
-        """`new_client(name)`: an async context manager of a ClusterClient. `source(purpose)`: where chance comes from."""
+        """`new_client(name)` makes a ClusterClient. `source(purpose)`: where chance comes from."""
         self.history = history
         self.statistics = Statistics(refused={})
         self.stopping = trio.Event()
         self.producers_left = 0
+        self.acknowledged_at: dict[str, float] = {}
+        """Producer -> when it had its last acknowledgement with acks=all; -inf before the first."""
+        self.positions: dict[tuple[str, TopicPartition], int] = {}
+        """(consumer, partition) -> what it reads next."""
         self._new_client = new_client
+        self._clock = clock
         self._source = source
         self._is_committed = is_committed
         self._finished = trio.Event()
@@ -103,6 +111,9 @@ class Workload:
             nursery.start_soon(self._raw_consumer, f"tail-{partition}", partition)
 
     def _produce(self, nursery: trio.Nursery, run: Callable[..., Any], name: str, what: Any) -> None:
+        if run != self._hasty_producer:
+            self.acknowledged_at[name] = -math.inf
+
         async def life() -> None:
             try:
                 await run(name, what)
@@ -122,6 +133,8 @@ class Workload:
     def acknowledged(self, send: Send, offset: int) -> None:
         send.ok(offset)
         self.history.acknowledged += 1
+        if send.promise is Promise.ALL:
+            self.acknowledged_at[send.session.partition("/")[0]] = trio.current_time()
         if send.promise is Promise.ALL and offset != NO_OFFSET and not self._is_committed(send.partition, offset):
             self.history.not_committed(send.partition, offset)
 
@@ -133,8 +146,8 @@ class Workload:
     async def _own_producer(self, name: str, partitions: list[TopicPartition]) -> None:
         chance = self._source(name)
         linger_ms = chance.choice([0.0, 0.0, 5.0])
+        client = await self._new_client(name)
         async with (
-            self._client(name) as client,
             open_producer(client, acks="all", linger_ms=linger_ms, delivery_timeout_s=DELIVERY_SECONDS) as producer,
             trio.open_nursery() as nursery,
         ):
@@ -146,7 +159,7 @@ class Workload:
                     number += 1
                     try:
                         delivery = await producer.enqueue(
-                            partition.topic, send.value, partition=partition.partition, timestamp=_timestamp()
+                            partition.topic, send.value, partition=partition.partition, timestamp=self._clock.wall_ms()
                         )
                     except MqError as error:
                         self._count(error.code)
@@ -181,56 +194,56 @@ class Workload:
     async def _raw_producer(self, name: str, partition: TopicPartition) -> None:
         """Idempotent: up to five batches under way, all of them again after any failure, until each is acknowledged."""
         chance = self._source(name)
-        async with self._client(name) as client:
-            producer_id, epoch, sequence = await self._producer_id(client), 0, 0
-            window: deque[tuple[bytearray, list[Send]]] = deque()
-            number = 0
-            while window or not self.stopping.is_set():
-                fresh = True
-                try:
-                    async with self._leader_stream(client, partition) as wire:
-                        for batch, _ in window:
+        client = await self._new_client(name)
+        producer_id, epoch, sequence = await self._producer_id(client), 0, 0
+        window: deque[tuple[bytearray, list[Send]]] = deque()
+        number = 0
+        while window or not self.stopping.is_set():
+            fresh = True
+            try:
+                async with self._leader_stream(client, partition) as wire:
+                    for batch, _ in window:
+                        await wire.send(api(PRODUCE), PRODUCE_VERSION, _produce_body(partition, batch, acks=-1))
+                    while True:
+                        while len(window) < IN_FLIGHT_MAX and not self.stopping.is_set() and (not window or chance.random() < 0.7):
+                            sends = []
+                            for _ in range(chance.choice([1, 1, 2, 5])):
+                                value = self._value(name, number, chance)
+                                sends.append(self.history.send(f"{name}/{partition}", partition, value, Promise.ALL))
+                                number += 1
+                            batch = build_batch(
+                                [(None, send.value) for send in sends],
+                                timestamp=self._clock.wall_ms(),
+                                producer_id=producer_id,
+                                producer_epoch=epoch,
+                                base_sequence=sequence,
+                            )
+                            sequence += len(sends)
+                            window.append((batch, sends))
                             await wire.send(api(PRODUCE), PRODUCE_VERSION, _produce_body(partition, batch, acks=-1))
-                        while True:
-                            while len(window) < IN_FLIGHT_MAX and not self.stopping.is_set() and (not window or chance.random() < 0.7):
-                                sends = []
-                                for _ in range(chance.choice([1, 1, 2, 5])):
-                                    value = self._value(name, number, chance)
-                                    sends.append(self.history.send(f"{name}/{partition}", partition, value, Promise.ALL))
-                                    number += 1
-                                batch = build_batch(
-                                    [(None, send.value) for send in sends],
-                                    timestamp=_timestamp(),
-                                    producer_id=producer_id,
-                                    producer_epoch=epoch,
-                                    base_sequence=sequence,
-                                )
-                                sequence += len(sends)
-                                window.append((batch, sends))
-                                await wire.send(api(PRODUCE), PRODUCE_VERSION, _produce_body(partition, batch, acks=-1))
-                            if not window:
-                                break
-                            row = (await wire.receive()).responses[0].partition_responses[0]
-                            if row.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                                known = row.error_code == ErrorCode.NONE
-                                for delta, send in enumerate(window.popleft()[1]):
-                                    self.acknowledged(send, row.base_offset + delta if known else NO_OFFSET)
-                                fresh = False
-                                await self._pause(chance, 0.02)
-                                continue
-                            self._count(row.error_code)
-                            if row.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and fresh:
-                                self.statistics.lost_producer_state += 1
-                                for _, sends in window:
-                                    for send in sends:
-                                        send.info()
-                                window.clear()
-                                producer_id, sequence = await self._producer_id(client), 0
-                            raise OSError(f"refused with {row.error_code}")
-                except (OSError, MqError, ProtocolError, trio.TooSlowError):
-                    self.statistics.reconnects += 1
-                    await self._pause(chance, PAUSE_SECONDS)
-                    await self._refresh(client, partition)
+                        if not window:
+                            break
+                        row = (await wire.receive()).responses[0].partition_responses[0]
+                        if row.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                            known = row.error_code == ErrorCode.NONE
+                            for delta, send in enumerate(window.popleft()[1]):
+                                self.acknowledged(send, row.base_offset + delta if known else NO_OFFSET)
+                            fresh = False
+                            await self._pause(chance, 0.02)
+                            continue
+                        self._count(row.error_code)
+                        if row.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and fresh:
+                            self.statistics.lost_producer_state += 1
+                            for _, sends in window:
+                                for send in sends:
+                                    send.info()
+                            window.clear()
+                            producer_id, sequence = await self._producer_id(client), 0
+                        raise OSError(f"refused with {row.error_code}")
+            except (OSError, MqError, ProtocolError, trio.TooSlowError):
+                self.statistics.reconnects += 1
+                await self._pause(chance, PAUSE_SECONDS)
+                await self._refresh(client, partition)
 
     async def _producer_id(self, client: ClusterClient) -> int:
         while True:
@@ -247,35 +260,35 @@ class Workload:
         chance = self._source(name)
         acks = chance.choice([1, 1, 0])
         number = session = 0
-        async with self._client(name) as client:
-            while not self.stopping.is_set():
-                session += 1
-                waiting: deque[Send] = deque()
-                try:
-                    async with self._leader_stream(client, partition) as wire:
-                        for _ in range(chance.randrange(200)):
-                            if self.stopping.is_set():
-                                break
-                            value = self._value(name, number, chance)
-                            number += 1
-                            send = self.history.send(f"{name}/{partition}/{session}", partition, value, Promise.ORDER)
-                            waiting.append(send)
-                            batch = build_batch([(None, value)], timestamp=_timestamp())
-                            await wire.send(api(PRODUCE), PRODUCE_VERSION, _produce_body(partition, batch, acks=acks), answered=acks != 0)
-                            if acks and (len(waiting) >= 3 or chance.random() < 0.5):
-                                row = (await wire.receive()).responses[0].partition_responses[0]
-                                if row.error_code:
-                                    self._count(row.error_code)
-                                    raise OSError(f"refused with {row.error_code}")
-                                self.acknowledged(waiting.popleft(), row.base_offset)
-                            await self._pause(chance, 0.05)
-                except (OSError, MqError, ProtocolError, trio.TooSlowError):
-                    self.statistics.reconnects += 1
-                    await self._refresh(client, partition)
-                for send in waiting:
-                    if send.outcome is Outcome.PENDING:
-                        send.info()
-                await self._pause(chance, PAUSE_SECONDS)
+        client = await self._new_client(name)
+        while not self.stopping.is_set():
+            session += 1
+            waiting: deque[Send] = deque()
+            try:
+                async with self._leader_stream(client, partition) as wire:
+                    for _ in range(chance.randrange(200)):
+                        if self.stopping.is_set():
+                            break
+                        value = self._value(name, number, chance)
+                        number += 1
+                        send = self.history.send(f"{name}/{partition}/{session}", partition, value, Promise.ORDER)
+                        waiting.append(send)
+                        batch = build_batch([(None, value)], timestamp=self._clock.wall_ms())
+                        await wire.send(api(PRODUCE), PRODUCE_VERSION, _produce_body(partition, batch, acks=acks), answered=acks != 0)
+                        if acks and (len(waiting) >= 3 or chance.random() < 0.5):
+                            row = (await wire.receive()).responses[0].partition_responses[0]
+                            if row.error_code:
+                                self._count(row.error_code)
+                                raise OSError(f"refused with {row.error_code}")
+                            self.acknowledged(waiting.popleft(), row.base_offset)
+                        await self._pause(chance, 0.05)
+            except (OSError, MqError, ProtocolError, trio.TooSlowError):
+                self.statistics.reconnects += 1
+                await self._refresh(client, partition)
+            for send in waiting:
+                if send.outcome is Outcome.PENDING:
+                    send.info()
+            await self._pause(chance, PAUSE_SECONDS)
 
     # -- consumers
 
@@ -285,66 +298,68 @@ class Workload:
         places: dict[TopicPartition, int] = dict.fromkeys(partitions, 0)
         for partition in partitions:
             self.history.begin_reading(name, partition, 0)
-        async with self._client(name) as client:
-            while True:
-                rounds = chance.randrange(20, 400)
-                try:
-                    async with open_consumer(client, dict(places), max_wait_ms=200, timeout_s=DELIVERY_SECONDS) as consumer:
-                        for _ in range(rounds):
-                            batch = await consumer.next()
-                            assert batch is not None
-                            partition = TopicPartition(batch.topic, batch.partition)
-                            rows = [(record.offset, record.value or b"") for record in batch.records]
-                            self.history.polled(name, partition, rows, batch.high_watermark)
-                            places[partition] = batch.next_offset
-                except ClientError as error:
-                    self._count(error.code)
-                    if error.code in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE):
-                        topic, _, number = error.message.split()[0].rpartition("-")
-                        note = self.history.out_of_range if error.code is ErrorCode.OFFSET_OUT_OF_RANGE else self.history.unreadable
-                        note(name, TopicPartition(topic, int(number)), error.message)
-                    await self._pause(chance, PAUSE_SECONDS)
+            self.positions[name, partition] = 0
+        client = await self._new_client(name)
+        while True:
+            rounds = chance.randrange(20, 400)
+            try:
+                async with open_consumer(client, dict(places), max_wait_ms=200, timeout_s=DELIVERY_SECONDS) as consumer:
+                    for _ in range(rounds):
+                        batch = await consumer.next()
+                        assert batch is not None
+                        partition = TopicPartition(batch.topic, batch.partition)
+                        rows = [(record.offset, record.value or b"") for record in batch.records]
+                        self.history.polled(name, partition, rows, batch.high_watermark)
+                        self.positions[name, partition] = places[partition] = batch.next_offset
+            except ClientError as error:
+                self._count(error.code)
+                if error.code in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE):
+                    topic, _, number = error.message.split()[0].rpartition("-")
+                    note = self.history.out_of_range if error.code is ErrorCode.OFFSET_OUT_OF_RANGE else self.history.unreadable
+                    note(name, TopicPartition(topic, int(number)), error.message)
+                await self._pause(chance, PAUSE_SECONDS)
 
     async def _raw_consumer(self, name: str, partition: TopicPartition) -> None:
         """One partition, from the leader or a follower, a fetch at a time."""
         chance = self._source(name)
         offset, epoch = 0, -1
         self.history.begin_reading(name, partition, 0)
-        async with self._client(name) as client:
-            while True:
-                info = client.view.partition(partition)
-                if info is None or info.leader < 0 or info.leader_epoch < epoch:
-                    await self._pause(chance, PAUSE_SECONDS)
-                    await self._refresh(client, partition)
-                    continue
-                epoch = info.leader_epoch
-                node = info.leader if chance.random() < 0.6 else chance.choice(info.replicas)
-                try:
-                    row = await self._fetch(client, name, node, partition, offset, epoch)
-                    if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and node == info.leader:
-                        self.history.out_of_range(name, partition, f"{offset}, by leader {node} of epoch {epoch}")
-                    if row.error_code:
-                        self._count(row.error_code)
-                        raise ClientError(ErrorCode(row.error_code), "fetch")
-                    self.history.told(
-                        name,
-                        partition,
-                        node=node,
-                        leader_epoch=epoch,
-                        log_start=row.log_start_offset,
-                        last_stable=row.last_stable_offset,
-                        high_watermark=row.high_watermark,
-                    )
-                    rows = list(_records(row.records, offset))
-                    self.history.polled(name, partition, rows, row.high_watermark)
-                    offset += len(rows)
-                except ProtocolError as error:
+        client = await self._new_client(name)
+        while True:
+            info = client.view.partition(partition)
+            if info is None or info.leader < 0 or info.leader_epoch < epoch:
+                await self._pause(chance, PAUSE_SECONDS)
+                await self._refresh(client, partition)
+                continue
+            epoch = info.leader_epoch
+            node = info.leader if chance.random() < 0.6 else chance.choice(info.replicas)
+            try:
+                row = await self._fetch(client, name, node, partition, offset, epoch)
+                if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and node == info.leader:
+                    self.history.out_of_range(name, partition, f"{offset}, by leader {node} of epoch {epoch}")
+                if row.error_code:
+                    self._count(row.error_code)
+                    raise ClientError(ErrorCode(row.error_code), "fetch")
+                self.history.told(
+                    name,
+                    partition,
+                    node=node,
+                    leader_epoch=epoch,
+                    log_start=row.log_start_offset,
+                    last_stable=row.last_stable_offset,
+                    high_watermark=row.high_watermark,
+                )
+                rows = list(_records(row.records, offset))
+                self.history.polled(name, partition, rows, row.high_watermark)
+                offset += len(rows)
+                self.positions[name, partition] = offset
+            except ProtocolError as error:
+                self.history.unreadable(name, partition, f"{offset}, by node {node}: {error}")
+            except MqError as error:
+                if error.code is ErrorCode.CORRUPT_MESSAGE:
                     self.history.unreadable(name, partition, f"{offset}, by node {node}: {error}")
-                except MqError as error:
-                    if error.code is ErrorCode.CORRUPT_MESSAGE:
-                        self.history.unreadable(name, partition, f"{offset}, by node {node}: {error}")
-                    await self._pause(chance, PAUSE_SECONDS)
-                    await self._refresh(client, partition)
+                await self._pause(chance, PAUSE_SECONDS)
+                await self._refresh(client, partition)
 
     async def _fetch(self, client: ClusterClient, name: str, node: int, partition: TopicPartition, offset: int, epoch: int) -> Any:
         connection = await client.connection_to_node(node, purpose=name)
@@ -381,11 +396,6 @@ class Workload:
         return found
 
     # -- common
-
-    @asynccontextmanager
-    async def _client(self, name: str) -> AsyncIterator[ClusterClient]:
-        async with self._new_client(name) as client:
-            yield client
 
     @asynccontextmanager
     async def _leader_stream(self, client: ClusterClient, partition: TopicPartition) -> AsyncIterator[Wire]:
@@ -460,11 +470,3 @@ def _records(data: Any, offset: int) -> Any:
             if record.offset >= offset:
                 yield record.offset, record.value or b""
 
-
-def _timestamp() -> int:
-    """A time of the record in ms: virtual, and recent enough for the brokers' own clocks."""
-    return WALL_MS_AT_START + int(trio.current_time() * 1000)
-
-
-WALL_MS_AT_START = 1_600_000_000_000
-"""What a virtual wall clock shows at 0; see `scheduler.STARTS_AT`."""

@@ -1,0 +1,142 @@
+"""Simulate clusters under faults, one run a seed: `python -m mqd.testing --seeds 0-99 --nodes 3`.
+
+    python -m mqd.testing --seeds 0-999 --nodes 5 --jobs 2        many seeds; exit code 1 if one of them has a violation
+    python -m mqd.testing --seeds 42 --nodes 3 --trace trace.txt  one seed again, every event in a file
+    python -m mqd.testing --list-bugs                             defects that can be planted, each of which must be found
+    python -m mqd.testing --seeds 0-49 --bug NAME                 the same seeds with one of them; ends at the first find
+
+The planted defects are part of the tests: `--bug` and `--list-bugs` need a source tree, and run from its root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mqd.testing.runner import SECONDS_OF_SAFETY, Result, Settings, run_seed
+
+SHOWN = ("acknowledged", "read", "elections", "leader_changes", "isr_changes", "truncations", "kill", "power", "stop", "pause", "partition")
+BUGS = "tests.sim.bugs"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    if options.list_bugs:
+        for name, bug in _bugs().items():
+            print(f"{name}: {bug.meaning}")
+        return 0
+    if options.bug is not None and options.bug not in _bugs():
+        print(f"there is no bug {options.bug!r}; --list-bugs names them", file=sys.stderr)
+        return 2
+    first, _, last = options.seeds.partition("-")
+    seeds = range(int(first), int(last or first) + 1)
+    settings = [Settings(seed=seed, nodes=options.nodes, seconds=options.seconds, bug=options.bug) for seed in seeds]
+    if options.trace is not None and len(settings) > 1:
+        print("--trace takes one seed", file=sys.stderr)
+        return 2
+    began = time.perf_counter()
+    totals, bad = Totals(), []
+    for result in _results(settings, options.jobs, options.trace):
+        totals.add(result)
+        if result.violations:
+            bad.append(result)
+            _tell(result)
+            if options.bug is not None:
+                break
+        elif options.verbose:
+            print(f"seed {result.settings.seed}: {result.real_seconds:.1f} s, {result.digest}, {dict(result.counts)}", flush=True)
+        if sys.stderr.isatty():
+            print(f"\r{totals.seeds} of {len(settings)} seeds", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print("\r", end="", file=sys.stderr)
+    print(totals.text(options.nodes, time.perf_counter() - began))
+    if bad:
+        print(f"{len(bad)} seed(s) with violations: {' '.join(str(result.settings.seed) for result in bad[:50])}")
+    return int(bool(bad))
+
+
+class Totals:
+    """Sums over the seeds."""
+
+    def __init__(self) -> None:
+        self.seeds = self.events = 0
+        self.simulated_seconds = 0.0
+        self.converged: list[float] = []
+        self.counts: Counter[str] = Counter()
+
+    def add(self, result: Result) -> None:
+        self.seeds += 1
+        self.events += result.events
+        self.simulated_seconds += result.simulated_seconds
+        self.counts.update(result.counts)
+        if not result.violations:
+            self.converged.append(result.converged_after)
+
+    def text(self, nodes: int, real_seconds: float) -> str:
+        shown = ", ".join(f"{name.replace('_', ' ')} {self.counts[name]}" for name in SHOWN)
+        converged = sorted(self.converged)
+        half = f", whole again after {converged[len(converged) // 2]:.1f} s (median), {converged[-1]:.1f} s (longest)" if converged else ""
+        return (
+            f"{self.seeds} seeds of {nodes} nodes: {self.events} events, {self.simulated_seconds / 3600:.2f} simulated hours "
+            f"in {real_seconds:.0f} s ({self.simulated_seconds / max(real_seconds, 0.001):.1f} times real time){half}\n{shown}"
+        )
+
+
+def _results(settings: list[Settings], jobs: int, trace: Path | None) -> Iterator[Result]:
+    if jobs == 1 or len(settings) == 1:
+        yield from map(partial(run_with_bug, trace=trace), settings)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap(run_with_bug, settings)
+
+
+def run_with_bug(settings: Settings, trace: Path | None = None) -> Result:
+    """One seed, with the defect that its settings name planted for the time of the run."""
+    if settings.bug is None:
+        return run_seed(settings, trace)
+    with _bugs()[settings.bug].planted():
+        return run_seed(settings, trace)
+
+
+def _bugs() -> Any:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(BUGS).BUGS
+    except ModuleNotFoundError:
+        raise SystemExit("planted defects are part of the tests: run this from the root of a source tree") from None
+    finally:
+        del sys.path[0]
+
+
+def _tell(result: Result) -> None:
+    print(f"seed {result.settings.seed}:")
+    for violation in result.violations[:10]:
+        print(f"  {violation}")
+    for line in result.tail[-20:]:
+        print(f"    {line}")
+    print(f"  again: {result.settings.command}", flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m mqd.testing", description="Simulate clusters under faults, one run a seed.")
+    parser.add_argument("--seeds", default="0-9", help="first-last, or one")
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=SECONDS_OF_SAFETY, help="of virtual time under faults")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--bug", help="plant this defect, and stop at the first seed that finds it")
+    parser.add_argument("--list-bugs", action="store_true")
+    parser.add_argument("--trace", type=Path, help="write every event of the one seed to this file")
+    parser.add_argument("--verbose", action="store_true", help="a line for each seed")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

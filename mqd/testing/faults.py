@@ -1,0 +1,430 @@
+"""What goes wrong, and when: a seeded nemesis, and administration beside it.
+
+Faults overlap: each begins at a random time, lasts for a random time and ends by itself; `heal` ends all of them. Which families a seed
+uses, how often they strike and what a power cut may take is drawn once, as a `Plan`.
+
+Power cuts need care. What a topic without `flush.before.ack` acknowledged is in the memory of its in-sync replicas, and is lost where
+all of them lose power (docs/INVARIANTS.md, I1). So there are three modes, in each of which nothing acknowledged may be lost:
+
+- KILL: any number of processes is killed; machines go on.
+- POWER_ONE: one node loses power, and no other until every replica is in sync again; processes are killed besides.
+- POWER_ALL: any number of nodes loses power at once, and every topic has `flush.before.ack`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import trio
+
+from mqd.client.admin import Admin
+from mqd.client.cluster import ClusterClient
+from mqd.client.descriptions import ConfigChange, ConfigOperation, ElectionType, NewTopic, Resource, ResourceType
+from mqd.client.errors import ClientError
+from mqd.errors import ErrorCode, MqError
+from mqd.raft.machine import Role
+from mqd.testing.cluster import Cluster, SimulatedNode
+from mqd.testing.probes import Probes
+from mqd.types import TopicPartition
+
+
+class Mode(Enum):
+    """What may happen to the power."""
+
+    KILL = "kill"
+    POWER_ONE = "power-one"
+    POWER_ALL = "power-all"
+
+
+FAMILIES = ("kill", "power", "stop", "pause", "partition", "stall", "slow", "break", "skew", "sync", "full")
+SECONDS_OF_FAULTS = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""How long a node is down, paused or cut off: below, around and above a session."""
+THROWAWAY = "x"
+"""The first letter of topics that administration makes and deletes; their records are nobody's business."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one seed does."""
+
+    mode: Mode
+    families: tuple[str, ...]
+    fault_every: float
+    """Mean seconds between faults."""
+    admin_every: float
+
+    @classmethod
+    def draw(cls, chance: random.Random) -> Plan:
+        mode = chance.choice([Mode.KILL, Mode.KILL, Mode.POWER_ONE, Mode.POWER_ALL])
+        families = [family for family in FAMILIES if chance.random() < 0.6]
+        if mode is Mode.KILL:
+            families = [family for family in families if family not in ("power", "sync")]
+        elif "power" not in families:
+            families.append("power")
+        return cls(mode, tuple(families or ["kill"]), chance.choice([0.3, 0.7, 1.5]), chance.choice([0.5, 1.5, 5.0]))
+
+
+class Nemesis:
+    """Strikes until `heal`. `counts` tells what it did."""
+
+    def __init__(
+        self, cluster: Cluster, probes: Probes, plan: Plan, chance: random.Random, nursery: trio.Nursery, checked: list[TopicPartition]
+    ) -> None:
+        """`checked`: the partitions whose records must survive."""
+        self.counts: Counter[str] = Counter()
+        self._cluster = cluster
+        self._probes = probes
+        self._plan = plan
+        self._chance = chance
+        self._nursery = nursery
+        self._checked = checked
+        self._scope = trio.CancelScope()
+        self._healed = False
+        self._epochs_before_cut: dict[int, int] = {}
+        self._busy: set[int] = set()
+        """Nodes that are being stopped or started."""
+        self._idle = trio.Event()
+        """Set when one of them is done."""
+
+    @property
+    def _ids(self) -> list[int]:
+        return sorted(self._cluster.nodes)
+
+    def _live(self) -> list[int]:
+        return [node_id for node_id in self._ids if self._cluster.nodes[node_id].running and node_id not in self._busy]
+
+    # -- life
+
+    async def run(self) -> None:
+        """Strike now and then, until `heal`."""
+        with self._scope:
+            while True:
+                await trio.sleep(self._chance.expovariate(1 / self._plan.fault_every))
+                family = self._chance.choice(self._plan.families)
+                strike: Callable[[], Awaitable[None]] = getattr(self, f"_{family}")
+                await strike()
+
+    async def heal(self) -> None:
+        """End every fault and bring every node back; returns when all processes run."""
+        self._healed = True
+        self._scope.cancel()
+        self._cluster.network.heal()
+        for node_id in self._ids:
+            self._mend_disk(node_id)
+        while self._busy:
+            await self._idle.wait()
+        for node_id in self._ids:
+            await self._start(node_id)
+
+    def _mend_disk(self, node_id: int) -> None:
+        disk = self._cluster.disk(node_id)
+        disk.free()
+        disk.revive()
+        disk.faults.syncs.clear()
+
+    def _release(self, node_id: int) -> None:
+        self._busy.discard(node_id)
+        self._idle.set()
+        self._idle = trio.Event()
+
+    def _later(self, seconds: float, what: Callable[..., Awaitable[None]], *args: Any) -> None:
+        async def wait() -> None:
+            await trio.sleep(seconds)
+            if not self._healed:
+                await what(*args)
+
+        self._nursery.start_soon(wait)
+
+    # -- whom
+
+    def _target(self) -> int | None:
+        """Anybody alive; the controller or a leader more often than others."""
+        live = self._live()
+        if not live:
+            return None
+        draw = self._chance.random()
+        if draw < 0.3 and (controller := self.controller()) in live:
+            return controller
+        if draw < 0.6:
+            leader = self._leader_of(self._chance.choice(self._checked))
+            if leader in live:
+                return leader
+        return self._chance.choice(live)
+
+    def controller(self) -> int | None:
+        """The node that leads the quorum in the highest term."""
+        best = None
+        for node_id in self._live():
+            daemon = self._cluster.daemon(node_id)
+            status = daemon.raft.status() if daemon is not None else None
+            if status is not None and status.role is Role.LEADER and (best is None or status.term > best[0]):
+                best = (status.term, node_id)
+        return best[1] if best is not None else None
+
+    def newest_image(self) -> Any:
+        """The image of the live node that has applied most; None while there is no node."""
+        images = [daemon.machine.image for node_id in self._ids if (daemon := self._cluster.daemon(node_id)) is not None]
+        return max(images, key=lambda image: image.index, default=None)
+
+    def _leader_of(self, partition: TopicPartition) -> int | None:
+        image = self.newest_image()
+        found = image.partition(*partition) if image is not None else None
+        return found.leader if found is not None else None
+
+    def is_whole(self) -> bool:
+        """Whether all nodes live and every replica of every partition is in sync, as the controller knows it."""
+        image = self.newest_image()
+        if image is None or self._busy or len(self._live()) < len(self._ids):
+            return False
+        for node_id in self._ids:
+            broker = image.brokers.get(node_id)
+            if broker is None or broker.fenced or broker.epoch <= self._epochs_before_cut.get(node_id, -1):
+                return False
+        return all(
+            set(partition.isr) == set(partition.replicas) and partition.leader >= 0
+            for topic in image.topics.values()
+            for partition in topic.partitions
+        )
+
+    # -- nodes
+
+    def _node(self, node_id: int) -> SimulatedNode:
+        return self._cluster.nodes[node_id]
+
+    async def _start(self, node_id: int) -> None:
+        if node_id in self._busy or self._node(node_id).running:
+            return
+        self._busy.add(node_id)
+        try:
+            self._mend_disk(node_id)
+            await self._node(node_id).start(wait=False)
+        finally:
+            self._release(node_id)
+
+    def _duration(self) -> float:
+        return self._chance.choice(SECONDS_OF_FAULTS) * self._chance.uniform(0.5, 1.5)
+
+    async def _kill(self) -> None:
+        """One, some or all processes; now and then a second time while they recover."""
+        targets = {self._target()}
+        if self._chance.random() < 0.3:
+            targets.update(node_id for node_id in self._live() if self._chance.random() < 0.5)
+        for node_id in sorted(target for target in targets if target is not None):
+            self.counts["kill"] += 1
+            self._node(node_id).kill()
+            self._later(self._duration(), self._start, node_id)
+            if self._chance.random() < 0.2:
+                self._later(self._duration() + self._chance.uniform(0.001, 0.1), self._kill_again, node_id)
+
+    async def _kill_again(self, node_id: int) -> None:
+        if node_id in self._live():
+            self.counts["kill"] += 1
+            self._node(node_id).kill()
+            self._later(self._duration(), self._start, node_id)
+
+    async def _power(self) -> None:
+        targets = {self._target()}
+        if self._plan.mode is Mode.POWER_ONE:
+            if not self.is_whole():
+                return await self._kill()
+        elif self._chance.random() < 0.5:
+            targets.update(node_id for node_id in self._ids if self._chance.random() < 0.5)
+            if self._chance.random() < 0.3:
+                targets.update(self._ids)
+        for node_id in sorted(target for target in targets if target is not None and target not in self._busy):
+            self._cut_power(node_id, self._duration())
+        return None
+
+    def _cut_power(self, node_id: int, seconds: float) -> None:
+        self.counts["power"] += 1
+        image = self.newest_image()
+        broker = image.brokers.get(node_id) if image is not None else None
+        self._epochs_before_cut[node_id] = broker.epoch if broker is not None else -1
+        self._probes.power_cut(node_id)
+        self._node(node_id).power_cut()
+        self._later(seconds, self._start, node_id)
+
+    async def _stop(self) -> None:
+        """A clean stop, and a start."""
+        node_id = self._target()
+        if node_id is None:
+            return
+        self.counts["stop"] += 1
+        self._nursery.start_soon(self._stop_and_start, node_id, self._duration())
+
+    async def _stop_and_start(self, node_id: int, seconds: float) -> None:
+        self._busy.add(node_id)
+        try:
+            with trio.move_on_after(10.0):
+                await self._node(node_id).stop()
+            if self._node(node_id).running:
+                self._node(node_id).kill()
+        finally:
+            self._release(node_id)
+        self._later(seconds, self._start, node_id)
+
+    async def _pause(self) -> None:
+        node_id = self._target()
+        if node_id is not None:
+            self.counts["pause"] += 1
+            self._node(node_id).pause(self._duration())
+
+    async def _skew(self) -> None:
+        self.counts["skew"] += 1
+        magnitude = 1.5 ** self._chance.randrange(6, 32) / 1000
+        self._node(self._chance.choice(self._ids)).skew(self._chance.choice([-1, 1]) * magnitude)
+
+    # -- network
+
+    async def _partition(self) -> None:
+        """Halves, one alone, or a bridge: two halves that one node sees both of."""
+        self.counts["partition"] += 1
+        ids = self._ids[:]
+        self._chance.shuffle(ids)
+        target = self._target()
+        kind = self._chance.choice(["halves", "one", "target", "bridge"])
+        network = self._cluster.network
+        if kind == "one" or (kind == "target" and target is None):
+            network.partition({ids[0]}, set(ids[1:]))
+        elif kind == "target":
+            assert target is not None
+            network.partition({target}, set(ids) - {target})
+        else:
+            middle = len(ids) // 2
+            bridge = {ids[middle]} if kind == "bridge" else set()
+            network.partition(set(ids[:middle]) - bridge, set(ids[middle:]) - bridge)
+        self._later(self._duration(), self._heal_network)
+
+    async def _heal_network(self) -> None:
+        self._cluster.network.heal()
+
+    async def _stall(self) -> None:
+        """Bytes of one direction wait; of one link, or of all that a node sends."""
+        self.counts["stall"] += 1
+        source = self._target() or self._ids[0]
+        others = [node_id for node_id in self._ids if node_id != source]
+        for other in others if self._chance.random() < 0.4 else [self._chance.choice(others)]:
+            self._cluster.network.stall(source, other)
+        self._later(self._duration(), self._heal_network)
+
+    async def _slow(self) -> None:
+        self.counts["slow"] += 1
+        a, b = self._chance.sample(self._ids, 2)
+        self._cluster.network.slow(a, b, self._chance.choice([0.01, 0.05, 0.3]))
+        self._later(self._duration(), self._heal_network)
+
+    async def _break(self) -> None:
+        self.counts["break"] += 1
+        a, b = self._chance.sample(self._ids, 2)
+        self._cluster.network.break_connections(a, b)
+
+    # -- disks
+
+    async def _sync(self) -> None:
+        """The next fsync of a node fails: it ends. The machine is switched off with it, for what was not synced is nowhere."""
+        node_id = self._target()
+        if node_id is None or (self._plan.mode is Mode.POWER_ONE and not self.is_whole()):
+            return
+        self.counts["sync"] += 1
+        self._busy.add(node_id)
+        self._cluster.disk(node_id).fail_sync()
+        self._nursery.start_soon(self._mend, node_id, self._duration())
+
+    async def _mend(self, node_id: int, seconds: float) -> None:
+        with trio.move_on_after(3.0):
+            await self._node(node_id).wait_gone()
+        self._release(node_id)
+        self._mend_disk(node_id)
+        self._cut_power(node_id, seconds)
+
+    async def _full(self) -> None:
+        node_id = self._chance.choice(self._ids)
+        self.counts["full"] += 1
+        self._cluster.disk(node_id).fill()
+        self._later(self._duration(), self._free, node_id)
+
+    async def _free(self, node_id: int) -> None:
+        self._cluster.disk(node_id).free()
+
+
+class Administration:
+    """Changes of the metadata beside the faults. What was acknowledged must be true at the end."""
+
+    def __init__(self, client: ClusterClient, plan: Plan, chance: random.Random, nodes: list[int], checked: list[TopicPartition]) -> None:
+        self.created: dict[str, int] = {}
+        """Topics whose creation was acknowledged, and their partitions."""
+        self.deleted: set[str] = set()
+        self.doubtful: set[str] = set()
+        """Topics of which nobody can tell whether they are there."""
+        self.counts: Counter[str] = Counter()
+        self._admin = Admin(client, timeout_s=4.0)
+        self._client = client
+        self._plan = plan
+        self._chance = chance
+        self._nodes = nodes
+        self._checked = checked
+        self._number = 0
+
+    async def run(self) -> None:
+        """Until cancelled: a topic comes, grows or goes, leaders are elected, replicas move, options change."""
+        deeds = [self._create, self._create, self._delete, self._elect, self._move, self._move, self._configure, self._grow]
+        while True:
+            await trio.sleep(self._chance.expovariate(1 / self._plan.admin_every))
+            try:
+                await self._chance.choice(deeds)()
+            except MqError:
+                self.counts["refused"] += 1
+
+    async def _create(self) -> None:
+        self._number += 1
+        name, partitions = f"{THROWAWAY}{self._number}", self._chance.randrange(1, 4)
+        self.doubtful.add(name)
+        result = (await self._admin.create_topics([NewTopic(name, partitions, 3, {})]))[name]
+        if isinstance(result, ClientError):
+            return
+        self.doubtful.discard(name)
+        self.created[name] = partitions
+        self.counts["created"] += 1
+
+    async def _delete(self) -> None:
+        if not self.created:
+            return
+        name = self._chance.choice(sorted(self.created))
+        del self.created[name]
+        self.doubtful.add(name)
+        error = (await self._admin.delete_topics([name]))[name]
+        if error is None or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self.doubtful.discard(name)
+            self.deleted.add(name)
+            self.counts["deleted"] += 1
+
+    async def _grow(self) -> None:
+        if not self.created:
+            return
+        name = self._chance.choice(sorted(self.created))
+        total = self.created[name] + 1
+        if (await self._admin.add_partitions({name: total}))[name] is None:
+            self.created[name] = total
+            self.counts["grown"] += 1
+
+    async def _elect(self) -> None:
+        await self._admin.elect_leaders(ElectionType.PREFERRED, [self._chance.choice(self._checked)])
+        self.counts["elected"] += 1
+
+    async def _move(self) -> None:
+        partition = self._chance.choice(self._checked)
+        replicas = self._chance.sample(self._nodes, 3) if self._chance.random() < 0.9 else None
+        await self._admin.alter_partition_reassignments({partition: replicas})
+        self.counts["moved"] += 1
+
+    async def _configure(self) -> None:
+        topic = self._chance.choice(self._checked).topic
+        value = self._chance.choice(["300", "2000", "60000"])
+        resource = Resource(ResourceType.TOPIC, topic)
+        await self._admin.alter_configs({resource: [ConfigChange("segment.ms", ConfigOperation.SET, value)]})
+        self.counts["configured"] += 1

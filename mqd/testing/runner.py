@@ -1,0 +1,312 @@
+"""One seed, one run: a cluster under faults and load, then healed, then judged.
+
+A run has a safety phase (faults, produce and consume load, administration, probes after every event), a liveness phase (everything heals;
+within `CONVERGE_SECONDS` of virtual time there must be a controller, every partition must have its leader and all its replicas in
+sync, every producer an acknowledgement, every consumer everything), and a verdict: the checker on what clients were told, the
+probes on every byte, and the metadata on what administration was told. `run_seed` returns what happened; nothing is raised for a
+violation, so that a thousand seeds go on.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from mqd.client.admin import Admin
+from mqd.client.cluster import ClusterClient
+from mqd.errors import MqError
+from mqd.testing.checker import History
+from mqd.testing.cluster import Cluster
+from mqd.testing.disk import Inode
+from mqd.testing.faults import THROWAWAY, Administration, Mode, Nemesis, Plan
+from mqd.testing.probes import Probes
+from mqd.testing.workload import Workload
+from mqd.testing.world import current_world, run
+from mqd.types import TopicPartition
+
+SECONDS_OF_SAFETY = 12.0
+CONVERGE_SECONDS = 30.0
+"""Virtual time after the end of all faults within which the cluster must be whole, and every client served."""
+FORM_SECONDS = 20.0
+VALIDATE_EVERY_SECONDS = 2.0
+LOOK_SECONDS = 0.1
+REPLICAS = 3
+OPTIONS = {
+    "broker.session.timeout.ms": "600",
+    "broker.heartbeat.interval.ms": "200",
+    "replica.lag.time.max.ms": "1500",
+    "replica.high.watermark.checkpoint.interval.ms": "500",
+    "replica.fetch.wait.max.ms": "200",
+    "auto.create.topics.enable": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is to be run. The same settings give the same run."""
+
+    seed: int
+    nodes: int = 3
+    seconds: float = SECONDS_OF_SAFETY
+    bug: str | None = None
+
+    @property
+    def command(self) -> str:
+        """Runs this seed again, alone, with its trace in a file."""
+        seconds = "" if self.seconds == SECONDS_OF_SAFETY else f" --seconds {self.seconds:g}"
+        bug = f" --bug {self.bug}" if self.bug else ""
+        return f"python -m mqd.testing --seeds {self.seed} --nodes {self.nodes}{seconds}{bug} --trace trace-{self.seed}.txt"
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of one seed. Plain values: it travels between processes."""
+
+    settings: Settings
+    violations: list[str] = field(default_factory=list)
+    tail: list[str] = field(default_factory=list)
+    """The last lines of the trace, of a run with violations."""
+    digest: str = ""
+    events: int = 0
+    simulated_seconds: float = 0.0
+    real_seconds: float = 0.0
+    converged_after: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+REQUEST_SECONDS = 2.0
+
+
+async def _client(cluster: Cluster, name: str) -> ClusterClient:
+    return await cluster.client(name, request_timeout_s=REQUEST_SECONDS, wait_s=FORM_SECONDS)
+
+
+class _World:
+    """The cluster as probes see it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.daemon = cluster.daemon
+
+    def contents(self, node_id: int, path: Path) -> bytes | bytearray:
+        found = self._cluster.disk(node_id).find(path)
+        return found.data if isinstance(found, Inode) else b""
+
+
+class _Ended(Exception):
+    """The run is over before its end: a probe found something, or it did not converge."""
+
+
+def run_seed(settings: Settings, trace: Path | None = None) -> Result:
+    """Run one seed to its verdict. With `trace`, every line of the trace goes to that file."""
+    result = Result(settings)
+    began = time.perf_counter()
+    lines: list[str] | None = [] if trace is not None else None
+    try:
+        run(partial(_Run(settings, result, lines).main), seed=settings.seed, log_level="CRITICAL" if trace is None else "INFO")
+    except _Ended:
+        pass
+    except Exception as error:
+        result.violations.append(_told(error))
+    finally:
+        result.real_seconds = time.perf_counter() - began
+        if trace is not None and lines is not None:
+            trace.write_text("".join(f"{line}\n" for line in lines))
+    return result
+
+
+def _told(error: BaseException) -> str:
+    """An exception, with what is in its groups and where it came from, in a few lines."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_told(one) for one in error.exceptions)
+    frames: list[str] = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if "/mqd/" in code.co_filename:
+            frames.append(f"{code.co_filename.rpartition('/mqd/')[2]}:{traceback.tb_lineno} {code.co_name}")
+        traceback = traceback.tb_next
+    return f"{type(error).__name__}: {error} [{' < '.join(reversed(frames[-6:]))}]"
+
+
+class _Run:
+    """The parts of one run."""
+
+    def __init__(self, settings: Settings, result: Result, lines: list[str] | None) -> None:
+        self.settings = settings
+        self.result = result
+        self.lines = lines
+        self.chance = random.Random(f"{settings.seed}/plan")
+        self.plan = Plan.draw(self.chance)
+        self.history = History()
+        self.scope = trio.CancelScope()
+
+    def source(self, purpose: str) -> random.Random:
+        return random.Random(f"{self.settings.seed}/{purpose}")
+
+    async def main(self) -> None:
+        world = current_world()
+        if self.lines is not None:
+            world.trace.write_to = self.lines
+        try:
+            async with Cluster(nodes=self.settings.nodes, options=OPTIONS, start=False) as cluster:
+                self.probes = Probes(_World(cluster), tuple(sorted(cluster.nodes)), may_lose=self._may_lose)
+                self.probes.on_violation = self.scope.cancel
+                self.probes.on_restart = self.history.restarted
+                cluster.on_event(self.probes.look)
+                with self.scope:
+                    await cluster.start()
+                    await self._phases(cluster)
+                if self.probes.violation is not None:
+                    self.result.violations.append(self.probes.violation)
+        finally:
+            self.result.digest = world.trace.digest
+            self.result.events = world.steps.steps
+            self.result.simulated_seconds = world.seconds
+            self._count()
+            if self.result.violations:
+                self.result.tail = list(world.trace.lines)[-60:]
+
+    def _may_lose(self, topic: str) -> bool:
+        """Topics of administration have no `flush.before.ack`, so a power cut of all their replicas may take what they hold."""
+        return topic.startswith(THROWAWAY) and self.plan.mode is Mode.POWER_ALL
+
+    async def _phases(self, cluster: Cluster) -> None:
+        partitions = await self._form(cluster)
+        workload = Workload(
+            history=self.history,
+            new_client=partial(_client, cluster),
+            source=self.source,
+            is_committed=self.probes.is_committed,
+            clock=cluster.clock,
+        )
+        self.workload = workload
+        client = await _client(cluster, "admin")
+        async with trio.open_nursery() as nursery:
+            nemesis = self.nemesis = Nemesis(cluster, self.probes, self.plan, self.source("faults"), nursery, partitions)
+            administration = self.administration = Administration(
+                client, self.plan, self.source("admin"), sorted(cluster.nodes), partitions
+            )
+            workload.start(nursery, partitions, own=self.chance.choice([1, 2]), raw=self.chance.choice([1, 2]), hasty=1)
+            nursery.start_soon(nemesis.run)
+            with trio.move_on_after(self.settings.seconds):
+                async with trio.open_nursery() as beside:
+                    beside.start_soon(administration.run)
+                    beside.start_soon(self._validate_now_and_then)
+            await nemesis.heal()
+            await self._converge(cluster, nemesis, workload, partitions)
+            self.probes.validate()
+            with trio.fail_after(CONVERGE_SECONDS):
+                final = await workload.read_everything(client, partitions)
+            self.result.violations += [str(anomaly) for anomaly in self.history.check(final)]
+            self._check_metadata(cluster, nemesis.newest_image())
+            nursery.cancel_scope.cancel()
+
+    async def _form(self, cluster: Cluster) -> list[TopicPartition]:
+        """The topics whose records must survive: three replicas, two of them in sync."""
+        segment_ms = self.chance.choice([300, 2000, 60_000])
+        flush = self.plan.mode is Mode.POWER_ALL or self.chance.random() < 0.2
+        min_insync = 2 if self.plan.mode is not Mode.KILL else self.chance.choice([1, 2, 2])
+        configs = {
+            "min.insync.replicas": str(min_insync),
+            "segment.ms": str(segment_ms),
+            "flush.before.ack": str(flush).lower(),
+        }
+        topics = {"a": self.chance.choice([1, 2]), "b": self.chance.choice([1, 3])}
+        try:
+            with trio.fail_after(FORM_SECONDS):
+                admin = Admin(await _client(cluster, "maker"), timeout_s=FORM_SECONDS)
+                for name, count in topics.items():
+                    await admin.create_topic(name, count, REPLICAS, configs)
+        except (trio.TooSlowError, MqError) as error:
+            raise self._violation(f"no topic could be made within {FORM_SECONDS:g} s: {error}") from error
+        return [TopicPartition(name, number) for name, count in topics.items() for number in range(count)]
+
+    def _violation(self, text: str) -> _Ended:
+        if self.probes.violation is None:
+            self.result.violations.append(text)
+        return _Ended(text)
+
+    async def _validate_now_and_then(self) -> None:
+        while True:
+            await trio.sleep(VALIDATE_EVERY_SECONDS)
+            self.probes.validate()
+
+    async def _converge(self, cluster: Cluster, nemesis: Nemesis, workload: Workload, partitions: list[TopicPartition]) -> None:
+        healed_at = trio.current_time()
+        missing: str | None = "nothing"
+        with trio.move_on_after(CONVERGE_SECONDS):
+            while missing is not None:
+                await trio.sleep(LOOK_SECONDS)
+                missing = self._missing(cluster, nemesis, workload, healed_at)
+            missing = "an end of the producers"
+            await workload.stop()
+            while missing is not None:
+                await trio.sleep(LOOK_SECONDS)
+                missing = self._unread(workload, partitions) or self._missing(cluster, nemesis, workload, -math.inf)
+        if missing is not None:
+            raise self._violation(f"liveness: {CONVERGE_SECONDS:g} s after all faults had ended there was still missing: {missing}")
+        self.result.converged_after = trio.current_time() - healed_at
+
+    def _missing(self, cluster: Cluster, nemesis: Nemesis, workload: Workload, healed_at: float) -> str | None:
+        if nemesis.controller() is None:
+            return "a controller"
+        if not nemesis.is_whole():
+            image = nemesis.newest_image()
+            fenced = [broker.node_id for broker in image.brokers.values() if broker.fenced]
+            short = [
+                f"{topic.name}-{number}: {partition}"
+                for topic in image.topics.values()
+                for number, partition in enumerate(topic.partitions)
+                if set(partition.isr) != set(partition.replicas) or partition.leader < 0
+            ]
+            ended = [node_id for node_id, node in cluster.nodes.items() if not node.running]
+            return f"replicas in sync; ended: {ended}, fenced: {fenced}, {'; '.join(short[:3])}"
+        unserved = sorted(name for name, at in workload.acknowledged_at.items() if at <= healed_at)
+        return f"acknowledgements for {', '.join(unserved)}" if unserved else None
+
+    def _unread(self, workload: Workload, partitions: Iterable[TopicPartition]) -> str | None:
+        for (consumer, place), offset in workload.positions.items():
+            if place in partitions and self.probes.is_committed(place, offset):
+                return f"records from {offset} on of {place} for {consumer}"
+        return None
+
+    def _check_metadata(self, cluster: Cluster, image: Any) -> None:
+        """Topics that were acknowledged are there, deleted ones are gone, and so are their records, from every node."""
+        violations, administration = self.result.violations, self.administration
+        for name, count in sorted(administration.created.items()):
+            topic = image.topics.get(name)
+            if topic is None or len(topic.partitions) < count:
+                violations.append(f"I10: topic {name} was acknowledged with {count} partitions; now {topic}")
+        for name in sorted(administration.deleted & set(image.topics)):
+            violations.append(f"I10: the deletion of {name} was acknowledged, and it is there")
+        for node_id in sorted(cluster.nodes):
+            daemon = cluster.daemon(node_id)
+            assert daemon is not None
+            for place, log in sorted(daemon.logs.logs.items()):
+                topic = image.topics.get(place.topic)
+                if topic is None or topic.topic_id != log.topic_id or node_id not in topic.partitions[place.partition].replicas:
+                    violations.append(f"I18: node {node_id} keeps the log of {place}, which the metadata does not give it")
+
+    def _count(self) -> None:
+        counts = self.result.counts
+        counts["acknowledged"] = self.history.acknowledged
+        counts["read"] = self.history.reads
+        if hasattr(self, "probes"):
+            for name in ("elections", "leader_changes", "batches", "truncations", "truncated_below_high_watermark", "isr_changes"):
+                counts[name] = getattr(self.probes.counts, name)
+        for part in ("nemesis", "administration"):
+            if hasattr(self, part):
+                counts.update(getattr(self, part).counts)
+        if hasattr(self, "workload"):
+            counts["lost_producer_state"] = self.workload.statistics.lost_producer_state
+            counts["reconnects"] = self.workload.statistics.reconnects
