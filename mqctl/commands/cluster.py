@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqctl import render
-from mqctl.app import LazyGroup, Settings, options, run, write
+from mqctl.app import LazyGroup, Settings, options, run, say, write
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
 
-COMMANDS = {"info": ("mqctl.commands.cluster:info", "Nodes, controller, and partitions that want attention.")}
+COMMANDS = {
+    "info": ("mqctl.commands.cluster:info", "Nodes, controller, and partitions that want attention."),
+    "quorum": ("mqctl.commands.health:quorum", "Who leads the metadata log, and how far its voters are."),
+    "health": ("mqctl.commands.health:health", "What is wrong, and what to do next."),
+}
+
+QUORUM_SECONDS = 5.0
+"""How long `info` waits to hear who leads: without a majority nobody can say."""
 
 NODES = (
     render.Column("node", "NODE", right=True),
@@ -46,14 +53,23 @@ def info(settings: Settings) -> None:
 async def gather(client: ClusterClient, timeout_s: float) -> dict[str, Any]:
     """Everything that `info` tells."""
     from mqd.client.admin import Admin
+    from mqd.client.errors import ClientError
+    from mqd.errors import ErrorCode
 
     admin = Admin(client, timeout_s=timeout_s)
     described = await admin.describe_cluster()
     topics = await admin.list_topics(internal=True)
     partitions = [partition for topic in topics for partition in topic.partitions]
+    controller = described.controller_id if described.controller_id >= 0 else None
+    try:
+        leader = (await Admin(client, timeout_s=min(timeout_s, QUORUM_SECONDS)).describe_quorum()).leader_id
+        controller = leader if leader >= 0 else None
+    except ClientError as error:
+        if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+            say(f"who leads the quorum is not known: {error.message}")
     return {
         "cluster_id": described.cluster_id,
-        "controller": described.controller_id if described.controller_id >= 0 else None,
+        "controller": controller,
         "topics": len(topics),
         "partitions": len(partitions),
         "leaderless_partitions": sum(partition.leader < 0 for partition in partitions),

@@ -47,7 +47,8 @@ CANCELLED = (
     render.Column("partition", "PARTITION", right=True),
     render.Column("cancelled", "CANCELLED"),
 )
-GOES_ON = "the moves go on in the cluster; see them with `mqctl partition move-status --wait`, stop them with `mqctl partition move-cancel`"
+GOES_ON = "the moves go on in the cluster: see them with `mqctl partition move-status`, stop them with `mqctl partition move-cancel`"
+THROTTLE_STAYS = "the throttle stays until `mqctl partition move-status --wait` or `--clear-throttle` takes it away"
 
 
 class Rate(click.ParamType[int]):
@@ -203,7 +204,7 @@ async def carry_out(
     if save_to is not None:
         save(save_to, {tp: seen.assignments[tp] for tp in plan.moves})
     if not execute:
-        say(f"{len(rows)} partitions to move{total}; nothing was changed: add --execute to do it")
+        say(f"{len(rows)} partition{'s' if len(rows) > 1 else ''} to move{total}; nothing was changed: add --execute to do it")
         return 0
     results = await begin(admin, plan.moves, list(alive), throttle)
     begun = {tp: plan.moves[tp] for tp, error in results.items() if error is None}
@@ -213,7 +214,9 @@ async def carry_out(
     else:
         code = 0
         if begun:
-            say(GOES_ON + ("; it takes the throttle away, too" if throttle is not None else ""))
+            say(GOES_ON)
+            if throttle is not None:
+                say(THROTTLE_STAYS)
     return _report(results) or code
 
 

@@ -1,0 +1,220 @@
+"""mqctl cluster quorum and health: who runs the cluster, and what is wrong with it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mqctl import render
+from mqctl.app import FAILED, Failure, Settings, options, run, wants_colour, write
+from mqctl.places import format_time
+from mqctl.quantities import format_duration
+
+if TYPE_CHECKING:
+    from mqctl.diagnosis import Finding, Observed
+    from mqd.client.cluster import ClusterClient
+    from mqd.client.descriptions import Quorum, QuorumReplica
+
+ResultT = TypeVar("ResultT")
+
+QUESTION_SECONDS = 5.0
+"""For one question of `health`; they are asked at the same time."""
+
+VOTERS = (
+    render.Column("node", "NODE", right=True),
+    render.Column("role", "ROLE"),
+    render.Column("log_end_offset", "END", right=True),
+    render.Column("lag", "LAG", right=True),
+    render.Column("heard", "LAST HEARD", right=True),
+    render.Column("caught_up", "CAUGHT UP", right=True),
+    render.Column("state", "STATE"),
+)
+
+
+@click.command()
+@options
+def quorum(settings: Settings) -> None:
+    """Who leads the metadata log, and how far its voters and observers have come.
+
+    LAST HEARD and CAUGHT UP say how long ago that was, by the leader's clock.
+    """
+
+    async def work(client: ClusterClient) -> Quorum:
+        from mqd.client.admin import Admin
+
+        return await Admin(client, timeout_s=settings.timeout_s).describe_quorum()
+
+    found = run(settings, work)
+    leader = next((each for each in found.voters if each.node_id == found.leader_id), None)
+    now_ms = leader.last_caught_up_ms if leader is not None else -1
+    rows = [
+        *(_replica_row(each, "leader" if each is leader else "voter", found, now_ms) for each in found.voters),
+        *(_replica_row(each, "observer", found, now_ms) for each in found.observers),
+    ]
+    data = {
+        "leader": found.leader_id if found.leader_id >= 0 else None,
+        "leader_epoch": found.leader_epoch,
+        "high_watermark": found.high_watermark,
+        "majority": len(found.voters) // 2 + 1,
+    }
+    if settings.output != "table":
+        settings.show_data({**data, "nodes": rows})
+        return
+    write(render.fields({name.replace("_", " "): value for name, value in data.items()}) + "\n")
+    settings.show(
+        VOTERS, [{**row, "heard": _ago(row["last_fetch_ms"], now_ms), "caught_up": _ago(row["last_caught_up_ms"], now_ms)} for row in rows]
+    )
+
+
+def _replica_row(replica: QuorumReplica, role: str, found: Quorum, now_ms: int) -> dict[str, Any]:
+    from mqctl.diagnosis import lag_of
+
+    return {
+        "node": replica.node_id,
+        "role": role,
+        "log_end_offset": replica.log_end_offset if replica.log_end_offset >= 0 else None,
+        "lag": max(0, found.high_watermark - replica.log_end_offset) if replica.log_end_offset >= 0 else None,
+        "last_fetch_ms": replica.last_fetch_ms if replica.last_fetch_ms >= 0 else None,
+        "last_fetch": format_time(replica.last_fetch_ms) if replica.last_fetch_ms >= 0 else None,
+        "last_caught_up_ms": replica.last_caught_up_ms if replica.last_caught_up_ms >= 0 else None,
+        "last_caught_up": format_time(replica.last_caught_up_ms) if replica.last_caught_up_ms >= 0 else None,
+        "state": lag_of(replica, found) or "ok",
+    }
+
+
+def _ago(then_ms: int | None, now_ms: int) -> str | None:
+    return None if then_ms is None or now_ms < 0 else f"{format_duration((now_ms - then_ms) / 1000)} ago"
+
+
+@click.command()
+@options
+def health(settings: Settings) -> None:
+    """What is wrong with the cluster, and what to do next. Exit code 0 if it is healthy, 1 if not.
+
+    Asks for the controller and the quorum, nodes, leaders, in-sync replicas, moves and disks, all at the same time and each for at
+    most 5 seconds, so that an answer comes even when half of the cluster does not. Notes do not make it unhealthy.
+
+    \b
+    mqctl cluster health
+    mqctl cluster health -o json | jq -e .healthy
+    """
+    from mqctl.diagnosis import diagnose
+
+    limit_s = min(settings.timeout_s, QUESTION_SECONDS)
+    asked = Settings(settings.bootstrap, settings.output, limit_s)
+    try:
+        seen = run(asked, lambda client: observe(client, limit_s))
+    except Failure as failure:
+        remedy = failure.remedy or "start the nodes; the log of each says what it waits for"
+        raise Failure(failure.message, remedy=f"{remedy}; are these the addresses of the cluster (--bootstrap)?") from None
+    findings = diagnose(seen)
+    healthy = all(each.healthy for each in findings)
+    if settings.output == "table":
+        write(report(findings, healthy, colour=wants_colour(sys.stdout)))
+    else:
+        settings.show_data({"healthy": healthy, "findings": [each._asdict() for each in findings]})
+    if not healthy:
+        raise SystemExit(FAILED)
+
+
+_COLOURS = {"ok": "32", "note": "36", "warning": "33", "bad": "31"}
+
+
+def report(findings: list[Finding], healthy: bool, *, colour: bool) -> str:
+    """The page that people read: the worst first, what is well last."""
+    from mqctl.diagnosis import BAD, NOTE, OK, WARNING
+
+    counts = {level: sum(each.level == level for each in findings) for level in (BAD, WARNING)}
+    lines = ["healthy" if healthy else f"NOT HEALTHY: {counts[BAD]} bad, {counts[WARNING]} to watch", ""]
+    for level in (BAD, WARNING, NOTE, OK):
+        for each in findings:
+            if each.level == level:
+                label = f"{level:8}"
+                if colour:
+                    label = f"\x1b[{_COLOURS[level]}m{label}\x1b[0m"
+                lines.append(f"{label}{each.check:13}{render.printable(each.what)}")
+                if each.remedy:
+                    lines.append(f"{'':21}-> {render.printable(each.remedy)}")
+    return "\n".join(lines) + "\n"
+
+
+async def observe(client: ClusterClient, limit_s: float) -> Observed:
+    """Ask everything, at the same time where one answer does not need another."""
+    import trio
+
+    from mqctl.diagnosis import Observed
+    from mqctl.snapshot import MIN_ISR
+    from mqd.client.admin import Admin
+    from mqd.client.descriptions import Resource, ResourceType
+    from mqd.client.errors import ClientError
+    from mqd.client.throttle import find_throttle
+    from mqd.errors import ErrorCode
+
+    admin = Admin(client, timeout_s=limit_s)
+    found: dict[str, Any] = {}
+
+    async def ask(name: str, question: Callable[[], Awaitable[Any]]) -> None:
+        found[name] = ClientError(ErrorCode.REQUEST_TIMED_OUT, f"no answer within {limit_s:g} s")
+        with trio.move_on_after(limit_s):
+            try:
+                found[name] = await question()
+            except ClientError as error:
+                found[name] = error
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, "cluster", admin.describe_cluster)
+        nursery.start_soon(ask, "quorum", admin.describe_quorum)
+        nursery.start_soon(ask, "partitions", admin.describe_partitions)
+        nursery.start_soon(ask, "moves", _moves(admin))
+    alive: list[int] = []
+    if not isinstance(found["cluster"], ClientError):
+        alive = [each.node_id for each in found["cluster"].brokers if each.node_id not in found["cluster"].fenced]
+    topics = [] if isinstance(found["partitions"], ClientError) else sorted({tp.topic for tp in found["partitions"]})
+    unreachable: dict[int, str] = {}
+
+    async def reach(node: int) -> None:
+        unreachable[node] = f"no answer within {limit_s:g} s"
+        with trio.move_on_after(limit_s):
+            try:
+                await client.connection_to_node(node)
+            except ClientError as error:
+                unreachable[node] = error.message
+            else:
+                del unreachable[node]
+
+    async def least() -> dict[str, int]:
+        configs = await admin.describe_configs([Resource(ResourceType.TOPIC, name) for name in topics], [MIN_ISR])
+        entries = [(resource.name, rows[0].value) for resource, rows in configs.items() if not isinstance(rows, ClientError) and rows]
+        return {name: int(value) for name, value in entries if value is not None and value.isdecimal()}
+
+    async def throttle(nodes: list[int]) -> str:
+        throttled = await find_throttle(admin, topics, nodes)
+        return ", ".join([*(f"topic {name}" for name in throttled.topics), *(f"node {node}" for node in throttled.nodes)])
+
+    async with trio.open_nursery() as nursery:
+        for node in alive:
+            nursery.start_soon(reach, node)
+    reached = [node for node in alive if node not in unreachable]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, "min_isr", least)
+        nursery.start_soon(ask, "throttled", lambda: throttle(reached))
+        nursery.start_soon(ask, "disks", lambda: admin.describe_log_dirs(reached))
+    return Observed(
+        cluster=found["cluster"],
+        quorum=found["quorum"],
+        partitions=found["partitions"],
+        moves=found["moves"],
+        unreachable=unreachable,
+        min_isr=found["min_isr"],
+        disks=dict.fromkeys(reached, found["disks"]) if isinstance(found["disks"], ClientError) else found["disks"],
+        throttled="" if isinstance(found["throttled"], ClientError) else found["throttled"],
+    )
+
+
+def _moves(admin: Any) -> Callable[[], Awaitable[Any]]:
+    from mqctl.snapshot import moves_under_way
+
+    return lambda: moves_under_way(admin)

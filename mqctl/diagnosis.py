@@ -1,0 +1,314 @@
+"""What is wrong with a cluster, why, and what to do next. Pure: `Observed` in, findings out.
+
+Each question has its own time limit, and one that was not answered is itself a finding: on a bad night the answers are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mqctl.quantities import format_bytes, format_duration
+from mqctl.snapshot import LEADERLESS, OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED, problems
+from mqd.client.descriptions import ClusterDescription, LogDirectory, PartitionState, Quorum, QuorumReplica, Reassignment
+from mqd.client.errors import ClientError
+from mqd.types import TopicPartition
+
+OK, NOTE, WARNING, BAD = "ok", "note", "warning", "bad"
+LAG_SECONDS = 10.0
+"""A voter that has not had everything for this long lags."""
+
+DISK_LOW, DISK_FULL = 0.15, 0.05
+"""Shares of a disk that are free."""
+
+NAMED_MAX = 5
+"""So many partitions are named; the others are counted."""
+
+
+class Finding(NamedTuple):
+    """One line of a health report. `remedy` is empty where nothing is to be done."""
+
+    check: str
+    level: str
+    what: str
+    remedy: str = ""
+
+    @property
+    def healthy(self) -> bool:
+        return self.level in (OK, NOTE)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What was asked, each with its answer or the reason why there is none. `unreachable`: living nodes that do not answer here."""
+
+    cluster: ClusterDescription | ClientError
+    quorum: Quorum | ClientError
+    partitions: Mapping[TopicPartition, PartitionState] | ClientError
+    moves: Mapping[TopicPartition, Reassignment] | ClientError
+    unreachable: Mapping[int, str] = field(default_factory=dict)
+    min_isr: Mapping[str, int] | ClientError = field(default_factory=dict)
+    disks: Mapping[int, Sequence[LogDirectory] | ClientError] = field(default_factory=dict)
+    throttled: str = ""
+
+
+def diagnose(seen: Observed) -> list[Finding]:
+    """Everything there is to say: first who runs the cluster, then what it holds, then its disks."""
+    return [*_controller(seen), *_nodes(seen), *_partitions(seen), *_moves(seen), *_disks(seen)]
+
+
+# -- who runs the cluster
+
+
+def _controller(seen: Observed) -> Iterable[Finding]:
+    quorum = seen.quorum
+    if isinstance(quorum, ClientError):
+        if quorum.code.name == "UNSUPPORTED_VERSION":
+            known = not isinstance(seen.cluster, ClientError) and seen.cluster.controller_id >= 0
+            if known:
+                yield Finding("controller", OK, f"node {_controller_id(seen)}; the cluster does not tell about its quorum")
+                return
+        yield _no_controller(quorum.message)
+        return
+    if quorum.leader_id < 0:
+        yield _no_controller("the voters have elected no leader")
+        return
+    voters = {voter.node_id: voter for voter in quorum.voters}
+    lagging = {node: why for node, voter in voters.items() if (why := lag_of(voter, quorum))}
+    following = len(voters) - len(lagging)
+    majority = len(voters) // 2 + 1
+    yield Finding(
+        "controller", OK, f"node {quorum.leader_id} leads in epoch {quorum.leader_epoch}; {following} of {len(voters)} voters follow"
+    )
+    if lagging:
+        spare = following - majority
+        what = "; ".join(f"voter {node} {why}" for node, why in sorted(lagging.items()))
+        consequence = (
+            "one more voter lost, and no metadata can change" if spare <= 0 else f"{spare} more may be lost before metadata cannot change"
+        )
+        yield Finding(
+            "quorum",
+            BAD if following < majority else WARNING,
+            f"{what}: {consequence}",
+            f"start {_nodes_named(lagging)}, or mend the way to it; its own log says what it waits for",
+        )
+    observers = {one.node_id: why for one in quorum.observers if (why := lag_of(one, quorum))}
+    if observers:
+        what = "; ".join(f"node {node} {why}" for node, why in sorted(observers.items()))
+        yield Finding("quorum", WARNING, f"{what} (it does not vote)", f"start {_nodes_named(observers)}, or look into its log")
+
+
+def lag_of(replica: QuorumReplica, quorum: Quorum) -> str:
+    """Why a replica of the metadata log is behind; empty if it is not. By the leader's clock alone."""
+    if replica.node_id == quorum.leader_id:
+        return ""
+    now_ms = next((each.last_caught_up_ms for each in quorum.voters if each.node_id == quorum.leader_id), -1)
+    if replica.log_end_offset < 0 and replica.last_fetch_ms < 0:
+        return "was never heard"
+    if now_ms > 0 and replica.last_caught_up_ms > 0:
+        behind = (now_ms - replica.last_caught_up_ms) / 1000
+        return f"has lagged for {format_duration(behind)}" if behind > LAG_SECONDS else ""
+    missing = quorum.high_watermark - replica.log_end_offset
+    return f"lacks {missing} records" if missing > 0 and now_ms > 0 else ""
+
+
+def _no_controller(why: str) -> Finding:
+    return Finding(
+        "controller",
+        BAD,
+        f"no controller: {why}. Reading and writing may go on, but no leader can be elected and nothing can be changed",
+        "a majority of the voters must run and reach one another: start those that are down; the log of each names whom it waits for",
+    )
+
+
+def _controller_id(seen: Observed) -> int:
+    return -1 if isinstance(seen.cluster, ClientError) else seen.cluster.controller_id
+
+
+def _nodes(seen: Observed) -> Iterable[Finding]:
+    cluster = seen.cluster
+    if isinstance(cluster, ClientError):
+        yield Finding("nodes", BAD, f"the nodes are not known: {cluster.message}", cluster.remedy)
+        return
+    known = {broker.node_id: broker for broker in cluster.brokers}
+    for node in sorted(cluster.fenced):
+        broker = known[node]
+        rack = "" if broker.rack is None else f", rack {broker.rack}"
+        yield Finding(
+            "nodes",
+            BAD,
+            f"node {node} at {broker.host}:{broker.port}{rack} is fenced: the controller does not hear it",
+            f"start it, or look into its log; if it will not come back: `mqctl broker drain {node}`, then `mqctl broker unregister {node}`",
+        )
+    for node, why in sorted(seen.unreachable.items()):
+        yield Finding(
+            "nodes",
+            BAD,
+            f"node {node} does not answer from here, and is not fenced, or not yet: {why}",
+            "if it has just died, the controller finds out within its session; else look at its advertised address and the network",
+        )
+    if not isinstance(seen.quorum, ClientError):
+        for voter in sorted({voter.node_id for voter in seen.quorum.voters} - known.keys()):
+            yield Finding(
+                "nodes",
+                WARNING,
+                f"node {voter} votes, but is not among the brokers",
+                "start it, unless it is meant to be a controller only",
+            )
+    alive = len(known) - len(cluster.fenced)
+    if alive == len(known) and not seen.unreachable:
+        yield Finding("nodes", OK, f"all {alive} alive" if alive > 1 else "the only one is alive")
+
+
+# -- what it holds
+
+
+def _partitions(seen: Observed) -> Iterable[Finding]:
+    if isinstance(seen.partitions, ClientError):
+        yield Finding("partitions", BAD, f"their state is not known: {seen.partitions.message}", seen.partitions.remedy)
+        return
+    states = seen.partitions
+    moves = {} if isinstance(seen.moves, ClientError) else seen.moves
+    if isinstance(seen.min_isr, ClientError):
+        yield Finding("partitions", WARNING, f"min.insync.replicas is not known: {seen.min_isr.message}", seen.min_isr.remedy)
+    least = {} if isinstance(seen.min_isr, ClientError) else seen.min_isr
+    wrong: dict[str, list[TopicPartition]] = {}
+    for tp, state in states.items():
+        for problem in problems(state, least.get(tp.topic, 1), moves.get(tp)):
+            wrong.setdefault(problem, []).append(tp)
+    if LEADERLESS in wrong:
+        yield from _leaderless(states, wrong[LEADERLESS])
+    dead = set() if isinstance(seen.cluster, ClientError) else seen.cluster.fenced
+    if under := [tp for tp in wrong.get(UNDER_MIN_ISR, ()) if tp not in wrong.get(LEADERLESS, ())]:
+        yield Finding(
+            "min-isr",
+            BAD,
+            f"{_named(under)} below min.insync.replicas: producers with acks=all are refused",
+            _bring_back(states, under, dead) + "; only if that takes too long, lower min.insync.replicas of the topic",
+        )
+    if disks := [tp for tp in wrong.get(OFFLINE, ()) if not set(states[tp].offline) <= dead]:
+        nodes = sorted({node for tp in disks for node in states[tp].offline} - dead)
+        yield Finding(
+            "offline",
+            BAD,
+            f"replicas of {_named(disks)} are offline on {_nodes_named(nodes)}, which is not fenced: a log or a log directory failed",
+            f"look into its log and at `mqctl broker describe {nodes[0]}`; then replace the disk and restart it",
+        )
+    seen_above = {*under, *wrong.get(LEADERLESS, ())}
+    if behind := [tp for tp in wrong.get(UNDER_REPLICATED, ()) if tp not in seen_above]:
+        yield Finding(
+            "replication",
+            WARNING,
+            f"{_named(behind)} under-replicated: fewer copies than there should be",
+            _bring_back(states, behind, dead) + "; replicas that live catch up by themselves",
+        )
+    if not wrong:
+        yield Finding("partitions", OK, f"all {len(states)} are led and fully in sync" if states else "there are none")
+    if misled := [tp for tp, state in states.items() if state.leader >= 0 and state.leader != state.replicas[0] in state.isr]:
+        yield Finding(
+            "leaders",
+            NOTE,
+            f"{_named(misled)} not led by the preferred replica",
+            "spread the load again: `mqctl partition elect-leader --all`",
+        )
+
+
+def _leaderless(states: Mapping[TopicPartition, PartitionState], found: list[TopicPartition]) -> Iterable[Finding]:
+    """Those that one node's return would help go together."""
+    groups: dict[tuple[int, ...], list[TopicPartition]] = {}
+    for tp in found:
+        state = states[tp]
+        groups.setdefault(tuple(sorted(state.isr or state.elr or state.last_known_elr or state.replicas)), []).append(tp)
+    for nodes, partitions in sorted(groups.items()):
+        state = states[partitions[0]]
+        whole = bool(state.isr or state.elr)
+        last = (
+            f"bring back {_nodes_named(nodes, 'or')}, which has every acknowledged record"
+            if whole
+            else f"bring back {_nodes_named(nodes, 'or')}, which was in sync last"
+            if state.last_known_elr
+            else f"bring back {_nodes_named(nodes, 'or')}"
+        )
+        yield Finding(
+            "leaderless",
+            BAD,
+            f"{_named(partitions)} without a leader: neither reads nor writes",
+            f"{last}; as the last resort, and with loss of records, `mqctl partition elect-leader {_argument(partitions)} --unclean`",
+        )
+
+
+def _moves(seen: Observed) -> Iterable[Finding]:
+    if isinstance(seen.moves, ClientError):
+        yield Finding("moves", WARNING, f"what moves is not known: {seen.moves.message}", seen.moves.remedy)
+        return
+    if seen.moves:
+        yield Finding("moves", NOTE, f"{_named(list(seen.moves))} on the move", "see how far: `mqctl partition move-status`")
+    elif seen.throttled:
+        yield Finding(
+            "moves",
+            WARNING,
+            f"nothing moves, but a replication throttle was left on {seen.throttled}",
+            "take it away: `mqctl partition move-status --clear-throttle`",
+        )
+
+
+def _disks(seen: Observed) -> Iterable[Finding]:
+    worst = OK
+    free: list[float] = []
+    for node, directories in sorted(seen.disks.items()):
+        if isinstance(directories, ClientError):
+            worst = WARNING
+            yield Finding("disks", WARNING, f"node {node} does not tell about its disks: {directories.message}", directories.remedy)
+            continue
+        for each in directories:
+            if each.error is not None:
+                worst = BAD
+                yield Finding(
+                    "disks",
+                    BAD,
+                    f"log directory {each.path} of node {node} is offline: {each.error.message}",
+                    "replace the disk, then restart the node; it copies what it lacks from the others",
+                )
+            elif each.total_bytes > 0 and each.usable_bytes >= 0:
+                share = each.usable_bytes / each.total_bytes
+                free.append(share)
+                if share < DISK_LOW:
+                    worst = BAD
+                    yield Finding(
+                        "disks",
+                        BAD if share < DISK_FULL else WARNING,
+                        f"log directory {each.path} of node {node} has {format_bytes(each.usable_bytes)} left, {share:.0%}",
+                        "delete topics or shorten their retention, move partitions away, or enlarge the disk",
+                    )
+    if worst is OK and free:
+        yield Finding("disks", OK, f"at least {min(free):.0%} free on each")
+
+
+# -- words
+
+
+def _named(partitions: list[TopicPartition]) -> str:
+    names = ", ".join(map(str, partitions[:NAMED_MAX])) + (" .." if len(partitions) > NAMED_MAX else "")
+    return f"{len(partitions)} partition{'s' if len(partitions) > 1 else ''} ({names})"
+
+
+def _argument(partitions: list[TopicPartition]) -> str:
+    first = f"{partitions[0].topic}:{partitions[0].partition}"
+    return first if len(partitions) == 1 else f"{first} .."
+
+
+def _nodes_named(nodes: Iterable[int], last: str = "and") -> str:
+    names = [str(node) for node in sorted(nodes)]
+    if len(names) == 1:
+        return f"node {names[0]}"
+    return f"nodes {', '.join(names[:-1])} {last} {names[-1]}"
+
+
+def _bring_back(states: Mapping[TopicPartition, PartitionState], partitions: list[TopicPartition], dead: Iterable[int]) -> str:
+    """Which nodes to mend for partitions that lack replicas in sync."""
+    missing = {node for tp in partitions for node in states[tp].replicas if node not in states[tp].isr}
+    gone = missing & set(dead)
+    if gone:
+        return f"bring back {_nodes_named(gone)}"
+    return f"look into the log of {_nodes_named(missing)}" if missing else "see `mqctl partition list --under-min-isr`"
