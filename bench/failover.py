@@ -1,0 +1,211 @@
+"""How long is the silence when a node dies, and how long until everything is whole again?
+
+    python -m bench.failover [--session-ms 3000] [--rounds 10] [--peer-kafka] [--only leader|controller|both] [--json FILE]
+
+Three nodes, a topic of one partition with three replicas, min.insync.replicas 2. A confluent-kafka producer with acks=all and
+everything else at librdkafka's defaults sends 500 records a second; the longest time between two acknowledgements is the
+silence. `leader`: kill -9 of the node that leads the partition and not the metadata quorum; `controller`: of the node that
+leads the quorum and not the partition; `both`: of one node that leads both. Then the node is started again: the time from
+there until all three nodes say that the ISR is full is the recovery.
+
+Without --session-ms each runs at its own default session (mqd 3 s, Apache Kafka 9 s); with it both have this one and six
+heartbeats in it. With --peer-kafka three nodes of Apache Kafka take part in the same run, round by round in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench import floors
+from chaos.ensemble import Ensemble, ensemble
+from chaos.node import NodeFailed
+from chaos.workload import Producer, TrialFailed
+
+SCENARIOS = ("leader", "controller", "both")
+GOAL = 0.3
+"""Of the peer's figure, or less."""
+RATE = 500.0
+SETTLE_S = 1.5
+AFTER_S = 1.0
+"""How long acknowledgements must flow again before the node is started: a second silence would count."""
+SILENCE_MAX_S = 60.0
+ATTEMPTS = 3
+
+
+class Disturbed(NodeFailed):
+    """Leader or controller moved before the kill."""
+
+
+@dataclass
+class Results:
+    """Seconds, scenario by scenario, of one cluster."""
+
+    silence: dict[str, list[float]] = field(default_factory=dict)
+    recovery: dict[str, list[float]] = field(default_factory=dict)
+
+
+def one_round(cluster: Ensemble, scenario: str, number: int) -> tuple[float, float]:
+    """(silence, recovery), in seconds. Raises NodeFailed and TrialFailed."""
+    controller = find_controller(cluster)
+    others = [node_id for node_id in cluster.nodes if node_id != controller]
+    # who is not the victim follows in an order that changes, so that no node is favoured
+    others = others[number % 2 :] + others[: number % 2]
+    victim = others[0] if scenario == "leader" else controller
+    leader = others[0] if scenario != "both" else controller
+    topic = f"failover-{scenario}-{number}"
+    cluster.create_topic(topic, assignment={0: [leader, *(node_id for node_id in cluster.nodes if node_id != leader)]})
+    key = (topic, 0)
+    producer = Producer(number, cluster.bootstrap, [key], number, rate=RATE, options={"compression.type": "none"})
+    producer.start()
+    try:
+        producer.wait_for_acknowledgement()
+        time.sleep(SETTLE_S)
+        if find_controller(cluster) != controller or cluster.leader(topic) != leader:
+            raise Disturbed("the roles moved before anything was done: the machine is too busy to measure")
+        producer.silence.reset()
+        killed = time.monotonic()
+        cluster.nodes[victim].kill()
+        wait_for_flow(producer, key, killed)
+        silence = producer.silence.reset()
+        launched = time.monotonic()
+        cluster.nodes[victim].launch()
+        whole = cluster.wait_until(lambda: cluster.is_whole({topic: 1}), "a full ISR after the restart")
+        cluster.nodes[victim].wait_ready()
+        producer.finish()
+    except BaseException:
+        producer.abandon()
+        raise
+    return silence, whole - launched
+
+
+def until_undisturbed(cluster: Ensemble, scenario: str, number: int) -> tuple[float, float]:
+    """A round in which the roles stayed where they were until the kill."""
+    for attempt in range(ATTEMPTS - 1):
+        with suppress(Disturbed):
+            return one_round(cluster, scenario, number + 1000 * attempt)
+    return one_round(cluster, scenario, number + 1000 * ATTEMPTS)
+
+
+def find_controller(cluster: Ensemble) -> int:
+    """The leader of the quorum, once there is one."""
+    found: list[int] = []
+
+    def ask() -> bool:
+        controller = cluster.controller()
+        found[:] = [] if controller is None else [controller]
+        return bool(found)
+
+    cluster.wait_until(ask, "a controller")
+    return found[0]
+
+
+def wait_for_flow(producer: Producer, key: tuple[str, int], killed: float) -> None:
+    """Until acknowledgements have arrived again for `AFTER_S` without a pause of a third of that, and at least so long after the kill."""
+    flowing_since = killed
+    while True:
+        now, last = time.monotonic(), producer.silence.last[key]
+        if now - last > AFTER_S / 3:
+            flowing_since = now
+        if now - flowing_since > AFTER_S and now - killed > 2 * AFTER_S:
+            return
+        if producer.errors or now - killed > SILENCE_MAX_S:
+            raise TrialFailed(f"no acknowledgement for {SILENCE_MAX_S:.0f} s {producer.errors[:1]}")
+        time.sleep(0.01)
+
+
+def measure(clusters: list[Ensemble], scenarios: list[str], rounds: int) -> dict[str, Results]:
+    """All rounds, the clusters in turn: A B, then B A."""
+    results = {cluster.kind: Results() for cluster in clusters}
+    for number in range(rounds):
+        for scenario in scenarios:
+            for cluster in clusters if number % 2 == 0 else clusters[::-1]:
+                silence, recovery = until_undisturbed(cluster, scenario, number)
+                results[cluster.kind].silence.setdefault(scenario, []).append(silence)
+                results[cluster.kind].recovery.setdefault(scenario, []).append(recovery)
+                print(
+                    f"  round {number + 1} {scenario} {cluster.kind}: silence {silence:.2f} s, recovery {recovery:.2f} s", file=sys.stderr
+                )
+    return results
+
+
+def rows(results: dict[str, Results], scenarios: list[str]) -> list[dict[str, Any]]:
+    """One row a figure: p50 and worst of each cluster, and ours divided by the peer's."""
+    made = []
+    for scenario in scenarios:
+        for what in ("silence", "recovery"):
+            values = [getattr(one, what)[scenario] for one in results.values()]
+            for name, reduce in (("p50", statistics.median), ("worst", max)):
+                figures = [float(reduce(one)) for one in values]
+                made.append(
+                    {
+                        "question": f"{scenario} dies",
+                        "figure": f"{what} {name}",
+                        "values": figures,
+                        "ratio": figures[0] / figures[1] if len(figures) > 1 else None,
+                    }
+                )
+    return made
+
+
+def render(row: dict[str, Any]) -> str:
+    """One line of the table."""
+    text = f"{row['question']:18}{row['figure']:18}{'s':>3}" + "".join(f"{value:>10.2f}" for value in row["values"])
+    if row["ratio"] is not None:
+        text += f"{row['ratio']:>8.2f}  {'ok' if row['ratio'] <= GOAL else f'<= {GOAL}!'}"
+    return text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.failover", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--session-ms", type=int, default=None, help="broker session timeout of both (each its own default)")
+    parser.add_argument("--rounds", type=int, default=10, help="of each scenario (10)")
+    parser.add_argument("--peer-kafka", action="store_true", help="ask three nodes of Apache Kafka the same, in turn")
+    parser.add_argument("--kind", choices=("mqd", "kafka"), default="mqd", help="who is asked first (mqd)")
+    parser.add_argument("--only", action="append", choices=SCENARIOS, help="only this; may be repeated")
+    parser.add_argument("--json", metavar="FILE", help="write everything there, too")
+    options = parser.parse_args()
+    scenarios = options.only or list(SCENARIOS)
+    directory = Path(tempfile.mkdtemp(prefix="failover-"))
+    clusters: list[Ensemble] = []
+    try:
+        for kind in [options.kind, *(["kafka"] if options.peer_kafka and options.kind != "kafka" else [])]:
+            clusters.append(ensemble(kind, directory / kind, session_ms=options.session_ms))
+            clusters[-1].start()
+        machine = floors.machine(directory)
+        print("\n".join(f"{key}: {value}" for key, value in machine.items()))
+        print("clusters: " + ", ".join(f"three nodes of {one.kind}, session {one.session_ms} ms" for one in clusters))
+        print(f"rounds: {options.rounds}, load: {RATE:.0f} records/s, acks=all, idempotent, librdkafka's defaults\n", flush=True)
+        table = rows(measure(clusters, scenarios, options.rounds), scenarios)
+    except (NodeFailed, TrialFailed) as error:
+        print(f"failover: {error}", file=sys.stderr)
+        return 1
+    finally:
+        for cluster in clusters:
+            cluster.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+    print(
+        f"{'question':18}{'figure':18}{'':3}"
+        + "".join(f"{one.kind:>10}" for one in clusters)
+        + ("   ratio  goal" if len(clusters) > 1 else "")
+    )
+    for row in table:
+        print(render(row))
+    if options.json:
+        Path(options.json).write_text(json.dumps({"machine": machine, "rounds": options.rounds, "rows": table}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

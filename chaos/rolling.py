@@ -1,0 +1,273 @@
+"""A rolling restart of every node under load: does any error reach a producer or a consumer with default retries?
+
+    python -m chaos.rolling [--nodes 3] [--rounds 2] [--kind mqd|kafka] [--session-ms 3000]
+
+Each node in turn gets SIGTERM, is started again, and the next one waits until every node says that every partition has its
+full ISR: what an upgrade does. Meanwhile confluent-kafka, kafka-python and aiokafka produce (acks=all, whatever else is their
+default) and consume. Every future that fails and every exception of a consumer is an error; so is a record that is lost,
+doubled or out of order within its client. Exit code 0: none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import confluent_kafka
+import kafka
+
+from .ensemble import Ensemble, ensemble
+from .node import NodeFailed
+
+INTERVAL_S = 0.002
+CATCH_UP_S = 60.0
+PARTITIONS = 3
+DWELL_S = 1.0
+"""Between two restarts."""
+
+
+class Client(ABC):
+    """One library: a producer and a consumer of one topic, each on a thread. Record i carries i and goes to partition i modulo 3."""
+
+    name: str
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.topic = f"rolling-{self.name}"
+        self.sent = 0
+        self.acked = 0
+        self.errors: list[str] = []
+        self.got: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
+        self.producing = True
+        self._threads = [threading.Thread(target=self._guard, args=(role,), daemon=True) for role in (self.produce, self.consume)]
+
+    @abstractmethod
+    def produce(self) -> None:
+        """Send until `producing` is false, then flush."""
+
+    @abstractmethod
+    def consume(self) -> None:
+        """Read everything until all that was sent is there."""
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def finish(self) -> list[str]:
+        """Stop producing, let the consumer catch up; returns what went wrong."""
+        self.producing = False
+        for thread in self._threads:
+            thread.join(2 * CATCH_UP_S)
+        for partition, numbers in self.got.items():
+            wanted = list(range(partition, self.sent, PARTITIONS))
+            if numbers != wanted:
+                self.errors.append(f"partition {partition}: {len(numbers)} records in the consumer's order are not the {len(wanted)} sent")
+        return [f"{self.name}: {error}" for error in self.errors]
+
+    @property
+    def behind(self) -> bool:
+        """Whether the consumer still waits for something."""
+        return self.producing or sum(map(len, self.got.values())) < self.sent
+
+    def _guard(self, role: Any) -> None:
+        try:
+            role()
+        except Exception as error:
+            self.errors.append(f"{role.__name__}: {error!r}")
+            self.producing = False
+
+    def _take(self, partition: int, value: bytes) -> None:
+        self.got[partition].append(int(value))
+
+
+class Confluent(Client):
+    """librdkafka."""
+
+    name = "confluent-kafka"
+
+    def produce(self) -> None:
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": self.bootstrap, "acks": "all", "enable.idempotence": True, "log_level": 0}
+        )
+
+        def delivered(error: Any, _message: Any) -> None:
+            if error is None:
+                self.acked += 1
+            else:
+                self.errors.append(f"delivery: {error}")
+
+        while self.producing:
+            producer.produce(self.topic, b"%d" % self.sent, partition=self.sent % PARTITIONS, on_delivery=delivered)
+            self.sent += 1
+            producer.poll(INTERVAL_S)
+        if producer.flush(CATCH_UP_S):
+            self.errors.append("flush: not everything was settled")
+
+    def consume(self) -> None:
+        settings = {"bootstrap.servers": self.bootstrap, "group.id": "rolling", "enable.auto.commit": False, "log_level": 0}
+        consumer = confluent_kafka.Consumer(settings)
+        consumer.assign([confluent_kafka.TopicPartition(self.topic, partition, 0) for partition in self.got])
+        deadline = time.monotonic() + CATCH_UP_S
+        while self.behind and time.monotonic() < deadline:
+            if self.producing:
+                deadline = time.monotonic() + CATCH_UP_S
+            message = consumer.poll(0.2)
+            if message is None:
+                continue
+            if message.error() is not None:
+                self.errors.append(f"poll: {message.error()}")
+                continue
+            partition, value = message.partition(), message.value()
+            assert partition is not None
+            assert value is not None
+            self._take(partition, value)
+        consumer.close()
+
+
+class KafkaPython(Client):
+    """kafka-python."""
+
+    name = "kafka-python"
+
+    def produce(self) -> None:
+        producer = kafka.KafkaProducer(bootstrap_servers=self.bootstrap.split(","), acks="all")
+        futures = []
+        while self.producing:
+            futures.append(producer.send(self.topic, b"%d" % self.sent, partition=self.sent % PARTITIONS))
+            self.sent += 1
+            time.sleep(INTERVAL_S)
+        producer.flush(CATCH_UP_S)
+        for future in futures:
+            try:
+                future.get(CATCH_UP_S)
+                self.acked += 1
+            except kafka.errors.KafkaError as error:
+                self.errors.append(f"future: {error!r}")
+        producer.close()
+
+    def consume(self) -> None:
+        consumer = kafka.KafkaConsumer(bootstrap_servers=self.bootstrap.split(","), group_id=None, auto_offset_reset="earliest")
+        consumer.assign([kafka.TopicPartition(self.topic, partition) for partition in self.got])
+        deadline = time.monotonic() + CATCH_UP_S
+        while self.behind and time.monotonic() < deadline:
+            if self.producing:
+                deadline = time.monotonic() + CATCH_UP_S
+            for place, records in consumer.poll(200).items():
+                for record in records:
+                    self._take(place.partition, record.value)
+        consumer.close()
+
+
+class Aiokafka(Client):
+    """aiokafka."""
+
+    name = "aiokafka"
+
+    def produce(self) -> None:
+        asyncio.run(self._produce())
+
+    async def _produce(self) -> None:
+        async with aiokafka.AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", enable_idempotence=True) as producer:
+            futures = []
+            while self.producing:
+                futures.append(await producer.send(self.topic, b"%d" % self.sent, partition=self.sent % PARTITIONS))
+                self.sent += 1
+                await asyncio.sleep(INTERVAL_S)
+            await asyncio.wait_for(producer.flush(), CATCH_UP_S)
+            for outcome in await asyncio.gather(*futures, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    self.errors.append(f"future: {outcome!r}")
+                else:
+                    self.acked += 1
+
+    def consume(self) -> None:
+        asyncio.run(self._consume())
+
+    async def _consume(self) -> None:
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=self.bootstrap, group_id=None, auto_offset_reset="earliest")
+        await consumer.start()
+        try:
+            consumer.assign([aiokafka.TopicPartition(self.topic, partition) for partition in self.got])
+            deadline = time.monotonic() + CATCH_UP_S
+            while self.behind and time.monotonic() < deadline:
+                if self.producing:
+                    deadline = time.monotonic() + CATCH_UP_S
+                for place, records in (await consumer.getmany(timeout_ms=200)).items():
+                    for record in records:
+                        self._take(place.partition, record.value)
+        finally:
+            await consumer.stop()
+
+
+CLIENTS: tuple[type[Client], ...] = (Confluent, KafkaPython, Aiokafka)
+
+
+def roll(cluster: Ensemble, rounds: int, clients: tuple[type[Client], ...] = CLIENTS) -> tuple[list[Client], list[str]]:
+    """The clients, and what reached them while every node of a running cluster was restarted. Raises NodeFailed."""
+    loads = [client(cluster.bootstrap) for client in clients]
+    topics = {load.topic: PARTITIONS for load in loads}
+    for topic in topics:
+        cluster.create_topic(topic, PARTITIONS, configs={"retention.ms": "-1"})
+    for load in loads:
+        load.start()
+    try:
+        cluster.wait_until(lambda: all(load.sent > 100 for load in loads), "the load to begin")
+        for _ in range(rounds):
+            for node in cluster.nodes.values():
+                time.sleep(DWELL_S)
+                node.stop()
+                node.start()
+                cluster.wait_until(lambda: cluster.is_whole(topics), f"a full ISR after the restart of node {node.node_id}")
+        time.sleep(DWELL_S)
+    finally:
+        errors = [error for load in loads for error in load.finish()]
+    return loads, errors
+
+
+def main() -> int:
+    """Parse the command line, roll, say what reached the clients."""
+    parser = argparse.ArgumentParser(prog="python -m chaos.rolling", description="a rolling restart of every node under load")
+    parser.add_argument("--nodes", type=int, default=3, help="nodes (3)")
+    parser.add_argument("--rounds", type=int, default=2, help="times that every node is restarted (2)")
+    parser.add_argument("--kind", choices=("mqd", "kafka"), default="mqd", help="whose nodes (mqd)")
+    parser.add_argument("--session-ms", type=int, default=None, help="broker session timeout (the broker's default)")
+    arguments = parser.parse_args()
+    logging.getLogger().addHandler(logging.NullHandler())  # the clients tell of every retry; what counts is what they raise
+    directory = Path(tempfile.mkdtemp(prefix="rolling-"))
+    cluster: Ensemble | None = None
+    try:
+        cluster = ensemble(arguments.kind, directory, arguments.nodes, session_ms=arguments.session_ms)
+        cluster.start()
+        begun = time.monotonic()
+        loads, errors = roll(cluster, arguments.rounds)
+        elapsed = time.monotonic() - begun
+        cluster.stop()
+    except NodeFailed as failure:
+        print(f"rolling: FAILED: {failure}", file=sys.stderr)
+        return 1
+    finally:
+        if cluster is not None:
+            with suppress(NodeFailed):
+                cluster.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+    for error in errors:
+        print(error, file=sys.stderr)
+    told = ", ".join(f"{load.name} {load.acked} of {load.sent}" for load in loads)
+    print(f"rolling: {arguments.rounds * arguments.nodes} restarts in {elapsed:.0f} s, acknowledged: {told}; errors {len(errors)}")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
