@@ -25,7 +25,7 @@ import trio
 from mqd.errors import NO_DESCRIPTORS, PASSING_ERRNOS, ErrorCode, MqError, StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk, FileRange
-from mqd.limits import DISK_RESERVE_BYTES, INDEX_ENTRIES_BUFFERED, SYNC_THREADS
+from mqd.limits import DISK_RESERVE_BYTES, INDEX_ENTRIES_BUFFERED
 from mqd.log import lookup
 from mqd.log.checkpoints import checkpointed, store_offsets
 from mqd.log.cleaner import plan_retention, rolls_by_time
@@ -38,7 +38,6 @@ from mqd.log.directory import (
     close_directory,
     create_log,
     load_directory,
-    plan_sync,
     retire_directory,
     why_missing,
 )
@@ -47,6 +46,7 @@ from mqd.log.looking import Looking
 from mqd.log.partition_log import FOREVER_MS, Appended, LogConfig, PartitionLog, Queued
 from mqd.log.recovery import RecoveryReport, append_indexes, new_segment, remove_snapshots
 from mqd.log.shortening import put_back, retire_oldest, truncate_log
+from mqd.log.syncs import Syncer
 from mqd.protocol.files import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_CHECKPOINT,
@@ -113,7 +113,7 @@ class LogService:
         self._looking = Looking()
         self._homes = Homes()
         self._touched: list[PartitionLog] = []
-        self._syncing = trio.Event()
+        self._syncer = Syncer(disk, self.directories, self.after_sync, self._not_synced)
         self._housekeeping = trio.Event()
         self._flush_due: dict[PartitionLog, float] = {}
         self._removals: list[tuple[float, Path]] = []
@@ -505,9 +505,7 @@ class LogService:
 
     def request_sync(self, log: PartitionLog, *, whole: bool = True) -> None:
         """Have a worker thread make durable what is written now; `on_durable` tells when that moved `durable_end_offset`."""
-        to_sync = self.directories[log.directory].to_sync
-        to_sync[log] = to_sync.get(log, False) or whole
-        self._syncing.set()
+        self._syncer.request(log, whole=whole)
 
     def checkpoint_high_watermark(self, partition: TopicPartition, high_watermark: Offset) -> None:
         """Note the high watermark of a partition; written within seconds, and at the latest by `close`."""
@@ -523,45 +521,9 @@ class LogService:
     async def run(self) -> None:
         """Sync, retain, roll by time, checkpoint, remove; until cancelled. `close` comes after it."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._run_syncs)
+            nursery.start_soon(self._syncer.run)
             nursery.start_soon(self._run_housekeeping)
             nursery.start_soon(self._run_high_watermarks)
-
-    async def _run_syncs(self) -> None:
-        limiters = {path: trio.CapacityLimiter(SYNC_THREADS) for path in self.directories}
-        async with trio.open_nursery() as nursery:
-            while True:
-                await self._syncing.wait()
-                self._syncing = trio.Event()
-                for path, directory in self.directories.items():
-                    if directory.to_sync and not directory.syncing:
-                        directory.syncing = True
-                        nursery.start_soon(self._sync_directory, directory, limiters[path])
-
-    async def _sync_directory(self, directory: LogDirectory, limiter: trio.CapacityLimiter) -> None:
-        """Cycles of group commit, until nothing waits."""
-        try:
-            while directory.to_sync and directory.failed is None:
-                to_sync, directory.to_sync = directory.to_sync, {}
-                async with trio.open_nursery() as nursery:
-                    for log, whole in to_sync.items():
-                        try:
-                            plan = plan_sync(self._disk, log, whole=whole)
-                        except OSError as error:
-                            self._not_synced(log, error)
-                        else:
-                            nursery.start_soon(self._sync, plan, limiter)
-        finally:
-            directory.syncing = False
-
-    async def _sync(self, plan: SyncPlan, limiter: trio.CapacityLimiter) -> None:
-        try:
-            await self._disk.offload(plan.run, self._disk, limiter=limiter)
-        except (StorageError, OSError) as error:
-            plan.give_back()
-            self._not_synced(plan.log, error)
-            return
-        self.after_sync(plan)
 
     def _not_synced(self, log: PartitionLog, error: StorageError | OSError) -> None:
         """StorageError: there was no space beside the log. Without descriptors nothing was tried. Anything else is final."""

@@ -1,0 +1,93 @@
+"""Making logs durable in worker threads: group commit. One cycle a directory takes all logs that asked meanwhile.
+
+The loop plans (`plan_sync`), a thread carries the plan out, the loop hears of it. What a failure means is the service's
+business: `failed` is told, once, and nothing is tried again here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import trio
+
+from mqd.errors import StorageError
+from mqd.io.disk import Disk
+from mqd.limits import SYNC_THREADS
+from mqd.log.directory import LogDirectory, SyncPlan, plan_sync
+from mqd.log.partition_log import PartitionLog
+
+
+class Syncer:
+    """See the head of this file. All but `run` and `wait` are synchronous."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directories: Mapping[Path, LogDirectory],
+        done: Callable[[SyncPlan], None],
+        failed: Callable[[PartitionLog, StorageError | OSError], None],
+    ) -> None:
+        self._disk = disk
+        self._directories = directories
+        self._done = done
+        self._failed = failed
+        self._wanted = trio.Event()
+        self._ended = trio.Event()
+
+    def request(self, log: PartitionLog, *, whole: bool = True) -> None:
+        """Have made durable what is written now: all of it, or the full segments only."""
+        to_sync = self._directories[log.directory].to_sync
+        to_sync[log] = to_sync.get(log, False) or whole
+        self._wanted.set()
+
+    async def wait(self) -> None:
+        """Until the next plan has ended, well or not. Cancel-safe."""
+        await self._ended.wait()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        limiters = {path: trio.CapacityLimiter(SYNC_THREADS) for path in self._directories}
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                for path, directory in self._directories.items():
+                    if directory.to_sync and not directory.syncing:
+                        directory.syncing = True
+                        nursery.start_soon(self._sync_directory, directory, limiters[path])
+
+    async def _sync_directory(self, directory: LogDirectory, limiter: trio.CapacityLimiter) -> None:
+        """Cycles, until nothing waits."""
+        try:
+            while directory.to_sync and directory.failed is None:
+                to_sync, directory.to_sync = directory.to_sync, {}
+                async with trio.open_nursery() as nursery:
+                    for log, whole in to_sync.items():
+                        try:
+                            plan = plan_sync(self._disk, log, whole=whole)
+                        except OSError as error:
+                            self._end(log, error)
+                        else:
+                            nursery.start_soon(self._sync, plan, limiter)
+        finally:
+            directory.syncing = False
+
+    async def _sync(self, plan: SyncPlan, limiter: trio.CapacityLimiter) -> None:
+        try:
+            await self._disk.offload(plan.run, self._disk, limiter=limiter)
+        except (StorageError, OSError) as error:
+            plan.give_back()
+            self._end(plan.log, error)
+            return
+        self._done(plan)
+        self.tell()
+
+    def _end(self, log: PartitionLog, error: StorageError | OSError) -> None:
+        self._failed(log, error)
+        self.tell()
+
+    def tell(self) -> None:
+        """Wake whoever waits: a plan has ended, or a log is gone that one might have waited for."""
+        ended, self._ended = self._ended, trio.Event()
+        ended.set()
