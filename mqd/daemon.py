@@ -395,7 +395,7 @@ class _Publisher:
         changed = {name for kind, name in delta.configs_changed if kind == "topic" and name in image.topics}
         if any(kind == "node" for kind, _ in delta.configs_changed):
             changed = set(image.topics)
-        for name in changed:
+        for name in sorted(changed):
             self.replica.configure(name, self._settings(image, name))
 
     def _assign(self, image: MetadataImage, changed: Iterable[TopicPartition]) -> None:

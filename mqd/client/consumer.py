@@ -132,7 +132,7 @@ class Consumer:
                 if node_id not in self._busy:
                     self._busy.add(node_id)
                     self._nursery.start_soon(self._fetch, node_id, group)
-            for topic in leaderless - self._finding:
+            for topic in sorted(leaderless - self._finding):
                 self._finding.add(topic)
                 self._nursery.start_soon(self._find_leaders, topic)
             with trio.move_on_at(self._fetcher.next_deadline(now)):

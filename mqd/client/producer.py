@@ -242,7 +242,7 @@ class Producer:
             ready, leaderless = self._queue.drain(now, self._leader, flush=self._flushing > 0, doubtful_only=self._restart_wanted)
             for node_id, batches in ready.items():
                 self._nursery.start_soon(self._send_batches, node_id, batches)
-            for topic in leaderless - self._refreshing:
+            for topic in sorted(leaderless - self._refreshing):
                 self._refreshing.add(topic)
                 self._nursery.start_soon(self._find_leaders, topic)
             with trio.move_on_at(self._queue.next_deadline(now)):
