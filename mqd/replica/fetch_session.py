@@ -3,16 +3,21 @@
 Pure. A session belongs to one client, whose requests carry increasing epochs; the answer to an incremental fetch
 names only partitions that have news. Sessions are bounded; the one longest unused gives way once it has been idle
 for two minutes, and until then newcomers fetch without a session, which is always right and only costs bytes.
+
+Followers have sessions of their own, one a node: they hold every partition that the node follows here, of which few have
+news at a time. So partitions tell the session when something is new (`Followed.note`), and a fetch looks at those alone.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import FETCH_SESSION_PARTITIONS_MAX, FETCH_SESSIONS_MAX, FETCH_SESSIONS_PARTITIONS_MAX
 from mqd.protocol.hot import FetchPartition
+from mqd.replica.waiters import FetchWaiter
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
@@ -137,3 +142,112 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= len(session.wanted)
+
+
+class Followed(Wanted):
+    """One partition of a follower's session."""
+
+    __slots__ = ("held", "session")
+
+    def __init__(self, topic: TopicKey, asked: FetchPartition, session: FollowerSession) -> None:
+        super().__init__(topic, asked)
+        self.session = session
+        self.held: Watched | None = None
+        """The partition that tells of its news; None while it is not here."""
+
+    def watch(self, partition: Watched) -> None:
+        if self.held is not partition:
+            self.unwatch()
+            self.held = partition
+            partition.watches.add(self)
+
+    def unwatch(self) -> None:
+        if self.held is not None:
+            self.held.watches.discard(self)
+            self.held = None
+
+    def note(self) -> FollowerSession:
+        self.session.news[self] = None
+        return self.session
+
+
+class Watched(Protocol):
+    """A partition, as a session sees it."""
+
+    watches: set[Any]
+
+
+class FollowerSession:
+    """What one node follows here. `id` is NO_SESSION for a fetch without a session, which lives as long as that."""
+
+    __slots__ = ("epoch", "id", "last_used", "news", "node_id", "waiter", "wanted")
+
+    def __init__(self, id: int, node_id: int, now: float) -> None:
+        self.id = id
+        self.node_id = node_id
+        self.epoch = 1
+        """The epoch that its next request must carry."""
+        self.last_used = now
+        self.wanted: dict[tuple[TopicKey, int], Followed] = {}
+        self.news: dict[Followed, None] = {}
+        """What to look at when it is answered, in the order in which it was told; who gets bytes comes to the end by asking again."""
+        self.waiter: FetchWaiter | None = None
+
+    def ask(self, topic: TopicKey, asked: FetchPartition) -> Followed:
+        """The follower names a partition: it is new, or the follower has moved on in it."""
+        key = (topic, asked.partition)
+        followed = self.wanted.get(key)
+        if followed is None:
+            followed = self.wanted[key] = Followed(topic, asked, self)
+        else:
+            followed.asked = asked
+            self.news.pop(followed, None)
+        self.news[followed] = None
+        return followed
+
+    def forget(self, topic: TopicKey, partition: int) -> None:
+        followed = self.wanted.pop((topic, partition), None)
+        if followed is not None:
+            self.news.pop(followed, None)
+            followed.unwatch()
+
+    def wake(self) -> None:
+        if self.waiter is not None:
+            self.waiter.bytes_wanted = 0
+            self.waiter.free()
+
+    def close(self) -> None:
+        for followed in self.wanted.values():
+            followed.unwatch()
+        self.wanted.clear()
+        self.news.clear()
+
+
+class FollowerSessions:
+    """The sessions of all followers: one a node, so there is nothing to evict."""
+
+    def __init__(self, below: Callable[[int], int]) -> None:
+        self._below = below
+        self._sessions: dict[int, FollowerSession] = {}
+
+    def resolve(self, node_id: int, session_id: int, epoch: int, now: float) -> FollowerSession:
+        """The session of a fetch. A first fetch replaces the session that its node had; one without a session leaves none.
+
+        Raises MqError with FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH.
+        """
+        session = self._sessions.get(node_id)
+        if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+            if session is not None and (epoch == INITIAL_EPOCH or session.id == session_id):
+                del self._sessions[node_id]
+                session.close()
+            if epoch == FINAL_EPOCH:
+                return FollowerSession(NO_SESSION, node_id, now)
+            session = self._sessions[node_id] = FollowerSession(1 + self._below(0x7FFFFFFF - 1), node_id, now)
+            return session
+        if session is None or session.id != session_id:
+            raise MqError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {session_id}: start a new one with epoch 0")
+        if session.epoch != epoch:
+            raise MqError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"session {session_id} expects epoch {session.epoch}, not {epoch}")
+        session.epoch = epoch + 1 if epoch < 0x7FFFFFFF else 1
+        session.last_used = now
+        return session

@@ -6,8 +6,9 @@ the high watermark, proposals for the ISR and refusals go out.
 Invariants (docs/INVARIANTS.md):
 - log start <= high watermark <= log end.                                  (I4)
 - The high watermark never goes back while this node leads, nor while it follows without a cut of its log. (I5)
-- It advances only while the in-sync replicas are at least the effective minimum (KIP-966), and never beyond what every
-  member of the maximal ISR has (isr.py) - where `flush.before.ack` is set: has on stable storage.
+- It advances only while the in-sync replicas are at least the effective minimum and no replica outside of them is eligible to
+  lead (the ELR, KIP-966), and never beyond what every member of the maximal ISR has (isr.py) - where `flush.before.ack` is
+  set: has on stable storage.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from uuid import UUID
 from mqd.errors import ErrorCode, MqError
 from mqd.log.partition_log import PartitionLog
 from mqd.replica.isr import InSync
-from mqd.replica.progress import FollowerProgress
+from mqd.replica.progress import Fetching, FollowerProgress
 from mqd.replica.waiters import Append, FetchWaiter, ProduceTicket, until_durable
 from mqd.types import NO_EPOCH, IsrChange, NodeId, Offset, TopicPartition
 
@@ -72,6 +73,20 @@ class Follows(Protocol):
         ...
 
 
+class Watch(Protocol):
+    """One partition of a follower's fetch session (replica/fetch_session.py)."""
+
+    def note(self) -> Wakes:
+        """Something is new here: records, the high watermark, the log start, or who leads. Returns the session, to be woken."""
+        ...
+
+
+class Wakes(Protocol):
+    def wake(self) -> None:
+        """Answer the fetch that waits, if one does."""
+        ...
+
+
 class FetchNews(NamedTuple):
     """What a follower's fetch changed."""
 
@@ -90,8 +105,8 @@ class Partition:
         "assignment",
         "epoch_start_offset",
         "fetches",
-        "follower_fetches",
         "followers",
+        "frozen",
         "high_watermark",
         "in_contact",
         "in_sync",
@@ -107,6 +122,7 @@ class Partition:
         "short_of_replicas",
         "syncs",
         "touched",
+        "watches",
     )
 
     def __init__(
@@ -135,14 +151,16 @@ class Partition:
         """Those whose ends the high watermark waits for."""
         self.short_of_replicas = False
         """Fewer in-sync replicas than `min.insync.replicas` asks for: nothing is accepted with acks=all, nothing is committed."""
+        self.frozen = False
+        """The high watermark must not move: short of replicas, or others out of the ISR are eligible to lead because it did not."""
         self.acks: deque[tuple[Append, ProduceTicket]] = deque()
         """Produce requests that wait for the high watermark, in the order of their offsets."""
         self.syncs: deque[tuple[Append, ProduceTicket]] = deque()
         """Produce requests with acks=1 that wait for this replica's own fdatasync, in the order of their offsets."""
         self.fetches: set[FetchWaiter] = set()
         """Consumers' requests parked here until the high watermark has moved far enough."""
-        self.follower_fetches: set[FetchWaiter] = set()
-        """Followers' requests parked here until something is written."""
+        self.watches: set[Watch] = set()
+        """Followers' fetch sessions that have this partition in them: they are told of whatever is new here."""
         self.touched = False
         """Whether this turn of the loop appended here; reset when the turn ends."""
         self.news_bytes = 0
@@ -201,6 +219,7 @@ class Partition:
     def configure(self, min_insync_replicas: int) -> None:
         self.min_insync_replicas = min_insync_replicas
         self.short_of_replicas = len(self.in_sync.committed) < self.effective_min_insync_replicas
+        self.frozen = self.short_of_replicas or bool(self.assignment.elr)
 
     def set_in_contact(self, in_contact: bool) -> None:
         self.in_contact = in_contact
@@ -225,7 +244,7 @@ class Partition:
 
     def advance(self) -> bool:
         """Move the high watermark to where the in-sync replicas allow it; tells whether it moved."""
-        if not self.is_leader or self.short_of_replicas:
+        if not self.is_leader or self.frozen:
             return False
         end = self.local_end_offset()
         for follower in self._counted:
@@ -256,9 +275,12 @@ class Partition:
 
     # -- leading ---------------------------------------------------------------------------------------------------
 
-    def follower_fetched(self, node_id: NodeId, broker_epoch: int, offset: Offset, log_start_offset: Offset, now: float) -> FetchNews:
+    def follower_fetched(
+        self, node_id: NodeId, broker_epoch: int, offset: Offset, log_start_offset: Offset, now: float, session: Fetching | None = None
+    ) -> FetchNews:
         """A follower's fetch from `offset` was found in order: it has everything below that."""
         follower = self.followers[node_id]
+        follower.session = session
         follower.fetched(offset, log_start_offset, self.log.written_end_offset, broker_epoch, now)
         in_sync = self.in_sync
         proposal = None
@@ -270,6 +292,27 @@ class Partition:
 
     def _may_join(self, follower: FollowerProgress) -> bool:
         return follower.end_offset >= max(self.high_watermark, self.epoch_start_offset) and self._is_eligible(follower)
+
+    def expand(self, now: float) -> IsrChange | None:
+        """The proposal to go on with those that could not join when they fetched; None where there is none or a change is in flight."""
+        if not self.is_leader or self.in_sync.proposal is not None:
+            return None
+        committed, lag_max = self.in_sync.committed, self.rules.lag_max
+        joining = {
+            follower.node_id
+            for follower in self.followers.values()
+            if follower.node_id not in committed and now - follower.heard_at <= lag_max and self._may_join(follower)
+        }
+        if not joining:
+            return None
+        change = self._propose(committed | joining)
+        self.count(now)
+        return change
+
+    def before_write(self) -> None:
+        """The first append of a turn is about to be made."""
+        for follower in self.followers.values():
+            follower.before_write(self.log.written_end_offset)
 
     def shrink(self, now: float) -> IsrChange | None:
         """The proposal to go on without those that are behind for too long; None where nobody is or a change is in flight."""

@@ -8,8 +8,16 @@ at the fetch before (Kafka's `Replica.updateFetchState`).
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 from mqd.types import NO_EPOCH, NO_OFFSET, NodeId, Offset
+
+
+class Fetching(Protocol):
+    """The fetch session through which a follower asks for this partition, among others."""
+
+    last_used: float
+    """When its last fetch came, whether or not that named this partition."""
 
 
 class FollowerProgress:
@@ -23,6 +31,7 @@ class FollowerProgress:
         "last_fetch_at",
         "log_start_offset",
         "node_id",
+        "session",
     )
 
     def __init__(self, node_id: NodeId, now: float, *, in_sync: bool) -> None:
@@ -36,6 +45,7 @@ class FollowerProgress:
         self.last_fetch_at = -math.inf
         self.last_caught_up_at = now if in_sync else -math.inf
         self._leader_end_at_last_fetch: Offset = NO_OFFSET
+        self.session: Fetching | None = None
 
     def __repr__(self) -> str:
         return f"<FollowerProgress node={self.node_id} end={self.end_offset} caught_up_at={self.last_caught_up_at}>"
@@ -51,6 +61,16 @@ class FollowerProgress:
         self.broker_epoch = broker_epoch
         self._leader_end_at_last_fetch = max(leader_end, self._leader_end_at_last_fetch)
         self.last_fetch_at = now
+
+    @property
+    def heard_at(self) -> float:
+        """When it fetched last. A fetch that leaves this partition out repeats what the one before said of it (KIP-227)."""
+        return max(self.last_fetch_at, self.session.last_used) if self.session is not None else self.last_fetch_at
+
+    def before_write(self, leader_end: Offset) -> None:
+        """The leader's log, which ends at `leader_end`, is about to grow: until its last fetch the follower may have been there."""
+        if self.end_offset >= leader_end:
+            self.last_caught_up_at = max(self.last_caught_up_at, self.heard_at)
 
     def is_caught_up(self, leader_end: Offset, now: float, lag_max: float) -> bool:
         """At the end, or there at most `lag_max` seconds ago."""

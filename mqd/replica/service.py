@@ -27,9 +27,11 @@ from mqd.io.entropy import Entropy
 from mqd.limits import FETCH_SESSIONS_MAX
 from mqd.log.partition_log import Appended, LogConfig, PartitionLog
 from mqd.log.service import LogService
-from mqd.replica.fetch_session import FetchSessions
+from mqd.replica.fetch_session import FetchSessions, FollowerSessions
 from mqd.replica.isr import Verdict
 from mqd.replica.partition import Assignment, Follows, Partition, Rules
+from mqd.replica.progress import Fetching
+from mqd.replica.throttle import Throttle, throttled_partitions
 from mqd.replica.waiters import Append, Deadlines, FetchWaiter, ProduceTicket, until_durable
 from mqd.types import NO_NODE, IsrChange, IsrOutcome, NodeId, Offset, TopicPartition
 
@@ -56,6 +58,9 @@ class TopicSettings:
 
     log: LogConfig
     min_insync_replicas: int
+    leader_throttled: tuple[str, ...] = ()
+    """`leader.replication.throttled.replicas`."""
+    follower_throttled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +101,10 @@ class ReplicaService:
         self.in_contact = True
         self.tells_high_watermarks = False
         """Whether consumers read from followers (KIP-392): these then hear of a new high watermark at once."""
+        self.leader_throttle, self.follower_throttle = Throttle(), Throttle()
+        """Their rates are set by whoever knows the node's configuration, the replicas they apply to with each `TopicSettings`."""
         self.low_watermark_moved = trio.Event()
-        """Set, and replaced by a fresh one, when a follower has told of a new log start."""
+        """Set, and replaced by a fresh one, when a follower has told of a new log start, or other replicas count."""
         self._rules = Rules(lag_seconds)
         self._proposals: dict[TopicPartition, tuple[Partition, IsrChange]] = {}
         self._proposed = trio.Event()
@@ -105,6 +112,7 @@ class ReplicaService:
         """Of which `on_offline` was told."""
         self.logs = logs
         self.sessions = FetchSessions(entropy.below, fetch_sessions_max)
+        self.follower_sessions = FollowerSessions(entropy.below)
         self.by_name: dict[bytes, dict[int, Partition]] = {}
         """Topic name in UTF-8 -> partition index -> Partition: the lookup of the hot path."""
         self.by_id: dict[bytes, dict[int, Partition]] = {}
@@ -158,9 +166,11 @@ class ReplicaService:
                 partition = self._open(assignment, topic_settings)
                 if partition is None:
                     continue
+                self._throttle(topic_partition.topic, topic_settings)
             self._assign(partition, assignment, topic_settings)
         if len(self.offline) > offline_before:
             self._tell_offline()
+        self._low_watermark_may_have_moved()
 
     def _may_begin_anew(self, assignment: Assignment, partition: Partition | None) -> bool:
         """Whether a log that cannot be used may be replaced by a copy of the leader's: nobody counts on what it holds."""
@@ -199,6 +209,7 @@ class ReplicaService:
         if before != (partition.assignment.leader, partition.leader_epoch):
             if not (led and partition.is_leader):
                 self._refuse_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._tell_followers([partition])
             if self.fetchers is not None:
                 if partition.is_leader or assignment.leader == NO_NODE or _is_lost(partition):
                     self.fetchers.unfollow(partition)
@@ -207,7 +218,10 @@ class ReplicaService:
         self._after_isr(partition)
 
     def _after_isr(self, partition: Partition) -> None:
-        """Who waits for a commit that the in-sync replicas are too few for is told so: it may not come for long."""
+        """Replicas or minimum changed: others may join now, and who waits for a commit that they are too few for is told so."""
+        change = partition.expand(self._clock.monotonic())
+        if change is not None:
+            self._propose(partition, change)
         if partition.short_of_replicas and partition.acks:
             self._refuse_all(partition, partition.acks, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
@@ -257,6 +271,7 @@ class ReplicaService:
 
     def configure(self, topic: str, settings: TopicSettings) -> None:
         """A topic's configuration changed."""
+        self._throttle(topic, settings)
         for topic_partition, (assignment, _) in self._retries.items():
             if topic_partition.topic == topic:
                 self._retries[topic_partition] = assignment, settings
@@ -267,8 +282,14 @@ class ReplicaService:
                 self._wake(partition)
             self._after_isr(partition)
 
+    def _throttle(self, topic: str, settings: TopicSettings) -> None:
+        self.leader_throttle.set_partitions(topic, throttled_partitions(settings.leader_throttled, self.node_id))
+        self.follower_throttle.set_partitions(topic, throttled_partitions(settings.follower_throttled, self.node_id))
+
     def delete(self, topic: str) -> None:
         """The topic is gone from the metadata: so are its logs."""
+        self.leader_throttle.set_partitions(topic, frozenset())
+        self.follower_throttle.set_partitions(topic, frozenset())
         for partition in list(self.by_name.get(topic.encode(), {}).values()):
             self._close(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             self.logs.delete(partition.assignment.topic_partition)
@@ -302,12 +323,13 @@ class ReplicaService:
         self._proposals.pop(topic_partition, None)
         self._reported.discard(topic_partition)
         self._refuse_waiting(partition, code)
+        self._tell_followers([partition])
 
     def _refuse_waiting(self, partition: Partition, code: ErrorCode) -> None:
         """Send whoever waits here away: the outcome is unknown, the client finds out from the next leader."""
         self._refuse_all(partition, partition.acks, code)
         self._refuse_all(partition, partition.syncs, code)
-        for waiter in [*partition.fetches, *partition.follower_fetches]:
+        for waiter in list(partition.fetches):
             waiter.free()
 
     @staticmethod
@@ -332,7 +354,7 @@ class ReplicaService:
             partitions=len(partitions),
             leaders=sum(partition.is_leader for partition in partitions),
             parked_produces=sum(len(partition.acks) + len(partition.syncs) for partition in partitions),
-            parked_fetches=len({id(waiter) for one in partitions for waiter in (*one.fetches, *one.follower_fetches)}),
+            parked_fetches=len({id(waiter) for partition in partitions for waiter in partition.fetches}),
             fetch_sessions=len(self.sessions),
             offline=len(self.offline),
         )
@@ -343,6 +365,8 @@ class ReplicaService:
         """Queue one batch. `records` must stay as it is until `end_of_turn`. Raises MqError where it is refused."""
         if not partition.serves or (acks == -1 and partition.short_of_replicas):
             partition.check_append(acks)
+        if partition.watches and not partition.touched:
+            partition.before_write()
         log = partition.log
         if log.touched:  # the service knows already that this log has something to write in this turn
             appended = log.plan_append(records, leader_epoch=partition.leader_epoch, now_ms=now_ms)
@@ -372,8 +396,7 @@ class ReplicaService:
                 self._after_failed_write(partition)
             if partition.advance():
                 moved.append(partition)
-            if partition.follower_fetches:
-                self._wake_followers(partition)
+        self._tell_followers(touched)
         for ticket in tickets:
             for append in ticket.appends:
                 partition = append[0]
@@ -450,30 +473,38 @@ class ReplicaService:
                 if waiter.bytes_wanted <= 0:
                     waiter.free()
         partition.news_bytes = 0
-        if self.tells_high_watermarks and partition.follower_fetches:
-            self._wake_followers(partition)
+        if self.tells_high_watermarks:
+            self._tell_followers([partition])
+        else:
+            for watch in partition.watches:
+                watch.note()  # they hear of the high watermark with their next answer, which is never far
 
     @staticmethod
-    def _wake_followers(partition: Partition) -> None:
-        """There is something new here for every follower that waits."""
-        for waiter in list(partition.follower_fetches):
-            waiter.bytes_wanted = 0
-            waiter.free()
+    def _tell_followers(partitions: Sequence[Partition]) -> None:
+        """There is something new in these: followers that wait are answered, each once, with all of it."""
+        sessions = {watch.note() for partition in partitions for watch in partition.watches}
+        for session in sessions:
+            session.wake()
 
     # -- followers -------------------------------------------------------------------------------------------------
 
-    def follower_fetched(self, partition: Partition, node_id: NodeId, broker_epoch: int, offset: Offset, log_start: Offset) -> None:
+    def follower_fetched(
+        self, partition: Partition, node_id: NodeId, broker_epoch: int, offset: Offset, log_start: Offset, session: Fetching | None = None
+    ) -> None:
         """A follower's fetch was found in order: it has everything below `offset`. Moves the high watermark, proposes that it joins."""
         follower = partition.followers[node_id]
         start_before = follower.log_start_offset
-        moved, proposal = partition.follower_fetched(node_id, broker_epoch, offset, log_start, self._clock.monotonic())
+        moved, proposal = partition.follower_fetched(node_id, broker_epoch, offset, log_start, self._clock.monotonic(), session)
         if proposal is not None:
             self._propose(partition, proposal)
         if moved:
             self._wake(partition)
         if log_start != start_before:
-            self.low_watermark_moved.set()
-            self.low_watermark_moved = trio.Event()
+            self._low_watermark_may_have_moved()
+
+    def _low_watermark_may_have_moved(self) -> None:
+        moved, self.low_watermark_moved = self.low_watermark_moved, trio.Event()
+        moved.set()
 
     def follower_advanced(self, partition: Partition) -> None:
         """This node follows, and `Partition.follower_progress` had news: take over the log start, wake consumers that read here."""
@@ -488,7 +519,7 @@ class ReplicaService:
     def delete_records(self, partition: Partition, offset: Offset) -> None:
         """Let a partition that this node leads begin at `offset`, and tell its followers. MqError as `LogService.delete_records`."""
         self.logs.delete_records(partition.log, offset)
-        self._wake_followers(partition)
+        self._tell_followers([partition])
 
     def _propose(self, partition: Partition, change: IsrChange) -> None:
         self._proposals[change.topic_partition] = partition, change
@@ -535,6 +566,7 @@ class ReplicaService:
                 self._after_isr(partition)
         if not self._proposals:
             self._proposed = trio.Event()
+        self._low_watermark_may_have_moved()
         return decided
 
     async def _run_checks(self) -> None:
@@ -550,7 +582,7 @@ class ReplicaService:
                 await trio.lowlevel.checkpoint()
             if partition.followers:
                 now = self._clock.monotonic()
-                change = partition.shrink(now)
+                change = partition.shrink(now) or partition.expand(now)
                 if change is not None:
                     self._propose(partition, change)
                 self._count(partition, now)

@@ -69,28 +69,26 @@ class ProduceTicket(ABC):
 class FetchWaiter:
     """One fetch that found less than it wants: woken by bytes, by its deadline, or by what comes behind it."""
 
-    __slots__ = ("bytes_wanted", "deadline", "freed", "from_follower", "partitions", "release")
+    __slots__ = ("bytes_wanted", "deadline", "freed", "partitions", "release")
 
-    def __init__(self, release: Callable[[], None], bytes_wanted: int, deadline: float, *, from_follower: bool = False) -> None:
+    def __init__(self, release: Callable[[], None], bytes_wanted: int, deadline: float) -> None:
         self.release = release
         """Called once: plans the fetch again and answers it."""
         self.bytes_wanted = bytes_wanted
         self.deadline = deadline
-        self.from_follower = from_follower
-        """A follower waits for what is written, a consumer for what is committed."""
         self.partitions: tuple[HoldsFetches, ...] = ()
         self.freed = False
 
     def park(self, partitions: Iterable[HoldsFetches]) -> None:
         self.partitions = tuple(partitions)
         for partition in self.partitions:
-            (partition.follower_fetches if self.from_follower else partition.fetches).add(self)
+            partition.fetches.add(self)
 
     def free(self) -> None:
         if not self.freed:
             self.freed = True
             for partition in self.partitions:
-                (partition.follower_fetches if self.from_follower else partition.fetches).discard(self)
+                partition.fetches.discard(self)
             self.partitions = ()
             self.release()
 
@@ -99,7 +97,6 @@ class HoldsFetches(Protocol):
     """A partition, as a waiter sees it."""
 
     fetches: set[FetchWaiter]
-    follower_fetches: set[FetchWaiter]
 
 
 class Waits(Protocol):

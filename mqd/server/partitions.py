@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
 from mqd.replica.partition import Partition
 from mqd.server.context import Node
-from mqd.types import NO_EPOCH, NodeId, TopicPartition
+from mqd.types import NO_EPOCH, NO_NODE, NodeId, TopicPartition
 
 Endpoint = tuple[int, str, int, str | None]
+FetchRow = tuple[Any, ...]
+"""A row of a fetch's answer, as `mqd.protocol.hot` encodes it."""
+
+_NO_PREFERRED_REPLICA = -1
+_MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 def leading(node: Node, topic: str, index: int, current_leader_epoch: int = NO_EPOCH) -> Partition:
@@ -44,3 +50,35 @@ def unknown_partition(node: Node, name: bytes | None, topic_id: bytes | None, in
     if reason is not None:
         return MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
     return MqError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {topic.partitions[index].leader} leads this partition")
+
+
+def current_leader(
+    node: Node, partition: Partition | None, name: bytes | None = None, topic_id: bytes | None = None, index: int = 0
+) -> tuple[int, int] | None:
+    """(node, leader epoch) to name to a client that asked the wrong node (KIP-951), from the partition or from the metadata.
+
+    None where nobody leads, or where this node would name itself: it may not lead any more, and nobody tells it who does.
+    """
+    if partition is not None:
+        leader, epoch = partition.assignment.leader, partition.leader_epoch
+        return None if (partition.is_leader and not partition.serves) or leader == NO_NODE else (leader, epoch)
+    image = node.image
+    topic = (
+        image.topics_by_id.get(UUID(bytes=topic_id)) if topic_id is not None else image.topics.get((name or b"").decode(errors="replace"))
+    )
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return None
+    found = topic.partitions[index]
+    return None if found.leader in (NO_NODE, node.node_id) else (found.leader, found.leader_epoch)
+
+
+def refused_fetch_row(
+    node: Node, index: int, error: MqError, partition: Partition | None, name: bytes | None = None, topic_id: bytes | None = None
+) -> FetchRow:
+    """The row of a partition that a fetch got nothing from; to a stale asker it names the leader."""
+    row: FetchRow = (index, int(error.code), -1, -1, -1, None, _NO_PREFERRED_REPLICA, [])
+    if error.code in _MOVED:
+        leader = current_leader(node, partition, name, topic_id, index)
+        if leader is not None:
+            return (*row, None, leader)
+    return row

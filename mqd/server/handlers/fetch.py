@@ -4,12 +4,12 @@ v4 isolation level; v5 log start; v7 sessions (KIP-227); v9 leader epoch (KIP-32
 epoch and diverging epochs (KIP-595); v13 topics by id (KIP-516); v15 replica state; v16 node endpoints (KIP-951); v17
 replica directory; v18 the follower's high watermark.
 
-A record is served once it is below the high watermark, never before (I2). ◆ hot path.
+A record is served once it is below the high watermark, never before (I2). From v11 on consumers may read from any replica, up
+to the high watermark that it knows; a leader sends them to one in their rack, where `replica.selector.class` says so
+(KIP-392). Followers' fetches, on the peer listener, are server/follower_fetch.py's. ◆ hot path.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.io.disk import FileRange
@@ -17,16 +17,18 @@ from mqd.limits import FETCH_WAIT_MAX_MS, REQUEST_PARTITIONS_MAX
 from mqd.protocol.hot import FetchRequest, decode_fetch_request, encode_fetch_response_parts
 from mqd.replica.fetch_session import FINAL_EPOCH, NO_SESSION, Session, Wanted
 from mqd.replica.partition import Partition
+from mqd.replica.selector import RACK_AWARE, Candidate, select
 from mqd.replica.waiters import FetchWaiter
 from mqd.server.connection import Connection, Slot
-from mqd.server.context import Node
-from mqd.server.partitions import endpoints, unknown_partition
-from mqd.types import NO_EPOCH
+from mqd.server.context import PEER, Node
+from mqd.server.follower_fetch import FollowerFetch
+from mqd.server.partitions import FetchRow as Row, endpoints, refused_fetch_row, unknown_partition
+from mqd.types import NO_EPOCH, NodeId
 
 _NO_PREFERRED_REPLICA = -1
 _READ_COMMITTED = 1
-
-Row = tuple[Any, ...]
+_FROM_FOLLOWERS = 11
+_ERROR_CODES_FROM = 7
 
 
 class _Fetching:
@@ -53,6 +55,8 @@ class Fetch:
         self._node = node
         self._replica = node.replica
         self._bytes_max = node.config.integer("fetch.max.bytes")
+        self._rack_aware = node.config["replica.selector.class"] == RACK_AWARE
+        self._followers = FollowerFetch(node)
 
     def __call__(self, connection: Connection, view: memoryview, position: int, end: int, version: int, correlation_id: int) -> bool:
         """Take up the request in [position, end); False while an ordinary fetch is parked before it on its connection."""
@@ -65,6 +69,12 @@ class Fetch:
             connection.parked.free()
         now = self._node.clock.monotonic()
         wait_ms = min(max(0, request.max_wait_ms), FETCH_WAIT_MAX_MS)
+        if request.replica_id >= 0:
+            if connection.listener != PEER or request.replica_id != connection.peer_node:
+                self._refuse_follower(connection, request, version, correlation_id)
+            else:
+                self._followers(connection, request, version, correlation_id, now, wait_ms / 1000)
+            return True
         fetching = _Fetching(connection.slot(), version, correlation_id, request, now + wait_ms / 1000)
         by_id = version >= 13  # a topic is named by what its version uses
         wanted = [
@@ -80,6 +90,16 @@ class Fetch:
             return True
         self._answer_or_park(fetching, may_wait=wait_ms > 0)
         return True
+
+    @staticmethod
+    def _refuse_follower(connection: Connection, request: FetchRequest, version: int, correlation_id: int) -> None:
+        """Somebody claims to be a replica: only a node that introduced itself may, on the peer listener, in its own name."""
+        code = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        rows: list[tuple[bytes | None, bytes | None, list[Row]]] = []
+        if version < _ERROR_CODES_FROM:
+            error = MqError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            rows = [(name, None, [_empty_row(one.partition, error) for one in asked]) for name, _, asked in request.topics]
+        connection.slot().complete(encode_fetch_response_parts(version, correlation_id, 0, code, NO_SESSION, rows))
 
     def _answer_or_park(self, fetching: _Fetching, *, may_wait: bool) -> None:
         rows, size, urgent, partitions = self._plan(fetching)
@@ -114,22 +134,31 @@ class Fetch:
             partition = held.get(wanted.partition) if held is not None else None
             try:
                 if partition is None:
-                    by_id = fetching.version >= 13
-                    raise unknown_partition(self._node, None if by_id else wanted.topic, wanted.topic if by_id else None, wanted.partition)
-                row, found = self._read(partition, wanted, request, budget - size, min_one=size == 0)
+                    name, topic_id = (None, wanted.topic) if fetching.version >= 13 else (wanted.topic, None)
+                    raise unknown_partition(self._node, name, topic_id, wanted.partition)
+                row, found = self._read(partition, wanted, fetching, budget - size, min_one=size == 0)
             except MqError as error:
-                row, found = self._refused_row(wanted.partition, error, partition), 0
+                if partition is None:
+                    row = refused_fetch_row(self._node, wanted.partition, error, None, name, topic_id)
+                else:
+                    row = refused_fetch_row(self._node, wanted.partition, error, partition)
+                    if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                        replica.log_failed(partition)
+                found = 0
                 urgent = True
             else:
                 partitions.append(partition)
-                urgent = urgent or len(row) > 8
+                urgent = urgent or len(row) > 8 or row[6] != _NO_PREFERRED_REPLICA
             size += found
             rows.append((wanted, row))
         return rows, size, urgent, partitions
 
-    def _read(self, partition: Partition, wanted: Wanted, request: FetchRequest, budget: int, *, min_one: bool) -> tuple[Row, int]:
-        asked = wanted.asked
-        partition.check_leader_epoch(asked.current_leader_epoch)
+    def _read(self, partition: Partition, wanted: Wanted, fetching: _Fetching, budget: int, *, min_one: bool) -> tuple[Row, int]:
+        asked, request = wanted.asked, fetching.request
+        if asked.current_leader_epoch != partition.leader_epoch:
+            partition.fence(asked.current_leader_epoch)
+        if not partition.serves and (partition.is_leader or not partition.in_contact or fetching.version < _FROM_FOLLOWERS):
+            raise partition.not_leader()
         log = partition.log
         offset = asked.fetch_offset
         high_watermark = partition.high_watermark
@@ -143,7 +172,15 @@ class Fetch:
                 ends = (high_watermark, partition.last_stable_offset, log.log_start_offset)
                 return (wanted.partition, 0, *ends, aborted, _NO_PREFERRED_REPLICA, [], (epoch, epoch_end)), 0
         if not log.log_start_offset <= offset <= log.log_end_offset:
+            if offset > log.log_end_offset and not partition.is_leader and asked.current_leader_epoch == NO_EPOCH:
+                # Who takes this node for the leader would start over; what is wanted may only not have come here yet.
+                raise MqError(ErrorCode.OFFSET_NOT_AVAILABLE, f"this follower has only come to {log.log_end_offset}")
             raise MqError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside {log.log_start_offset} to {log.log_end_offset}")
+        if self._rack_aware and request.rack_id and partition.is_leader:
+            preferred = self._preferred_replica(partition, request.rack_id, offset)
+            if preferred is not None:
+                ends = (high_watermark, partition.last_stable_offset, log.log_start_offset)
+                return (wanted.partition, 0, *ends, aborted, preferred, []), 0
         limit = partition.last_stable_offset if read_committed else high_watermark
         ranges: list[FileRange] = []
         size = 0
@@ -155,13 +192,20 @@ class Fetch:
         ends = (high_watermark, partition.last_stable_offset, log.log_start_offset)
         return (wanted.partition, 0, *ends, aborted, _NO_PREFERRED_REPLICA, ranges), size
 
-    @staticmethod
-    def _refused_row(index: int, error: MqError, partition: Partition | None) -> Row:
-        row: Row = (index, int(error.code), -1, -1, -1, None, _NO_PREFERRED_REPLICA, [])
-        moved = error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-        if moved and partition is not None:
-            return (*row, None, (partition.assignment.leader, partition.leader_epoch))
-        return row
+    def _preferred_replica(self, partition: Partition, rack: bytes, offset: int) -> NodeId | None:
+        """Who of the ISR has `offset`, is alive and stands in the consumer's rack; None where that is this node, or nobody."""
+        brokers, now = self._node.image.brokers, self._node.clock.monotonic()
+        me = brokers.get(self._node.node_id)
+        others = [
+            Candidate(follower.node_id, brokers[follower.node_id].rack, follower.end_offset, now - follower.last_caught_up_at)
+            for follower in partition.followers.values()
+            if follower.node_id in partition.isr
+            and follower.log_start_offset <= offset <= follower.end_offset
+            and follower.node_id in brokers
+            and not brokers[follower.node_id].fenced
+        ]
+        leader = Candidate(self._node.node_id, me.rack if me is not None else None, partition.log.log_end_offset, 0.0)
+        return select(rack.decode(errors="replace"), leader, others)
 
     def _answer(self, fetching: _Fetching, rows: list[tuple[Wanted, Row]]) -> None:
         session = fetching.session
@@ -170,7 +214,7 @@ class Fetch:
         for wanted, row in rows:
             if session is not None:
                 told = (row[2], row[3], row[4])
-                news = row[7] or row[1] or wanted.told != told or len(row) > 8
+                news = row[7] or row[1] or wanted.told != told or len(row) > 8 or row[6] != _NO_PREFERRED_REPLICA
                 wanted.told = told if not row[1] else None
                 if row[7]:
                     session.served(wanted)
@@ -187,3 +231,7 @@ class Fetch:
             fetching.slot.complete(
                 encode_fetch_response_parts(fetching.version, fetching.correlation_id, 0, 0, session_id, answer, addresses)
             )
+
+
+def _empty_row(index: int, error: MqError) -> Row:
+    return (index, int(error.code), -1, -1, -1, None, _NO_PREFERRED_REPLICA, [])

@@ -3,6 +3,9 @@
 v2 isolation level; v4 leader epochs; v6 flexible; v7 -3, the largest timestamp (KIP-734); v8 -4, the earliest local
 offset; v9 -5, the end of what is tiered: nothing here; v11 -6, the first offset that waits to be tiered: likewise.
 A special timestamp that is newer than the request's version is refused with UNSUPPORTED_VERSION, as Apache Kafka does.
+
+A new leader does not know at once how much its predecessor had committed. Until its high watermark has reached the start of
+its epoch, the end is not told: it could lie before what a consumer has already read (KIP-207).
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ _LOOKUPS_AT_ONCE = 1
 
 _READ_COMMITTED = 1
 _NOWHERE = (NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
+_OFFSET_NOT_AVAILABLE_FROM = 5
 
 
 def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
@@ -83,7 +87,10 @@ def _look_up(context: Context, request: Any, topic: str, one: Any) -> tuple[int,
     partition = leading(context.node, topic, one.partition_index, one.current_leader_epoch)
     log = partition.log
     limit = partition.last_stable_offset if request.isolation_level == _READ_COMMITTED else partition.high_watermark
+    end_is_known = partition.high_watermark >= partition.epoch_start_offset
     if asked == LATEST:
+        if not end_is_known:
+            raise _not_available(context)
         return NO_TIMESTAMP, limit, partition.leader_epoch
     if asked in (EARLIEST, EARLIEST_LOCAL):
         return NO_TIMESTAMP, log.log_start_offset, log.epochs.epoch_of(log.log_start_offset)
@@ -92,6 +99,14 @@ def _look_up(context: Context, request: Any, topic: str, one: Any) -> tuple[int,
     logs = context.node.logs
     found = logs.record_with_max_timestamp(log, limit) if asked == MAX_TIMESTAMP else logs.offset_for_timestamp(log, asked, limit)
     if found is None:
+        if not end_is_known:
+            raise _not_available(context)
         return _NOWHERE
     offset, timestamp, leader_epoch = found
     return timestamp, offset, leader_epoch
+
+
+def _not_available(context: Context) -> MqError:
+    known = context.header.api_version >= _OFFSET_NOT_AVAILABLE_FROM
+    code = ErrorCode.OFFSET_NOT_AVAILABLE if known else ErrorCode.LEADER_NOT_AVAILABLE
+    return MqError(code, "this leader is new and does not know yet how much is committed: try again")

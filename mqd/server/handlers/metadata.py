@@ -3,6 +3,8 @@
 v0 an empty list means all topics; v1 null does, and an empty list none; the controller's id, racks, internal topics.
 v2 cluster id. v4 allow_auto_topic_creation. v5 offline replicas. v7 leader epochs. v8 authorized operations. v9 flexible.
 v10 topic ids, which only v12 may ask by. v13 an error for the whole answer.
+
+A node that does not hear from the controller knows no leaders, only who they were: it says so, and clients ask another node.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from uuid import UUID
 from mqd.controller.image import INTERNAL_TOPICS, MetadataImage, PartitionImage, TopicImage
 from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
-from mqd.server.context import Context
+from mqd.server.context import Context, Node
 from mqd.server.handlers.admin import cluster_operations, topic_operations
 from mqd.server.slices import SLICE_ROWS, listed_in_slices
 from mqd.types import NO_NODE, ZERO_UUID
@@ -31,9 +33,9 @@ def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapp
     topics = request.topics
     found: Iterable[dict[str, Any]]
     if topics is None or (version == 0 and not topics):
-        found = (_topic(image, topic, version) for topic in list(image.topics.values()))
+        found = (_topic(node, topic, version) for topic in list(image.topics.values()))
     elif any(topic.topic_id != ZERO_UUID for topic in topics):
-        found = _by_id(image, dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_UUID), version)
+        found = _by_id(node, dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_UUID), version)
     else:
         create = request.allow_auto_topic_creation and node.config.boolean("auto.create.topics.enable")
         found = _by_name(context, dict.fromkeys(topic.name for topic in topics), create)
@@ -89,13 +91,13 @@ def _check_ids(request: Any, version: int) -> None:
             raise MqError(ErrorCode.INVALID_REQUEST, f"Version {version} cannot ask by topic id; version {_BY_ID_FROM} can.")
 
 
-def _by_id(image: MetadataImage, ids: Iterable[UUID], version: int) -> Iterator[dict[str, Any]]:
+def _by_id(node: Node, ids: Iterable[UUID], version: int) -> Iterator[dict[str, Any]]:
     for topic_id in ids:
-        topic = image.topics_by_id.get(topic_id)
+        topic = node.image.topics_by_id.get(topic_id)
         if topic is None:
             yield {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": topic_id, "partitions": []}
         else:
-            yield _topic(image, topic, version)
+            yield _topic(node, topic, version)
 
 
 def _by_name(context: Context, names: Iterable[str], create: bool) -> Iterator[dict[str, Any]]:
@@ -103,7 +105,7 @@ def _by_name(context: Context, names: Iterable[str], create: bool) -> Iterator[d
     for name in names:
         topic = image.topics.get(name)
         if topic is not None:
-            yield _topic(image, topic, context.header.api_version)
+            yield _topic(context.node, topic, context.header.api_version)
             continue
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
@@ -116,29 +118,31 @@ def _by_name(context: Context, names: Iterable[str], create: bool) -> Iterator[d
         yield {"error_code": code, "name": name, "is_internal": name in INTERNAL_TOPICS, "partitions": []}
 
 
-def _topic(image: MetadataImage, topic: TopicImage, version: int) -> dict[str, Any]:
-    alive = {broker.node_id for broker in image.alive_brokers()}
+def _topic(node: Node, topic: TopicImage, version: int) -> dict[str, Any]:
+    alive = {broker.node_id for broker in node.image.alive_brokers()}
+    isolated = not node.replica.in_contact
     return {
         "error_code": ErrorCode.NONE,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
-        "partitions": [_partition(index, partition, alive, version) for index, partition in enumerate(topic.partitions)],
+        "partitions": [_partition(index, partition, alive, version, isolated) for index, partition in enumerate(topic.partitions)],
     }
 
 
-def _partition(index: int, partition: PartitionImage, alive: set[Any], version: int) -> dict[str, Any]:
+def _partition(index: int, partition: PartitionImage, alive: set[Any], version: int, isolated: bool) -> dict[str, Any]:
     """Version 0 has no way to name replicas that are down but by leaving them out, with a code that says so."""
     replicas = [replica for replica in partition.replicas if version > 0 or replica in alive]
     code = ErrorCode.NONE
-    if partition.leader == NO_NODE:
+    leader = NO_NODE if isolated else partition.leader
+    if leader == NO_NODE:
         code = ErrorCode.LEADER_NOT_AVAILABLE
     elif len(replicas) < len(partition.replicas):
         code = ErrorCode.REPLICA_NOT_AVAILABLE
     return {
         "error_code": code,
         "partition_index": index,
-        "leader_id": partition.leader,
+        "leader_id": leader,
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": replicas,
         "isr_nodes": [replica for replica in partition.isr if version > 0 or replica in alive],

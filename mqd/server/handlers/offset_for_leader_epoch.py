@@ -39,5 +39,5 @@ def _row(context: Context, topic: str, one: Any) -> Mapping[str, Any]:
     except MqError as error:
         return {"partition": one.partition, "error_code": int(error.code)}
     log = partition.log
-    epoch, end_offset = log.epochs.end_offset_for(one.leader_epoch, log.log_end_offset)
+    epoch, end_offset = log.epochs.end_offset_for(one.leader_epoch, log.written_end_offset)
     return {"partition": one.partition, "error_code": 0, "leader_epoch": epoch, "end_offset": end_offset}

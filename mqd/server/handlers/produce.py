@@ -16,10 +16,10 @@ from typing import Any
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.hot import decode_produce_request, encode_produce_response
 from mqd.replica.partition import Partition
-from mqd.replica.waiters import Append, ProduceTicket
+from mqd.replica.waiters import Append, ProduceTicket, until_durable
 from mqd.server.connection import Connection, Part
 from mqd.server.context import Node
-from mqd.server.partitions import Endpoint, endpoints, unknown_partition
+from mqd.server.partitions import Endpoint, current_leader, endpoints, unknown_partition
 
 _NONE = -1
 _ZSTD = 4
@@ -52,7 +52,7 @@ class _Pending(ProduceTicket):
         partition, _, rows, row = append
         if rows[row][1]:
             return  # the first refusal is the one that tells why
-        rows[row] = refused_row(rows[row][0], MqError(code), partition)
+        rows[row] = refused_row(rows[row][0], MqError(code), current_leader(self.node, partition))
 
     def release(self) -> None:
         topics = self.topics
@@ -99,10 +99,13 @@ class Produce:
                     base_offset, last_offset, log_append_time_ms, _ = append_nowait(partition, view[start:stop], acks, now_ms)
                 except MqError as error:
                     refused = True
-                    rows.append(refused_row(index, error, partition))
+                    rows.append(refused_row(index, error, current_leader(self._node, partition, name, topic_id, index)))
                     continue
                 log = partition.log
-                wanted = last_offset + 1 if acks == -1 or log.config.flush_before_ack else _NONE
+                if acks == -1:
+                    wanted = last_offset + 1
+                else:
+                    wanted = until_durable(last_offset + 1) if log.config.flush_before_ack else _NONE
                 appends.append((partition, wanted, rows, len(rows)))
                 rows.append((index, 0, base_offset, log_append_time_ms, log.log_start_offset, None))
         if acks == 0:
@@ -127,11 +130,11 @@ class Produce:
         return MqError(ErrorCode.INVALID_TXN_STATE, "transactions are not served by this release: produce without a transactional id")
 
 
-def refused_row(index: int, error: MqError, partition: Partition | None) -> Row:
+def refused_row(index: int, error: MqError, leader: tuple[int, int] | None) -> Row:
     """The answer for one partition that took nothing; to a stale client it names the leader (KIP-951)."""
     row: Row = (index, int(error.code), _NONE, _NONE, _NONE, error.message or None)
-    if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and partition is not None:
-        return (*row, (partition.assignment.leader, partition.leader_epoch))
+    if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and leader is not None:
+        return (*row, leader)
     if error.record_errors:
         return (*row, None, error.record_errors)
     return row

@@ -74,5 +74,6 @@ async def running_node(**options: str) -> AsyncIterator[FakeNode]:
             entropy=controller._entropy,
             controller=controller,
             quorum=quorum,
+            replica=SimpleNamespace(in_contact=True),
         )
         nursery.cancel_scope.cancel()

@@ -159,8 +159,9 @@ async def test_who_does_not_lead_names_the_leader(tmp_path: Path) -> None:
         node.create("t", replicas=(ME, OTHER))
         node.lead("t", OTHER)
         client = await node.connect()
-        row = await client.fetch("t", 0, version=12)
-        assert (row.error_code, row.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, OTHER)
+        row = await client.fetch("t", 0, version=12, current_leader_epoch=0)
+        assert (row.error_code, row.current_leader.leader_id) == (ErrorCode.FENCED_LEADER_EPOCH, OTHER)
+        assert (await client.fetch("t", 0, version=10)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER  # before KIP-392
 
 
 async def test_logs_that_part_are_told_where(tmp_path: Path) -> None:
@@ -311,11 +312,11 @@ async def test_a_lost_leadership_wakes_who_waits(tmp_path: Path, mock_clock: Moc
     async with rig(tmp_path) as node:
         node.create("t", replicas=(ME, OTHER))
         client = await node.connect()
-        await parked(node, client)
+        await parked(node, client, current_leader_epoch=0)
         node.lead("t", OTHER)
         await settle()
         row = only_row(client)
-        assert (row.error_code, row.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, OTHER)
+        assert (row.error_code, row.current_leader.leader_id) == (ErrorCode.FENCED_LEADER_EPOCH, OTHER)
 
 
 @pytest.mark.parametrize(("version", "code"), [(12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (13, ErrorCode.UNKNOWN_TOPIC_ID)])
@@ -426,14 +427,14 @@ async def test_an_error_in_a_session_is_told_until_it_is_gone_and_the_end_of_it_
     async with rig(tmp_path) as node:
         node.create("t", replicas=(ME, OTHER))
         client = await node.connect()
-        session_id = await open_session(node, client, 1)
+        session_id = await open_session(node, client, 1, 10)
         node.lead("t", OTHER)
         for epoch in (1, 2):
-            answer = await go_on(client, session_id, epoch)
+            answer = await go_on(client, session_id, epoch, 10)
             assert answer.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         node.lead("t", ME)
-        assert indexes(await go_on(client, session_id, 3)) == [0]
-        assert indexes(await go_on(client, session_id, 4)) == []
+        assert indexes(await go_on(client, session_id, 3, 10)) == [0]
+        assert indexes(await go_on(client, session_id, 4, 10)) == []
 
 
 @pytest.mark.parametrize(
