@@ -67,8 +67,10 @@ RecordT = TypeVar("RecordT")
 class Decision(Generic[RecordT]):
     """What a core wants done: append `records`, and once they are committed answer with `reply`.
 
-    A decision without records still waits for every record that its reply has seen.
+    A decision without records still waits for every record that its reply has seen. With `more` it is a portion: once it is
+    committed the same is decided again, and so on; the last reply is the answer.
     """
 
     records: tuple[RecordT, ...] = ()
     reply: Any = None
+    more: bool = False

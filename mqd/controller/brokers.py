@@ -1,32 +1,31 @@
-"""Nodes as brokers: registration, fencing, and who leads what is theirs.
+"""Nodes as brokers: registration, fencing, controlled shutdown, and what becomes of what they lead.
 
 A broker epoch is the index of the registration. The same node with a new incarnation replaces its old registration at
 once: a restarted process need not wait for its own ghost to time out. A broker is fenced from its registration until its
 first heartbeat after it has applied that registration, and again when it misses heartbeats for a session or says that it
-goes. Fencing moves the leadership of its partitions to other in-sync replicas, or to nobody; unfencing gives leaderless
-partitions back.
+goes. Whoever is fenced leaves the ISRs; his partitions are led by others (elections.py). A broker that comes back names
+the registration up to which it vouches for its logs (KIP-966); where that is not the last one, it is out of the ELRs too.
+
+A change to many partitions comes in portions. What a broker loses is taken first and its own state changes last, and the
+other way round where it gains: so a controller that fails in between leaves nothing that the next one would overlook.
 
 Sessions are soft: they live in the memory of the controller only, and a new controller starts them all afresh.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from mqd.controller.elections import sweep
 from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage
-from mqd.controller.records import (
-    ChangePartitions,
-    FormatCluster,
-    PartitionChange,
-    Record,
-    RegisterBroker,
-    SetBrokerFencing,
-)
+from mqd.controller.records import FormatCluster, Record, RegisterBroker, SetBrokerFencing, ShutDownBroker, UnregisterBroker
+from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
-from mqd.types import NO_NODE, Decision, NodeId
+from mqd.types import NO_EPOCH, NO_NODE, Decision, NodeId
 
 FEATURES = (("mqd.metadata.version", 1),)
 """What a new cluster starts with: the records of its log are those of this version."""
@@ -42,9 +41,11 @@ class Register:
     host: str
     port: int
     rack: str | None
+    previous_broker_epoch: int = NO_EPOCH
+    """Epoch of the registration since which nothing that this node wrote can have been lost."""
 
 
-def decide_register(image: MetadataImage, op: Register, now: float) -> Decision[Record]:
+def decide_register(image: MetadataImage, op: Register, rules: Rules) -> Decision[Record]:
     """Reply: none; the broker epoch is in the image afterwards. The same registration again changes nothing.
 
     The first registration of all gives an empty log its cluster id. Raises INCONSISTENT_CLUSTER_ID for a stranger.
@@ -56,7 +57,9 @@ def decide_register(image: MetadataImage, op: Register, now: float) -> Decision[
     known = image.brokers.get(op.node_id)
     if known is not None and record == RegisterBroker(known.node_id, known.incarnation, known.host, known.port, known.rack):
         return Decision()
-    return Decision((*formatting, record, *_leadership(image, _alive(image) - {op.node_id})))
+    same_process = known is not None and known.incarnation == op.incarnation
+    vouches = same_process or (known is not None and known.epoch == op.previous_broker_epoch)
+    return _without(image, rules, (op.node_id,), (*formatting, record), forgotten=() if vouches else (op.node_id,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +79,27 @@ class HeartbeatReply(NamedTuple):
     should_shut_down: bool
 
 
-def decide_heartbeat(image: MetadataImage, op: Heartbeat, now: float) -> Decision[Record]:
-    """Reply: HeartbeatReply. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH: the node must register again."""
+def decide_heartbeat(image: MetadataImage, op: Heartbeat, rules: Rules) -> Decision[Record]:
+    """Reply: HeartbeatReply. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH: the node must register again.
+
+    A broker that wants to shut down first hands over what it leads and leaves the ISRs; the heartbeat after that fences it
+    and lets it go. Between the two it still answers clients, who learn where to turn (KIP-841).
+    """
     broker = registered_broker(image, op.node_id, op.broker_epoch)
     caught_up = op.metadata_index >= broker.epoch
-    fenced = op.want_fence or op.want_shut_down or not caught_up
-    reply = HeartbeatReply(caught_up, fenced, op.want_shut_down)
-    return Decision(() if fenced == broker.fenced else _set_fencing(image, [broker], fenced), reply)
+    fencing = SetBrokerFencing(broker.node_id, broker.epoch, True)
+    if op.want_shut_down:
+        if broker.fenced:
+            return Decision((), HeartbeatReply(caught_up, True, True))
+        if broker.in_controlled_shutdown:
+            return _without(image, rules, (broker.node_id,), (fencing,), HeartbeatReply(caught_up, True, True))
+        record = ShutDownBroker(broker.node_id, broker.epoch)
+        return _without(image, rules, (broker.node_id,), (record,), HeartbeatReply(caught_up, False, False))
+    if op.want_fence or not caught_up:
+        reply = HeartbeatReply(caught_up, True, False)
+        return Decision((), reply) if broker.fenced else _without(image, rules, (broker.node_id,), (fencing,), reply)
+    reply = HeartbeatReply(caught_up, False, False)
+    return _unfence(image, rules, broker, reply) if broker.fenced else Decision((), reply)
 
 
 def registered_broker(image: MetadataImage, node_id: NodeId, broker_epoch: int) -> BrokerImage:
@@ -102,57 +119,63 @@ class ExpireSessions:
     brokers: tuple[tuple[NodeId, int], ...]
 
 
-def decide_expire(image: MetadataImage, op: ExpireSessions, now: float) -> Decision[Record]:
+def decide_expire(image: MetadataImage, op: ExpireSessions, rules: Rules) -> Decision[Record]:
     """Fence those that are still registered as they were. Reply: their ids."""
     silent = [
         broker
         for node_id, epoch in op.brokers
         if (broker := image.brokers.get(node_id)) is not None and broker.epoch == epoch and not broker.fenced
     ]
-    return Decision(_set_fencing(image, silent, True), tuple(broker.node_id for broker in silent))
+    ids = tuple(broker.node_id for broker in silent)
+    if not silent:
+        return Decision((), ids)
+    return _without(image, rules, ids, tuple(SetBrokerFencing(broker.node_id, broker.epoch, True) for broker in silent), ids)
 
 
-def _set_fencing(image: MetadataImage, brokers: Collection[BrokerImage], fenced: bool) -> tuple[Record, ...]:
-    ids = {broker.node_id for broker in brokers}
-    alive = _alive(image) - ids if fenced else _alive(image) | ids
-    fencing = tuple(SetBrokerFencing(broker.node_id, broker.epoch, fenced) for broker in brokers)
-    return (*fencing, *_leadership(image, alive)) if brokers else ()
+@dataclass(frozen=True, slots=True)
+class Unregister:
+    """Forget a broker: an operator says that it will not come back. One that lives registers anew."""
+
+    node_id: NodeId
 
 
-def _alive(image: MetadataImage) -> set[NodeId]:
-    return {broker.node_id for broker in image.alive_brokers()}
+def decide_unregister(image: MetadataImage, op: Unregister, rules: Rules) -> Decision[Record]:
+    """Reply: none. Raises BROKER_ID_NOT_REGISTERED."""
+    broker = image.brokers.get(op.node_id)
+    if broker is None:
+        raise MqError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {op.node_id} is not currently registered.")
+    return _without(image, rules, (op.node_id,), (UnregisterBroker(broker.node_id, broker.epoch),))
 
 
-_CHANGES_PER_RECORD = 1_000
-"""Small enough for one command, however many replicas a partition has."""
+def _without(
+    image: MetadataImage,
+    rules: Rules,
+    gone: Collection[NodeId],
+    then: tuple[Record, ...],
+    reply: object = None,
+    *,
+    forgotten: Collection[NodeId] = (),
+) -> Decision[Record]:
+    """These brokers leave the ISRs and lead no more, and `then` is recorded; those `forgotten` leave the ELRs, too."""
+    leaving, forgotten = frozenset(gone), frozenset(forgotten)
+
+    def touched(partition: PartitionImage) -> bool:
+        return partition.leader in leaving or not leaving.isdisjoint(partition.isr) or not forgotten.isdisjoint(partition.elr)
+
+    swept = sweep(image, rules, image.may_lead() - leaving, touched, forgotten=forgotten)
+    if not swept.complete:
+        return Decision(swept.records, reply, more=True)
+    return Decision((*swept.records, *then), reply)
 
 
-def _leadership(image: MetadataImage, alive: set[NodeId]) -> list[Record]:
-    """What must change so that every partition is led by an in-sync replica out of `alive`, or by nobody."""
-    records: list[Record] = []
-    for topic in image.topics.values():
-        changes = []
-        for index, partition in enumerate(topic.partitions):
-            leader, isr = elect(partition, alive)
-            if leader != partition.leader or isr != partition.isr:
-                changes.append(PartitionChange(index, leader, isr))
-        for start in range(0, len(changes), _CHANGES_PER_RECORD):
-            records.append(ChangePartitions(topic.topic_id, tuple(changes[start : start + _CHANGES_PER_RECORD])))
-    return records
+def _unfence(image: MetadataImage, rules: Rules, broker: BrokerImage, reply: object) -> Decision[Record]:
+    """Partitions without a leader may have one now. Portions that a failure leaves out are found by `SettleAll`."""
 
+    def touched(partition: PartitionImage) -> bool:
+        return partition.leader == NO_NODE and broker.node_id in partition.replicas
 
-def elect(partition: PartitionImage, alive: set[NodeId]) -> tuple[NodeId, tuple[NodeId, ...]]:
-    """Leader and in-sync replicas when only `alive` are.
-
-    The leader stays while it lives; else the first living in-sync replica in order of preference; never one that is
-    not in sync. The last in-sync replicas stay in the ISR when they go: they alone may lead again.
-    """
-    isr = tuple(node_id for node_id in partition.isr if node_id in alive)
-    if not isr:
-        return NO_NODE, partition.isr
-    if partition.leader in isr:
-        return partition.leader, isr
-    return next(node_id for node_id in partition.replicas if node_id in isr), isr
+    swept = sweep(image, rules, image.may_lead() | {broker.node_id}, touched)
+    return Decision((SetBrokerFencing(broker.node_id, broker.epoch, False), *swept.records), reply)
 
 
 class Sessions:
@@ -168,6 +191,15 @@ class Sessions:
 
     def touch(self, node_id: NodeId, now: float) -> None:
         self._heard[node_id] = now
+
+    def expire(self, node_id: NodeId) -> None:
+        """There is evidence that a broker's process ended."""
+        if node_id in self._heard:
+            self._heard[node_id] = -math.inf
+
+    def next_expiry(self, image: MetadataImage, now: float) -> float:
+        """When the next session ends if nobody is heard of until then; `now` + a session where there is none."""
+        return min((self._heard.get(broker.node_id, now) for broker in image.alive_brokers()), default=now) + self.timeout
 
     def silent(self, image: MetadataImage, now: float) -> tuple[tuple[NodeId, int], ...]:
         """Unfenced brokers that were not heard of for a session, by id and epoch."""

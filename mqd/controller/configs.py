@@ -17,6 +17,7 @@ from typing import NamedTuple
 from mqd.config import NODE_OPTIONS, TOPIC_OPTIONS, NodeConfig, Source, Value, resolve_topic_option, validate_topic_configs
 from mqd.controller.image import NODE, TOPIC, MetadataImage
 from mqd.controller.records import Record, SetConfigs, check_fits, check_overrides_fit
+from mqd.controller.rules import Rules
 from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONFIG_RESOURCES_MAX
@@ -80,7 +81,7 @@ class ResourceAltered(NamedTuple):
     error_message: str | None = None
 
 
-def decide_alter_configs(image: MetadataImage, op: AlterConfigs, now: float) -> Decision[Record]:
+def decide_alter_configs(image: MetadataImage, op: AlterConfigs, rules: Rules) -> Decision[Record]:
     """Reply: one ResourceAltered for each resource of the request, in its order."""
     if len(op.resources) > CONFIG_RESOURCES_MAX:
         raise MqError(ErrorCode.INVALID_REQUEST, f"A request alters at most {CONFIG_RESOURCES_MAX} resources: send several.")

@@ -5,8 +5,9 @@ same commands are equal. A command takes effect only if its decider had seen eve
 index of the last command here); otherwise it is skipped, on every node alike. So no decision of a deposed controller,
 or of a proposal whose outcome nobody learned, can meet a state that it did not see.
 
-Invariants: a partition's leader is -1 or an unfenced member of its ISR; its ISR is never empty and within its replicas;
-epochs never go back; `topics` and `topics_by_id` hold the same topics; producer ids below `next_producer_id` are spent.
+Invariants: a partition's leader is -1 or an unfenced member of its ISR, and while there is one the ISR is not empty; ISR
+and ELR are within the replicas and have no member in common; epochs never go back; `topics` and `topics_by_id` hold the
+same topics; producer ids below `next_producer_id` are spent.
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ from mqd.controller.records import (
     CreateTopic,
     DeleteTopic,
     FormatCluster,
+    LoseReplicas,
+    PartitionUpdate,
     Placement,
     Record,
     RegisterBroker,
     SetBrokerFencing,
     SetConfigs,
     SetNextProducerId,
+    ShutDownBroker,
+    UnregisterBroker,
+    UpdatePartitions,
     decode_command,
 )
 from mqd.limits import METADATA_SNAPSHOT_BYTES_MAX
@@ -109,6 +115,33 @@ class Delta:
 
 Subscriber = Callable[[Delta, "MetadataImage"], None]
 
+_SNAPSHOT_FORMAT = 2
+_SNAPSHOT_FORMATS_READ = (1, 2)
+"""Format 1 had neither reassignments nor controlled shutdowns nor lost replicas."""
+
+
+def updated(before: PartitionImage, update: PartitionUpdate) -> PartitionImage:
+    """A partition after one change, with the epochs that it gives it."""
+    _, leader, *lists = update
+    if leader is None:
+        leader = before.leader
+    old = (before.isr, before.elr, before.last_known_elr, before.replicas, before.adding, before.removing)
+    isr, elr, last_known_elr, replicas, adding, removing = (
+        before_nodes if nodes is None else nodes for nodes, before_nodes in zip(lists, old, strict=True)
+    )
+    moved = leader != before.leader or (replicas is not before.replicas and not set(replicas).issuperset(before.replicas))
+    return PartitionImage(
+        leader,
+        before.leader_epoch + moved,
+        before.partition_epoch + 1,
+        replicas,
+        isr,
+        elr,
+        last_known_elr,
+        adding,
+        removing,
+    )
+
 
 class MetadataImage:
     """See the head of the file. Read its fields freely between awaits; change nothing."""
@@ -123,6 +156,8 @@ class MetadataImage:
         self.topics_by_id: dict[UUID, TopicImage] = {}
         self.configs: dict[tuple[str, str], dict[str, str]] = {}
         self.next_producer_id = 0
+        self.lost: set[tuple[UUID, int, NodeId]] = set()
+        """Replicas (topic id, partition, broker) whose broker says, under its present registration, that they hold nothing of use."""
         self._names: dict[str, set[str]] = {}
 
     # -- reading
@@ -149,6 +184,16 @@ class MetadataImage:
         broker = self.brokers.get(node_id)
         return broker is not None and not broker.fenced
 
+    def may_lead(self) -> frozenset[NodeId]:
+        """Brokers that may lead and be in sync: unfenced, and not about to stop. `lost` replicas are left to the caller."""
+        return frozenset(
+            node_id for node_id, broker in self.brokers.items() if not broker.fenced and not broker.in_controlled_shutdown
+        )
+
+    def is_offline(self, topic: TopicImage, partition: int, node_id: NodeId) -> bool:
+        """Whether a replica is of no use now: its broker is fenced or gone, or its log is lost."""
+        return not self.is_alive(node_id) or (topic.topic_id, partition, node_id) in self.lost
+
     def colliding_topic(self, name: str) -> str | None:
         """A topic whose name differs only in '.' against '_' (they share a metric name in Apache Kafka), or None."""
         others = self._names.get(name.replace(".", "_"), set()) - {name}
@@ -169,13 +214,33 @@ class MetadataImage:
         self.brokers[record.node_id] = BrokerImage(
             record.node_id, record.host, record.port, record.rack, index, record.incarnation, fenced=True
         )
+        self.lost = {replica for replica in self.lost if replica[2] != record.node_id}
         delta.brokers_changed.add(record.node_id)
 
     def _set_broker_fencing(self, record: SetBrokerFencing, index: int, delta: Delta) -> None:
         broker = self.brokers[record.node_id]
         assert broker.epoch == record.broker_epoch, (broker.epoch, record)
-        self.brokers[record.node_id] = replace(broker, fenced=record.fenced)
+        self.brokers[record.node_id] = replace(broker, fenced=record.fenced, in_controlled_shutdown=False)
         delta.brokers_changed.add(record.node_id)
+
+    def _shut_down_broker(self, record: ShutDownBroker, index: int, delta: Delta) -> None:
+        broker = self.brokers[record.node_id]
+        assert broker.epoch == record.broker_epoch, (broker.epoch, record)
+        self.brokers[record.node_id] = replace(broker, in_controlled_shutdown=True)
+        delta.brokers_changed.add(record.node_id)
+
+    def _unregister_broker(self, record: UnregisterBroker, index: int, delta: Delta) -> None:
+        broker = self.brokers.pop(record.node_id)
+        assert broker.epoch == record.broker_epoch, (broker.epoch, record)
+        delta.brokers_changed.add(record.node_id)
+
+    def _lose_replicas(self, record: LoseReplicas, index: int, delta: Delta) -> None:
+        topic = self.topics_by_id[record.topic_id]
+        for partition in record.partitions:
+            image = topic.partitions[partition]
+            assert record.node_id not in image.isr and record.node_id not in image.elr, (topic.name, partition, record.node_id)
+            self.lost.add((record.topic_id, partition, record.node_id))
+            delta.partitions_changed.add(TopicPartition(topic.name, partition))
 
     def _create_topic(self, record: CreateTopic, index: int, delta: Delta) -> None:
         assert record.name not in self.topics, record.name
@@ -192,6 +257,7 @@ class MetadataImage:
         topic = self.topics_by_id.pop(record.topic_id)
         del self.topics[topic.name]
         self._names[topic.name.replace(".", "_")].remove(topic.name)
+        self.lost = {replica for replica in self.lost if replica[0] != record.topic_id}
         if self.configs.pop((TOPIC, topic.name), None) is not None:
             delta.configs_changed.add((TOPIC, topic.name))
         delta.topics_deleted.append(topic)
@@ -218,6 +284,22 @@ class MetadataImage:
             )
             delta.partitions_changed.add(TopicPartition(topic.name, partition))
 
+    def _update_partitions(self, record: UpdatePartitions, index: int, delta: Delta) -> None:
+        topic = self.topics_by_id[record.topic_id]
+        for update in record.updates:
+            before = topic.partitions[update.partition]
+            after = updated(before, update)
+            leader, isr, replicas = after.leader, after.isr, set(after.replicas)
+            assert leader == NO_NODE if not isr else leader in isr, (topic.name, update)
+            assert leader == NO_NODE or self.is_alive(leader), (topic.name, update)
+            assert replicas.issuperset(isr) and replicas.issuperset(after.elr), (topic.name, update)
+            assert set(isr).isdisjoint(after.elr), (topic.name, update)
+            assert replicas.issuperset(after.adding) and replicas.issuperset(after.removing), (topic.name, update)
+            topic.partitions[update.partition] = after
+            if self.lost:
+                self.lost.difference_update([(record.topic_id, update.partition, node_id) for node_id in isr])
+            delta.partitions_changed.add(TopicPartition(topic.name, update.partition))
+
     def _set_configs(self, record: SetConfigs, index: int, delta: Delta) -> None:
         key = (record.resource_type, record.resource_name)
         configs = self.configs.setdefault(key, {})
@@ -241,7 +323,8 @@ class MetadataImage:
 
     def _append_partitions(self, topic: TopicImage, placements: tuple[Placement, ...], delta: Delta) -> None:
         for replicas, leader, isr in placements:
-            assert isr and set(isr) <= set(replicas) and (leader == NO_NODE or leader in isr), (topic.name, replicas, leader, isr)
+            assert isr and set(isr) <= set(replicas), (topic.name, replicas, isr)
+            assert leader == NO_NODE or leader in isr, (topic.name, leader, isr)
             delta.partitions_changed.add(TopicPartition(topic.name, len(topic.partitions)))
             topic.partitions.append(PartitionImage(leader, 0, 0, replicas, isr))
 
@@ -250,13 +333,13 @@ class MetadataImage:
     def snapshot(self) -> bytes:
         """Everything, as deflated JSON: equal images give equal bytes."""
         state = {
-            "format": 1,
+            "format": _SNAPSHOT_FORMAT,
             "index": self.index,
             "cluster_id": self.cluster_id,
             "features": self.features,
             "next_producer_id": self.next_producer_id,
             "brokers": [
-                [b.node_id, b.host, b.port, b.rack, b.epoch, b.incarnation.hex, b.fenced]
+                [b.node_id, b.host, b.port, b.rack, b.epoch, b.incarnation.hex, b.fenced, b.in_controlled_shutdown]
                 for _, b in sorted(self.brokers.items())
             ],
             "topics": [
@@ -264,13 +347,14 @@ class MetadataImage:
                     topic.name,
                     topic.topic_id.hex,
                     [
-                        [p.leader, p.leader_epoch, p.partition_epoch, p.replicas, p.isr, p.elr, p.last_known_elr]
+                        [p.leader, p.leader_epoch, p.partition_epoch, p.replicas, p.isr, p.elr, p.last_known_elr, p.adding, p.removing]
                         for p in topic.partitions
                     ],
                 ]
                 for _, topic in sorted(self.topics.items())
             ],
             "configs": [[*key, values] for key, values in sorted(self.configs.items())],
+            "lost": sorted([topic_id.hex, partition, node_id] for topic_id, partition, node_id in self.lost),
         }
         return zlib.compress(json.dumps(state, separators=(",", ":"), sort_keys=True).encode(), 6)
 
@@ -288,14 +372,14 @@ class MetadataImage:
         return delta
 
     def _fill(self, state: dict[str, Any]) -> None:
-        if state["format"] != 1:
+        if state["format"] not in _SNAPSHOT_FORMATS_READ:
             raise ValueError(f"metadata snapshot of unknown format {state['format']}: written by another version of mqd?")
         self.index = state["index"]
         self.cluster_id = state["cluster_id"]
         self.features = dict(state["features"])
         self.next_producer_id = state["next_producer_id"]
-        for node_id, host, port, rack, epoch, incarnation, fenced in state["brokers"]:
-            self.brokers[node_id] = BrokerImage(node_id, host, port, rack, epoch, UUID(incarnation), fenced)
+        for node_id, host, port, rack, epoch, incarnation, *flags in state["brokers"]:
+            self.brokers[node_id] = BrokerImage(node_id, host, port, rack, epoch, UUID(incarnation), *flags)
         for name, topic_id, partitions in state["topics"]:
             rows = [
                 PartitionImage(leader, leader_epoch, partition_epoch, *(tuple(nodes) for nodes in node_lists))
@@ -304,6 +388,7 @@ class MetadataImage:
             self._insert_topic(TopicImage(name, UUID(topic_id), rows))
         for resource_type, resource_name, values in state["configs"]:
             self.configs[resource_type, resource_name] = dict(values)
+        self.lost = {(UUID(topic_id), partition, node_id) for topic_id, partition, node_id in state.get("lost", ())}
 
 
 _APPLY: dict[type, Callable[[MetadataImage, Any, int, Delta], None]] = {
@@ -316,6 +401,10 @@ _APPLY: dict[type, Callable[[MetadataImage, Any, int, Delta], None]] = {
     ChangePartitions: MetadataImage._change_partitions,
     SetConfigs: MetadataImage._set_configs,
     SetNextProducerId: MetadataImage._set_next_producer_id,
+    UpdatePartitions: MetadataImage._update_partitions,
+    ShutDownBroker: MetadataImage._shut_down_broker,
+    UnregisterBroker: MetadataImage._unregister_broker,
+    LoseReplicas: MetadataImage._lose_replicas,
 }
 
 

@@ -3,7 +3,8 @@
 Leaders go round robin over the brokers and followers likewise, with a shift that grows from round to round, so that the
 partitions of a failed broker fall to many others. With racks, brokers are dealt out rack by rack, so that neighbours in
 the circle are in different racks and a partition's replicas are in as many racks as there are. The idea is Kafka's
-(KIP-36); brokers without a rack form one rack of their own.
+(KIP-36); brokers without a rack form one rack of their own. The circle begins at the broker that leads and holds least,
+so that small topics fill up the empty ones.
 
 Invariants: each replica list has `factor` different brokers; over all partitions the numbers of leaders, and of replicas,
 of two brokers differ by at most one when every rack has the same number of brokers.
@@ -11,51 +12,70 @@ of two brokers differ by at most one when every rack has the same number of brok
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NodeId
 
-REPLICAS_MAX = 1
-"""Replicas that a topic may have. Leaders do not yet feed followers: a second replica would be a promise without a copy."""
-
 
 def check_replication_factor(factor: int, brokers: int) -> None:
-    """Raise INVALID_REPLICATION_FACTOR unless `factor` replicas can be placed on `brokers` brokers, and kept in sync."""
+    """Raise INVALID_REPLICATION_FACTOR unless `factor` replicas can be placed on `brokers` registered brokers."""
     if factor <= 0:
         raise MqError(ErrorCode.INVALID_REPLICATION_FACTOR, "A partition has at least one replica; -1 asks for the default.")
-    if factor > REPLICAS_MAX:
-        raise MqError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{factor} replicas were asked for: this version of mqd keeps {REPLICAS_MAX} a partition, "
-            "because it does not copy partitions between nodes yet. Use 1, or -1 for the default.",
-        )
     if factor > brokers:
-        raise MqError(ErrorCode.INVALID_REPLICATION_FACTOR, f"{factor} replicas need as many brokers: {brokers} are alive.")
+        raise MqError(
+            ErrorCode.INVALID_REPLICATION_FACTOR, f"{factor} replicas need as many brokers: only {brokers} broker(s) are registered."
+        )
 
 
 def default_replication_factor(configured: int, brokers: int) -> int:
-    """What -1 means: `default.replication.factor`, as far as brokers and this version allow."""
-    return max(1, min(configured, brokers, REPLICAS_MAX))
+    """What -1 means: `default.replication.factor`, as far as registered brokers allow."""
+    return max(1, min(configured, brokers))
 
 
-def place(racks: Mapping[NodeId, str | None], partitions: int, factor: int, start: int) -> list[tuple[NodeId, ...]]:
+class Load(NamedTuple):
+    """What a broker has to carry already."""
+
+    leaders: int = 0
+    replicas: int = 0
+
+
+def place(
+    racks: Mapping[NodeId, str | None],
+    partitions: int,
+    factor: int,
+    start: int = 0,
+    *,
+    load: Mapping[NodeId, Load] | None = None,
+    fenced: Collection[NodeId] = (),
+) -> list[tuple[NodeId, ...]]:
     """Replica lists, the preferred leader first, for `partitions` partitions on the brokers of `racks`.
 
-    `start` (any non-negative int) turns the circle, so that not every topic begins at the same broker; a topic that
-    grows passes its partition count in, and so goes on where it stopped.
+    `load`: the circle begins where there is least. `start` (any non-negative int) turns it; a topic that grows passes its
+    partition count in, and so goes on where it stopped. `fenced` brokers are used only where the others are too few.
     """
-    circle = _interleave(racks)
-    assert 0 < factor <= len(circle), (factor, len(circle))
-    return [_replicas(circle, racks, start + partition, factor) for partition in range(partitions)]
+    alive = {node_id: rack for node_id, rack in racks.items() if node_id not in fenced}
+    circle = _interleave(alive, load or {})
+    assert circle and 0 < factor <= len(racks), (factor, len(circle), len(racks))
+    missing = factor - len(circle)
+    if missing <= 0:
+        return [_replicas(circle, racks, start + partition, factor) for partition in range(partitions)]
+    waiting = sorted(node_id for node_id in racks if node_id in fenced)
+    return [
+        _replicas(circle, racks, start + partition, len(circle))
+        + tuple(waiting[(start + partition + step) % len(waiting)] for step in range(missing))
+        for partition in range(partitions)
+    ]
 
 
-def _interleave(racks: Mapping[NodeId, str | None]) -> list[NodeId]:
-    """Brokers dealt out rack by rack: one of each rack, then the next of each."""
+def _interleave(racks: Mapping[NodeId, str | None], load: Mapping[NodeId, Load]) -> list[NodeId]:
+    """Brokers dealt out rack by rack: one of each rack, then the next of each; the least loaded of a rack, and of racks, first."""
+    none = Load()
     by_rack: dict[str, list[NodeId]] = {}
-    for node_id in sorted(racks):
+    for node_id in sorted(racks, key=lambda node_id: (load.get(node_id, none), node_id)):
         by_rack.setdefault(racks[node_id] or "", []).append(node_id)
-    columns = [by_rack[rack] for rack in sorted(by_rack)]
+    columns = sorted(by_rack.values(), key=lambda column: (load.get(column[0], none), racks[column[0]] or ""))
     depth = max(map(len, columns), default=0)
     return [column[row] for row in range(depth) for column in columns if row < len(column)]
 

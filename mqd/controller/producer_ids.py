@@ -11,6 +11,7 @@ from typing import NamedTuple
 from mqd.controller.brokers import registered_broker
 from mqd.controller.image import MetadataImage
 from mqd.controller.records import Record, SetNextProducerId
+from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import PRODUCER_ID_MAX, PRODUCER_IDS_PER_BLOCK
 from mqd.types import Decision, NodeId
@@ -31,7 +32,7 @@ class ProducerIdBlock(NamedTuple):
     length: int
 
 
-def decide_allocate_producer_ids(image: MetadataImage, op: AllocateProducerIds, now: float) -> Decision[Record]:
+def decide_allocate_producer_ids(image: MetadataImage, op: AllocateProducerIds, rules: Rules) -> Decision[Record]:
     """Reply: ProducerIdBlock. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH."""
     registered_broker(image, op.node_id, op.broker_epoch)
     first = image.next_producer_id

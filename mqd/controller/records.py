@@ -92,7 +92,10 @@ class AddPartitions:
 
 
 class PartitionChange(NamedTuple):
-    """A new leader and new in-sync replicas of one partition; its leader epoch and partition epoch rise by one."""
+    """A new leader and new in-sync replicas of one partition; its leader epoch and partition epoch rise by one.
+
+    Written before there was more than one replica; read still.
+    """
 
     partition: int
     leader: NodeId
@@ -105,6 +108,57 @@ class ChangePartitions:
 
     topic_id: UUID
     changes: tuple[PartitionChange, ...]
+
+
+class PartitionUpdate(NamedTuple):
+    """What changed of one partition; None is what stays. The partition epoch rises by one.
+
+    The leader epoch rises by one where the leader changes or a replica leaves the replica set.
+    """
+
+    partition: int
+    leader: NodeId | None = None
+    isr: tuple[NodeId, ...] | None = None
+    elr: tuple[NodeId, ...] | None = None
+    last_known_elr: tuple[NodeId, ...] | None = None
+    replicas: tuple[NodeId, ...] | None = None
+    adding: tuple[NodeId, ...] | None = None
+    removing: tuple[NodeId, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePartitions:
+    """Changes of partitions of one topic, which ascend."""
+
+    topic_id: UUID
+    updates: tuple[PartitionUpdate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShutDownBroker:
+    """A broker is about to stop: it leads nothing and joins no ISR from now on, but still answers."""
+
+    node_id: NodeId
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterBroker:
+    """A broker that the cluster forgets. Its replicas stay where they are assigned."""
+
+    node_id: NodeId
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoseReplicas:
+    """These replicas of a broker hold nothing of use, until they are in sync again or the broker registers anew."""
+
+    node_id: NodeId
+    broker_epoch: int
+    topic_id: UUID
+    partitions: tuple[int, ...]
+    """Ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +187,10 @@ Record = (
     | ChangePartitions
     | SetConfigs
     | SetNextProducerId
+    | UpdatePartitions
+    | ShutDownBroker
+    | UnregisterBroker
+    | LoseReplicas
 )
 
 
@@ -469,6 +527,71 @@ def _get_change_partitions(reader: _Reader) -> ChangePartitions:
     return ChangePartitions(topic_id, tuple(changes))
 
 
+_UPDATE_LISTS = len(PartitionUpdate._fields) - 2
+
+
+def _put_update_partitions(out: bytearray, record: UpdatePartitions) -> None:
+    """As above, and a bit for each field that changes: 1 the leader, 2 the ISR and so on."""
+    out += record.topic_id.bytes
+    _put_uvarint(out, len(record.updates))
+    previous = -1
+    for partition, leader, *lists in record.updates:
+        _put_uvarint(out, partition - previous - 1)
+        _put_uvarint(out, (leader is not None) | sum(2 << bit for bit, nodes in enumerate(lists) if nodes is not None))
+        if leader is not None:
+            _put_node(out, leader)
+        for nodes in lists:
+            if nodes is not None:
+                _put_nodes(out, nodes)
+        previous = partition
+
+
+def _get_update_partitions(reader: _Reader) -> UpdatePartitions:
+    topic_id = reader.uuid()
+    updates = []
+    previous = -1
+    for _ in range(reader.count()):
+        previous += reader.uvarint() + 1
+        fields = reader.uvarint()
+        if fields >> 1 + _UPDATE_LISTS:
+            raise ValueError("metadata record changes unknown fields of a partition: written by a newer version of mqd?")
+        leader = reader.node() if fields & 1 else None
+        lists = [reader.nodes() if fields & 2 << bit else None for bit in range(_UPDATE_LISTS)]
+        updates.append(PartitionUpdate(previous, leader, *lists))
+    return UpdatePartitions(topic_id, tuple(updates))
+
+
+def _put_broker_epoch(out: bytearray, record: ShutDownBroker | UnregisterBroker | LoseReplicas) -> None:
+    _put_node(out, record.node_id)
+    _put_uvarint(out, record.broker_epoch)
+
+
+def _get_shut_down_broker(reader: _Reader) -> ShutDownBroker:
+    return ShutDownBroker(reader.node(), reader.uvarint())
+
+
+def _get_unregister_broker(reader: _Reader) -> UnregisterBroker:
+    return UnregisterBroker(reader.node(), reader.uvarint())
+
+
+def _put_lose_replicas(out: bytearray, record: LoseReplicas) -> None:
+    _put_broker_epoch(out, record)
+    out += record.topic_id.bytes
+    _put_uvarint(out, len(record.partitions))
+    previous = -1
+    for partition in record.partitions:
+        _put_uvarint(out, partition - previous - 1)
+        previous = partition
+
+
+def _get_lose_replicas(reader: _Reader) -> LoseReplicas:
+    node_id, broker_epoch, topic_id = reader.node(), reader.uvarint(), reader.uuid()
+    partitions: list[int] = []
+    for _ in range(reader.count()):
+        partitions.append((partitions[-1] if partitions else -1) + reader.uvarint() + 1)
+    return LoseReplicas(node_id, broker_epoch, topic_id, tuple(partitions))
+
+
 def _put_set_configs(out: bytearray, record: SetConfigs) -> None:
     _put_string(out, record.resource_type)
     _put_string(out, record.resource_name)
@@ -502,6 +625,10 @@ _CODECS: dict[type, tuple[int, Callable[..., None], Callable[[_Reader], Record]]
     ChangePartitions: (7, _put_change_partitions, _get_change_partitions),
     SetConfigs: (8, _put_set_configs, _get_set_configs),
     SetNextProducerId: (9, _put_set_next_producer_id, _get_set_next_producer_id),
+    UpdatePartitions: (10, _put_update_partitions, _get_update_partitions),
+    ShutDownBroker: (11, _put_broker_epoch, _get_shut_down_broker),
+    UnregisterBroker: (12, _put_broker_epoch, _get_unregister_broker),
+    LoseReplicas: (13, _put_lose_replicas, _get_lose_replicas),
 }
 """Numbers are the format: never reuse one."""
 

@@ -10,7 +10,8 @@ On every node `run` registers the node as a broker, sends heartbeats, and, while
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -25,14 +26,34 @@ from mqd.controller.brokers import (
     HeartbeatReply,
     Register,
     Sessions,
+    Unregister,
     decide_expire,
     decide_heartbeat,
     decide_register,
+    decide_unregister,
 )
 from mqd.controller.configs import AlterConfigs, decide_alter_configs, effective_node_config
+from mqd.controller.elections import (
+    ElectLeaders,
+    Rebalance,
+    SettleAll,
+    decide_elect_leaders,
+    decide_rebalance,
+    decide_settle_all,
+)
+from mqd.controller.features import UpdateFeatures, decide_update_features
 from mqd.controller.image import MetadataImage, MetadataMachine, Subscriber
+from mqd.controller.isr import (
+    AlterPartitions,
+    ReportOfflineReplicas,
+    alter_partition_response,
+    decide_alter_partitions,
+    decide_report_offline,
+)
 from mqd.controller.producer_ids import AllocateProducerIds, ProducerIdBlock, decide_allocate_producer_ids
+from mqd.controller.reassignments import AlterReassignments, decide_alter_reassignments
 from mqd.controller.records import Command, Record, encode_command, split_records
+from mqd.controller.rules import Rules
 from mqd.controller.topics import (
     CreatePartitions,
     CreateTopics,
@@ -47,19 +68,44 @@ from mqd.io.clock import Clock
 from mqd.io.entropy import Entropy
 from mqd.limits import TOPICS_CREATED_SOON_MAX
 from mqd.raft.machine import NotLeader, OutcomeUnknown, RaftStatus
-from mqd.types import Decision, NodeId
+from mqd.types import NO_EPOCH, Decision, IsrChange, IsrOutcome, NodeId, TopicPartition
 
-Operation = Register | Heartbeat | ExpireSessions | CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs | AllocateProducerIds
+Operation = (
+    Register
+    | Heartbeat
+    | ExpireSessions
+    | Unregister
+    | CreateTopics
+    | DeleteTopics
+    | CreatePartitions
+    | AlterConfigs
+    | AllocateProducerIds
+    | AlterPartitions
+    | ReportOfflineReplicas
+    | AlterReassignments
+    | ElectLeaders
+    | Rebalance
+    | SettleAll
+    | UpdateFeatures
+)
 
-_DECIDE: dict[type, Callable[[MetadataImage, Any, float], Decision[Record]]] = {
+_DECIDE: dict[type, Callable[[MetadataImage, Any, Rules], Decision[Record]]] = {
     Register: decide_register,
     Heartbeat: decide_heartbeat,
     ExpireSessions: decide_expire,
+    Unregister: decide_unregister,
     CreateTopics: decide_create_topics,
     DeleteTopics: decide_delete_topics,
     CreatePartitions: decide_create_partitions,
     AlterConfigs: decide_alter_configs,
     AllocateProducerIds: decide_allocate_producer_ids,
+    AlterPartitions: decide_alter_partitions,
+    ReportOfflineReplicas: decide_report_offline,
+    AlterReassignments: decide_alter_reassignments,
+    ElectLeaders: decide_elect_leaders,
+    Rebalance: decide_rebalance,
+    SettleAll: decide_settle_all,
+    UpdateFeatures: decide_update_features,
 }
 
 Forward = Callable[[NodeId, str, int, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
@@ -67,14 +113,24 @@ Forward = Callable[[NodeId, str, int, Mapping[str, Any]], Awaitable[Mapping[str,
 
 Space = Callable[[], str | None]
 
+
+async def _nothing(broker_epoch: int) -> None:
+    """What there is to do after a registration where nobody says."""
+
+
 _GROWS = (CreateTopics, CreatePartitions)
 """Refused on a full disk. A changed config is not: a shorter retention frees space."""
 _DECISIONS_MAX = 5
 """Times that an operation is decided afresh because another command came between; one or two in real life."""
 _LEADER_POLL_S = 0.005
 _LEADER_POLL_MAX_S = 0.1
+_SETTLES = (Heartbeat, AlterConfigs)
+"""After these there may be partitions to settle beyond the portion that was decided with them."""
 _PAUSED_AFTER_S = 1.0
-"""A watch that wakes up this late was not running: heartbeats are waiting unread, so nobody is called silent."""
+"""A watch that wakes up this late, or by a quarter of a session, was not running: heartbeats are waiting unread, so nobody is
+called silent."""
+_LEAVING_POLL_S = 0.1
+_REPORTED_AT_ONCE = 10_000
 _OWN_REQUEST_TIMEOUT_S = 5.0
 
 
@@ -127,8 +183,14 @@ class ControllerService:
         config: NodeConfig,
         forward: Forward,
         space: Space = lambda: None,
+        previous_broker_epoch: int = NO_EPOCH,
+        on_registered: Callable[[int], Awaitable[None]] = _nothing,
     ) -> None:
-        """`space`: asked before the metadata grows; why it must not, or None."""
+        """`space`: asked before the metadata grows; why it must not, or None.
+
+        `previous_broker_epoch`: the registration up to which this node vouches for its logs. `on_registered`: awaited with
+        the new broker epoch after each registration, before the heartbeat that may unfence this node.
+        """
         self.node_id = node_id
         self.incarnation: UUID = entropy.uuid()
         self._cluster_id = cluster_id
@@ -142,6 +204,14 @@ class ControllerService:
         self._config = config
         self._heartbeat_s = config.integer("broker.heartbeat.interval.ms") / 1000
         self._sessions = Sessions(config.integer("broker.session.timeout.ms") / 1000)
+        self._previous_broker_epoch = previous_broker_epoch
+        self._broker_epoch = NO_EPOCH
+        self._on_registered = on_registered
+        self.contact_at = -math.inf
+        """When this node sent its last heartbeat that a controller with a majority answered; monotonic seconds."""
+        self._peers_gone: dict[NodeId, tuple[int, float]] = {}
+        self._unsettled = False
+        self._watch = trio.Event()
         self._one_at_a_time = trio.Lock()
         self._producer_ids = range(0)
         self._producer_ids_lock = trio.Lock()
@@ -169,6 +239,11 @@ class ControllerService:
         """Whether `submit` may succeed here: this node leads, and has applied whatever its predecessors committed."""
         return self._quorum.status().ready
 
+    def check_is_controller(self) -> None:
+        """Raise NOT_CONTROLLER where this node's image may be behind what was decided elsewhere."""
+        if not self.is_controller:
+            raise self._not_controller()
+
     def statistics(self) -> ControllerStatistics:
         image = self.image
         return ControllerStatistics(
@@ -191,19 +266,30 @@ class ControllerService:
         try would not see), REQUEST_TIMED_OUT (it may have happened or may yet), or the decision's own refusal. Cancelled while
         it waits, it may still happen.
         """
-        decide = _DECIDE[type(op)]
         if isinstance(op, _GROWS) and (full := self._space()) is not None:
             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, full)
         self._operations += 1
         async with self._one_at_a_time:
-            for _ in range(_DECISIONS_MAX):
-                if not self.is_controller:
-                    raise self._not_controller()
-                decision = decide(self.image, op, self._clock.monotonic())
-                if not decision.records or await self._commit(decision.records):
+            return await self._carry_out(op)
+
+    async def _carry_out(self, op: Operation) -> Any:
+        decide = _DECIDE[type(op)]
+        for _ in range(_DECISIONS_MAX):
+            while True:
+                self.check_is_controller()
+                decision = decide(self.image, op, self._rules())
+                if decision.records and not await self._commit(decision.records):
+                    break
+                if not decision.more:
+                    if decision.records and isinstance(op, _SETTLES):
+                        self._unsettled = True
+                        self._watch.set()
                     return decision.reply
-                self._decided_again += 1
+            self._decided_again += 1
         raise self._not_controller()
+
+    def _rules(self) -> Rules:
+        return Rules.of_config(effective_node_config(self._config, self.image, self.node_id))
 
     async def _commit(self, records: tuple[Record, ...]) -> bool:
         """Whether all of it took effect; False when another command came first."""
@@ -269,11 +355,16 @@ class ControllerService:
         return broker.epoch
 
     async def heartbeat(self, op: Heartbeat) -> HeartbeatReply:
-        """On the controller: note that a broker lives, and fence or unfence it when that is due."""
-        if not self.is_controller:
-            raise self._not_controller()
+        """On the controller: note that a broker lives, and fence or unfence it when that is due.
+
+        Raises NOT_CONTROLLER also where this node has not heard its majority for half a session: it may have been deposed,
+        and whoever relies on it must not go on.
+        """
         now = self._clock.monotonic()
-        decision = decide_heartbeat(self.image, op, now)
+        status = self._quorum.status()
+        if not status.ready or -math.inf < status.majority_heard_at < now - self._sessions.timeout / 2:
+            raise self._not_controller()
+        decision = decide_heartbeat(self.image, op, self._rules())
         self._sessions.touch(op.node_id, now)
         reply = decision.reply if not decision.records else await self.submit(op)
         assert isinstance(reply, HeartbeatReply)
@@ -306,9 +397,8 @@ class ControllerService:
 
     async def _create_topics(self, names: list[str]) -> None:
         config = effective_node_config(self._config, self.image, self.node_id)
-        alive = len(self.image.alive_brokers())
         request = {
-            "topics": [new_topic_request(name, config, alive) for name in names],
+            "topics": [new_topic_request(name, config, len(self.image.brokers)) for name in names],
             "timeout_ms": int(_OWN_REQUEST_TIMEOUT_S * 1000),
             "validate_only": False,
         }
@@ -348,6 +438,75 @@ class ControllerService:
             raise MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"No producer ids: error {response['error_code']}")
         return ProducerIdBlock(response["producer_id_start"], response["producer_id_len"])
 
+    # -- what this node tells the controller about its replicas
+
+    async def alter_partitions(self, changes: Sequence[IsrChange]) -> list[IsrOutcome]:
+        """Ask for other ISRs of partitions that this node leads; one outcome for each change, in its order.
+
+        Raises MqError where nothing is known to have happened, or the whole request was refused.
+        """
+        request = {
+            "broker_id": self.node_id,
+            "broker_epoch": self._broker_epoch,
+            "topics": [
+                {
+                    "topic_id": change.topic_id,
+                    "partitions": [
+                        {
+                            "partition_index": change.topic_partition.partition,
+                            "leader_epoch": change.leader_epoch,
+                            "partition_epoch": change.partition_epoch,
+                            "leader_recovery_state": 0,
+                            "new_isr_with_epochs": [{"broker_id": node_id, "broker_epoch": epoch} for node_id, epoch in change.isr],
+                        }
+                    ],
+                }
+                for change in changes
+            ],
+        }
+
+        async def here() -> Mapping[str, Any]:
+            return alter_partition_response(await self.submit(AlterPartitions.of_request(request, 3)))
+
+        response = await self.at_controller(here, "alter_partition", 3, request, timeout=_OWN_REQUEST_TIMEOUT_S)
+        _check(response)
+        rows = {(topic["topic_id"], row["partition_index"]): row for topic in response["topics"] for row in topic["partitions"]}
+        return [_outcome(change, rows.get((change.topic_id, change.topic_partition.partition))) for change in changes]
+
+    async def report_offline(self, partitions: Collection[TopicPartition]) -> None:
+        """Tell that this node's replicas of these partitions are lost. Works while the node is fenced, too. Raises MqError."""
+        by_id: dict[UUID, list[int]] = {}
+        for name, index in sorted(partitions):
+            if name in self.image.topics:
+                by_id.setdefault(self.image.topics[name].topic_id, []).append(index)
+        replicas = [(topic_id, index) for topic_id, indexes in by_id.items() for index in indexes]
+        for start in range(0, len(replicas), _REPORTED_AT_ONCE):
+            await self._report_offline(replicas[start : start + _REPORTED_AT_ONCE])
+
+    async def _report_offline(self, replicas: Sequence[tuple[UUID, int]]) -> None:
+        by_id: dict[UUID, list[int]] = {}
+        for topic_id, index in replicas:
+            by_id.setdefault(topic_id, []).append(index)
+        request = {
+            "broker_id": self.node_id,
+            "broker_epoch": self._broker_epoch,
+            "topics": [{"topic_id": topic_id, "partitions": indexes} for topic_id, indexes in by_id.items()],
+        }
+        op = ReportOfflineReplicas(self.node_id, self._broker_epoch, tuple(replicas))
+
+        async def here() -> Mapping[str, Any]:
+            await self.submit(op)
+            return {"error_code": 0}
+
+        _check(await self.at_controller(here, "report_offline_replicas", 0, request, timeout=_OWN_REQUEST_TIMEOUT_S))
+
+    def on_peer_gone(self, node_id: int) -> None:
+        """There is evidence that a node's process ended: its session does not have to run out, if this node decides now or soon."""
+        broker = self.image.brokers.get(NodeId(node_id))
+        if broker is not None and not broker.fenced and node_id != self.node_id:
+            self._peers_gone[broker.node_id] = (broker.epoch, self._clock.monotonic())
+            self._watch.set()
+
     # -- this node as a broker
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -355,6 +514,7 @@ class ControllerService:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_sessions)
             nursery.start_soon(self._create_wanted_topics)
+            nursery.start_soon(self._rebalance_leaders)
             epoch = await self._register_self()
             while not self.image.is_alive(self.node_id):
                 if not await self._beat(epoch):
@@ -367,27 +527,34 @@ class ControllerService:
                     epoch = await self._register_self()
 
     async def leave(self, *, timeout: float) -> None:
-        """A clean stop: hand over leadership of what this node leads. Quiet when nobody hears it in `timeout` seconds."""
+        """A clean stop: hand over what this node leads, and go once nobody counts on it. Quiet when nobody hears it in
+        `timeout` seconds."""
         self._leaving = True
         broker = self.image.brokers.get(self.node_id)
         if broker is None or broker.fenced or broker.incarnation != self.incarnation:
             return
         with trio.move_on_after(timeout):
             try:
-                await self._send_heartbeat(broker.epoch, want_shut_down=True, timeout=timeout)
+                while True:
+                    response = await self._send_heartbeat(broker.epoch, want_shut_down=True, timeout=timeout)
+                    if response["error_code"] or response["should_shut_down"]:
+                        return
+                    await trio.sleep(_LEAVING_POLL_S)
             except MqError:
                 pass
 
     async def _register_self(self) -> int:
         """The epoch of this node's registration, sooner or later."""
         address = self._address
-        op = Register(self.node_id, self._cluster_id, self.incarnation, address.host, address.port, address.rack)
+        previous = self._previous_broker_epoch
+        op = Register(self.node_id, self._cluster_id, self.incarnation, address.host, address.port, address.rack, previous)
         request = {
             "broker_id": self.node_id,
             "cluster_id": self._cluster_id,
             "incarnation_id": self.incarnation,
             "listeners": [{"name": "PLAINTEXT", "host": address.host, "port": address.port, "security_protocol": 0}],
             "rack": address.rack,
+            "previous_broker_epoch": previous,
         }
 
         async def here() -> Mapping[str, Any]:
@@ -405,6 +572,8 @@ class ControllerService:
             if response["error_code"] == 0:
                 epoch = response["broker_epoch"]
                 assert isinstance(epoch, int)
+                self._broker_epoch = self._previous_broker_epoch = epoch
+                await self._on_registered(epoch)
                 return epoch
             code = ErrorCode(response["error_code"])
             if not code.retriable:
@@ -439,35 +608,91 @@ class ControllerService:
 
         async def here() -> Mapping[str, Any]:
             reply = await self.heartbeat(op)
-            return {"error_code": 0, "is_fenced": reply.fenced}
+            return {"error_code": 0, "is_fenced": reply.fenced, "should_shut_down": reply.should_shut_down}
 
-        return await self.at_controller(here, "broker_heartbeat", 1, request, timeout=timeout)
+        sent_at = self._clock.monotonic()
+        response = await self.at_controller(here, "broker_heartbeat", 1, request, timeout=timeout)
+        if not response["error_code"]:
+            self.contact_at = max(self.contact_at, sent_at)
+        return response
 
     async def _watch_sessions(self) -> None:
-        """While this node is the controller: fence the brokers that were silent for a session."""
+        """While this node is the controller: fence the brokers that were silent for a session, and settle what is left to settle."""
         term = None
         last = self._clock.monotonic()
+        wait = self._heartbeat_s
+        grace = min(_PAUSED_AFTER_S, self._sessions.timeout / 4)
         while True:
-            await trio.sleep(self._heartbeat_s)
+            with trio.move_on_after(wait):
+                await self._watch.wait()
+            self._watch = trio.Event()
             now = self._clock.monotonic()
-            paused = now - last > self._heartbeat_s + _PAUSED_AFTER_S
+            paused = now - last > wait + grace
             last = now
+            wait = self._heartbeat_s
             status = self._quorum.status()
             if not status.ready:
                 term = None
                 continue
             if paused or term != status.term:
+                self._unsettled = self._unsettled or term != status.term
                 term = status.term
                 self._sessions.restart(self.image, now)
-            silent = self._sessions.silent(self.image, now)
-            if silent:
-                try:
+            self._expire_gone(now)
+            try:
+                if silent := self._sessions.silent(self.image, now):
                     await self.submit(ExpireSessions(silent))
+                if self._unsettled:
+                    self._unsettled = False
+                    await self.submit(SettleAll())
+            except MqError:
+                self._unsettled = True  # not the controller any more, or it was slow: the next round sees
+            else:
+                wait = max(_LEADER_POLL_S, min(wait, self._sessions.next_expiry(self.image, now) - self._clock.monotonic()))
+
+    def _expire_gone(self, now: float) -> None:
+        """Nodes whose processes ended within the last session, under the registration that they still have.
+
+        The old mark of a node that this one was not the controller to act upon is no evidence any more.
+        """
+        for node_id, (broker_epoch, noticed_at) in self._peers_gone.items():
+            broker = self.image.brokers.get(node_id)
+            if broker is not None and broker.epoch == broker_epoch and now - noticed_at < self._sessions.timeout:
+                self._sessions.expire(node_id)
+        self._peers_gone.clear()
+
+    async def _rebalance_leaders(self) -> None:
+        """While this node is the controller: hand partitions back to their preferred leaders now and then."""
+        while True:
+            await trio.sleep(self._config.integer("leader.imbalance.check.interval.seconds"))
+            if self.is_controller and self._config.boolean("auto.leader.rebalance.enable"):
+                try:
+                    await self.submit(Rebalance())
                 except MqError:
-                    pass  # not the controller any more, or it was slow: the next round sees
+                    pass  # the next look sees
+
+
+def _check(response: Mapping[str, Any]) -> None:
+    if response["error_code"]:
+        code = ErrorCode(response["error_code"])
+        raise MqError(code, f"The controller refuses: {code.name}.")
+
+
+def _outcome(change: IsrChange, row: Mapping[str, Any] | None) -> IsrOutcome:
+    if row is None:
+        return IsrOutcome(change.topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+    return IsrOutcome(
+        change.topic_partition,
+        ErrorCode(row["error_code"]),
+        NodeId(row["leader_id"]),
+        row["leader_epoch"],
+        tuple(row["isr"]),
+        row["partition_epoch"],
+    )
 
 
 def _names_not_controller(response: Mapping[str, Any]) -> bool:
     """Whether the peer refused the whole request because it is no longer the controller."""
     rows = [response, *(row for key in ("topics", "responses", "results") for row in response.get(key) or ())]
+    rows += [row for topic in response.get("replica_election_results") or () for row in topic["partition_result"]]
     return any(row.get("error_code") == ErrorCode.NOT_CONTROLLER for row in rows)

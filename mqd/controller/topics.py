@@ -10,16 +10,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from mqd.config import NodeConfig, validate_topic_configs
 from mqd.controller.image import MetadataImage, TopicImage
-from mqd.controller.placement import check_replication_factor, default_replication_factor, place
+from mqd.controller.placement import Load, check_replication_factor, default_replication_factor, place
 from mqd.controller.records import AddPartitions, CreateTopic, DeleteTopic, Placement, Record, check_fits, check_overrides_fit
+from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CREATED_TOPICS_MAX, DELETED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX, TOPIC_NAME_CHARS_MAX
-from mqd.types import NO_NODE, ZERO_UUID, Decision, NodeId
+from mqd.types import ZERO_UUID, Decision, NodeId
 
 USE_DEFAULT = -1
 """Asks for `num.partitions` or `default.replication.factor`."""
@@ -107,12 +109,13 @@ class TopicCreated(NamedTuple):
     configs: tuple[tuple[str, str], ...] = ()
 
 
-def decide_create_topics(image: MetadataImage, op: CreateTopics, now: float) -> Decision[Record]:
+def decide_create_topics(image: MetadataImage, op: CreateTopics, rules: Rules) -> Decision[Record]:
     """Reply: one TopicCreated for each different name, in the order of the request."""
     _check_number(op.topics, CREATED_TOPICS_MAX)
     counts = Counter(topic.name for topic in op.topics)
     single = [topic for topic in op.topics if counts[topic.name] == 1]
     total = sum(_partitions_wanted(topic, op) for topic in single)
+    load = _load(image)
     records: list[Record] = []
     results: dict[str, TopicCreated] = {}
     for topic in op.topics:
@@ -121,12 +124,13 @@ def decide_create_topics(image: MetadataImage, op: CreateTopics, now: float) -> 
                 raise MqError(ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request.")
             if total > PARTITIONS_PER_REQUEST_MAX:
                 raise MqError(ErrorCode.POLICY_VIOLATION, f"A request adds at most {PARTITIONS_PER_REQUEST_MAX} partitions.")
-            record = _create_topic(image, op, topic)
+            record = _create_topic(image, op, topic, load)
             check_fits(record)
         except MqError as error:
             results[topic.name] = TopicCreated(topic.name, error_code=error.code, error_message=error.message)
             continue
         records.append(record)
+        _add_load(load, record.partitions)
         results[topic.name] = TopicCreated(
             topic.name,
             topic.topic_id,
@@ -143,7 +147,7 @@ def _partitions_wanted(topic: NewTopic, op: CreateTopics) -> int:
     return op.partitions_default if topic.partitions == USE_DEFAULT else max(0, topic.partitions)
 
 
-def _create_topic(image: MetadataImage, op: CreateTopics, topic: NewTopic) -> CreateTopic:
+def _create_topic(image: MetadataImage, op: CreateTopics, topic: NewTopic, load: Mapping[NodeId, Load]) -> CreateTopic:
     if topic.name == RESERVED_TOPIC:
         raise MqError(ErrorCode.INVALID_REQUEST, f"{RESERVED_TOPIC} is reserved.")
     validate_topic_name(topic.name)
@@ -157,14 +161,13 @@ def _create_topic(image: MetadataImage, op: CreateTopics, topic: NewTopic) -> Cr
         replica_lists = _manual(image, topic)
     else:
         factor = topic.replication_factor
-        alive = len(image.alive_brokers())
         if factor == USE_DEFAULT:
-            factor = default_replication_factor(op.replication_factor_default, alive)
-        check_replication_factor(factor, alive)
+            factor = default_replication_factor(op.replication_factor_default, len(image.brokers))
+        _check_factor(image, factor)
         partitions = op.partitions_default if topic.partitions == USE_DEFAULT else topic.partitions
         if partitions <= 0:
             raise MqError(ErrorCode.INVALID_PARTITIONS, "A topic has at least one partition; -1 asks for the default.")
-        replica_lists = place(_racks(image), partitions, factor, topic.topic_id.int)
+        replica_lists = place(_racks(image), partitions, factor, load=load, fenced=_unusable(image))
     return CreateTopic(topic.name, topic.topic_id, _placements(image, replica_lists), configs)
 
 
@@ -210,7 +213,7 @@ def _check_assignment(image: MetadataImage, replicas: tuple[NodeId, ...], factor
             problem = f"Broker {node_id} is named more than once for one partition."
     if problem is None and len(replicas) != factor:
         problem = f"All partitions of a topic have as many replicas: here one has {len(replicas)} and another {factor}."
-    if problem is None and not any(image.is_alive(node_id) for node_id in replicas):
+    if problem is None and image.may_lead().isdisjoint(replicas):
         problem = "None of the brokers that a partition is assigned to is alive."
     if problem is not None:
         raise MqError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
@@ -218,15 +221,44 @@ def _check_assignment(image: MetadataImage, replicas: tuple[NodeId, ...], factor
 
 
 def _racks(image: MetadataImage) -> Mapping[NodeId, str | None]:
-    return {broker.node_id: broker.rack for broker in image.alive_brokers()}
+    return {broker.node_id: broker.rack for broker in image.brokers.values()}
+
+
+def _unusable(image: MetadataImage) -> frozenset[NodeId]:
+    """Brokers that are registered and not there now."""
+    return frozenset(image.brokers) - image.may_lead()
+
+
+def _check_factor(image: MetadataImage, factor: int) -> None:
+    check_replication_factor(factor, len(image.brokers))
+    if not image.may_lead():
+        raise MqError(ErrorCode.INVALID_REPLICATION_FACTOR, "All brokers are fenced or shut down now.")
+
+
+def _load(image: MetadataImage) -> dict[NodeId, Load]:
+    """Leaders as they are preferred: who leads now by accident is not the measure."""
+    leaders: Counter[NodeId] = Counter()
+    replicas: Counter[NodeId] = Counter()
+    for topic in image.topics.values():
+        leaders.update([partition.replicas[0] for partition in topic.partitions])
+        replicas.update(chain.from_iterable(partition.replicas for partition in topic.partitions))
+    return {node_id: Load(leaders[node_id], replicas[node_id]) for node_id in replicas}
+
+
+def _add_load(load: dict[NodeId, Load], placements: Iterable[Placement]) -> None:
+    for placement in placements:
+        for node_id in placement.replicas:
+            before = load.get(node_id, Load())
+            load[node_id] = Load(before.leaders + (node_id == placement.replicas[0]), before.replicas + 1)
 
 
 def _placements(image: MetadataImage, replica_lists: Iterable[tuple[NodeId, ...]]) -> tuple[Placement, ...]:
     """Led by the first replica that is alive; those alive are in sync, for there is nothing to copy yet."""
+    may_lead = image.may_lead()
     placements = []
     for replicas in replica_lists:
-        alive = tuple(node_id for node_id in replicas if image.is_alive(node_id))
-        placements.append(Placement(replicas, alive[0] if alive else NO_NODE, alive or replicas[:1]))
+        alive = replicas if may_lead.issuperset(replicas) else tuple(node_id for node_id in replicas if node_id in may_lead)
+        placements.append(Placement(replicas, alive[0], alive))
     return tuple(placements)
 
 
@@ -240,7 +272,7 @@ _INTERNAL_OPTIONS = {
 def new_topic_request(name: str, config: NodeConfig, brokers: int) -> dict[str, Any]:
     """The row of a CreateTopics request for a topic that is created because someone asked about it.
 
-    Internal topics have options of their own; their replication factor is what `brokers` living brokers allow.
+    Internal topics have options of their own; their replication factor is what `brokers` registered brokers allow.
     """
     row: dict[str, Any] = {
         "name": name,
@@ -284,7 +316,7 @@ class TopicDeleted(NamedTuple):
     error_message: str | None = None
 
 
-def decide_delete_topics(image: MetadataImage, op: DeleteTopics, now: float) -> Decision[Record]:
+def decide_delete_topics(image: MetadataImage, op: DeleteTopics, rules: Rules) -> Decision[Record]:
     """Reply: one TopicDeleted for each different wish, in the order of the request."""
     _check_number(op.topics, DELETED_TOPICS_MAX)
     counts = Counter(op.topics)
@@ -355,29 +387,31 @@ class TopicGrown(NamedTuple):
     error_message: str | None = None
 
 
-def decide_create_partitions(image: MetadataImage, op: CreatePartitions, now: float) -> Decision[Record]:
+def decide_create_partitions(image: MetadataImage, op: CreatePartitions, rules: Rules) -> Decision[Record]:
     """Reply: one TopicGrown for each different name, in the order of the request."""
     _check_number(op.topics, CREATED_TOPICS_MAX)
     counts = Counter(wish.name for wish in op.topics)
     room = PARTITIONS_PER_REQUEST_MAX
+    load = _load(image)
     records: list[Record] = []
     results: dict[str, TopicGrown] = {}
     for wish in op.topics:
         try:
             if counts[wish.name] > 1:
                 raise MqError(ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request.")
-            record = _add_partitions(image, wish, room)
+            record = _add_partitions(image, wish, room, load)
             check_fits(record)
         except MqError as error:
             results[wish.name] = TopicGrown(wish.name, error.code, error.message or None)
             continue
         room -= len(record.partitions)
         records.append(record)
+        _add_load(load, record.partitions)
         results[wish.name] = TopicGrown(wish.name)
     return Decision(() if op.validate_only else tuple(records), tuple(results.values()))
 
 
-def _add_partitions(image: MetadataImage, wish: MorePartitions, room: int) -> AddPartitions:
+def _add_partitions(image: MetadataImage, wish: MorePartitions, room: int, load: Mapping[NodeId, Load]) -> AddPartitions:
     topic = image.topics.get(wish.name)
     if topic is None:
         raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic.")
@@ -392,7 +426,8 @@ def _add_partitions(image: MetadataImage, wish: MorePartitions, room: int) -> Ad
     added = wish.total - present
     if added > room:
         raise MqError(ErrorCode.POLICY_VIOLATION, f"A request adds at most {PARTITIONS_PER_REQUEST_MAX} partitions.")
-    factor = len(topic.partitions[0].replicas)
+    first = topic.partitions[0]
+    factor = len(first.replicas) - len(first.removing)
     if wish.assignments is not None:
         if len(wish.assignments) != added:
             raise MqError(
@@ -403,6 +438,6 @@ def _add_partitions(image: MetadataImage, wish: MorePartitions, room: int) -> Ad
             _check_assignment(image, replicas, factor)
         replica_lists = list(wish.assignments)
     else:
-        check_replication_factor(factor, len(image.alive_brokers()))
-        replica_lists = place(_racks(image), added, factor, topic.topic_id.int + present)
+        _check_factor(image, factor)
+        replica_lists = place(_racks(image), added, factor, present, load=load, fenced=_unusable(image))
     return AddPartitions(topic.topic_id, present, _placements(image, replica_lists))

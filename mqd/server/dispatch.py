@@ -39,6 +39,7 @@ API_VERSIONS = 18
 
 SERVED = (
     "alter_configs",
+    "alter_partition_reassignments",
     "api_versions",
     "create_partitions",
     "create_topics",
@@ -49,16 +50,20 @@ SERVED = (
     "describe_log_dirs",
     "describe_producers",
     "describe_topic_partitions",
+    "elect_leaders",
     "find_coordinator",
     "incremental_alter_configs",
     "init_producer_id",
     "list_offsets",
+    "list_partition_reassignments",
     "metadata",
     "offset_for_leader_epoch",
+    "unregister_broker",
+    "update_features",
 )
 """What both listeners serve besides Produce and Fetch: one module of `handlers/` each, with the name of its API."""
 
-SERVED_TO_PEERS = ("allocate_producer_ids", "broker_heartbeat", "broker_registration")
+SERVED_TO_PEERS = ("allocate_producer_ids", "alter_partition", "broker_heartbeat", "broker_registration", "report_offline_replicas")
 """What only other nodes may ask for."""
 
 Answer = Mapping[str, Any]

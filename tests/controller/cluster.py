@@ -13,6 +13,7 @@ from mqd.config import NodeConfig
 from mqd.controller.brokers import Heartbeat, Register, decide_heartbeat, decide_register
 from mqd.controller.image import MetadataImage, MetadataMachine
 from mqd.controller.records import Command, Record, encode_command
+from mqd.controller.rules import Rules
 from mqd.controller.service import BrokerAddress, ControllerService
 from mqd.controller.topics import USE_DEFAULT, CreateTopics, NewTopic, decide_create_topics
 from mqd.io.clock import Clock
@@ -21,6 +22,7 @@ from mqd.raft.machine import NotLeader, RaftStatus, Role
 from mqd.types import NodeId
 
 CLUSTER = "cluster-of-tests"
+DEFAULTS = Rules()
 SESSIONS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 
 
@@ -137,10 +139,12 @@ class Replica:
         assert self.machine.took_effect(self.index)
         return self.index
 
-    def run(self, decide: Any, op: Any) -> Any:
-        decision = decide(self.image, op, 0.0)
-        self.commit(decision.records)
-        return decision.reply
+    def run(self, decide: Any, op: Any, rules: Rules = DEFAULTS) -> Any:
+        while True:
+            decision = decide(self.image, op, rules)
+            self.commit(decision.records)
+            if not decision.more:
+                return decision.reply
 
 
 def with_brokers(*ids: int, racks: Mapping[int, str] | None = None) -> Replica:

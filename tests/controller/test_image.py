@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from mqd.config import NodeConfig
 from mqd.controller.brokers import ExpireSessions, Heartbeat, Register, decide_expire, decide_heartbeat, decide_register
 from mqd.controller.configs import AlterConfigs, Change, ResourceChanges, decide_alter_configs
-from mqd.controller.image import Delta, MetadataImage, MetadataMachine
+from mqd.controller.image import Delta, MetadataImage, MetadataMachine, PartitionImage
 from mqd.controller.producer_ids import AllocateProducerIds, decide_allocate_producer_ids
 from mqd.controller.records import Command, CreateTopic, DeleteTopic, Placement, encode_command
 from mqd.controller.topics import (
@@ -73,9 +74,21 @@ def check_invariants(image: MetadataImage) -> None:
     for topic in image.topics.values():
         assert topic.partitions
         for partition in topic.partitions:
-            assert partition.isr and set(partition.isr) <= set(partition.replicas)
-            assert partition.leader == NO_NODE or (partition.leader in partition.isr and image.is_alive(partition.leader))
-            assert partition.leader != NO_NODE or not any(image.is_alive(node) for node in partition.isr)
+            check_partition(image, partition)
+
+
+def check_partition(image: MetadataImage, partition: PartitionImage) -> None:
+    """What holds between any two commands. Whoever may lead leads: partitions without a leader have nobody who could."""
+    may_lead = image.may_lead()
+    replicas, isr, elr = set(partition.replicas), set(partition.isr), set(partition.elr)
+    assert len(replicas) == len(partition.replicas) and len(isr) == len(partition.isr)
+    assert isr | elr <= replicas and not isr & elr and isr <= may_lead
+    assert set(partition.adding) | set(partition.removing) <= replicas
+    assert len(partition.last_known_elr) <= 1
+    if partition.leader == NO_NODE:
+        assert not isr
+    else:
+        assert partition.leader in isr and partition.leader in may_lead
 
 
 def state(image: MetadataImage) -> Any:
@@ -168,13 +181,34 @@ def test_a_snapshot_over_a_living_image_tells_the_difference() -> None:
     assert delta.partitions_changed == {TopicPartition("comes", 0), TopicPartition("stays", 2)}
 
 
-@pytest.mark.parametrize("wrong", [b"", b"x", zlib.compress(b"[]"), zlib.compress(b'{"format":2}'), zlib.compress(b"{}")])
+@pytest.mark.parametrize("wrong", [b"", b"x", zlib.compress(b"[]"), zlib.compress(b'{"format":3}'), zlib.compress(b"{}")])
 def test_bytes_that_are_no_snapshot_change_nothing(wrong: bytes) -> None:
     replica = with_brokers(1)
     before = replica.image.snapshot()
     with pytest.raises(ValueError):
         replica.machine.restore(wrong)
     assert replica.image.snapshot() == before
+
+
+def test_the_log_and_the_snapshot_of_the_previous_release_replay() -> None:
+    """Bytes that its encoder wrote: golden/metadata_0.json holds every record type that it had."""
+    golden = json.loads((Path(__file__).parent / "golden" / "metadata_0.json").read_text())
+    machine, restored = MetadataMachine(), MetadataMachine()
+    for index, command in golden["commands"]:
+        machine.apply(index, bytes.fromhex(command))
+        assert machine.took_effect(index)
+    restored.restore(bytes.fromhex(golden["snapshot"]))
+    assert state(machine.image) == state(restored.image)
+    image = restored.image
+    topic = image.topics["t"]
+    assert (len(topic.partitions), image.next_producer_id, image.cluster_id) == (403, 3000, "golden")
+    assert topic.partitions[0] == PartitionImage(NO_NODE, 1, 1, (NodeId(1),), (NodeId(1),))
+    replica = Replica()
+    replica.machine, replica.index = machine, image.index
+    replica.run(decide_register, Register(NodeId(1), "golden", UUID(int=99), "one", 9091, None))
+    replica.run(decide_heartbeat, Heartbeat(NodeId(1), replica.index, replica.index))
+    after = replica.image.topics["t"].partitions[0]
+    assert (after.leader, after.leader_epoch, after.isr) == (NodeId(1), 2, (NodeId(1),))
 
 
 def test_names_that_differ_in_a_dot_collide_until_the_topic_goes() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, strategies as st
 
-from mqd.controller.placement import REPLICAS_MAX, check_replication_factor, default_replication_factor, place
+from mqd.controller.placement import Load, check_replication_factor, default_replication_factor, place
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NodeId
 
@@ -43,14 +43,22 @@ def test_factors_that_cannot_be(factor: int) -> None:
     assert refusal.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_a_factor_that_brokers_allow_and_this_version_does_not_says_why() -> None:
-    assert REPLICAS_MAX == 1
-    with pytest.raises(MqError, match="keeps 1 a partition, because it does not copy"):
-        check_replication_factor(2, 3)
-    check_replication_factor(1, 3)
-
-
 def test_the_default_is_capped_by_what_can_be() -> None:
     assert default_replication_factor(3, 1) == 1
-    assert default_replication_factor(3, 5) == REPLICAS_MAX
+    assert default_replication_factor(3, 5) == 3
     assert default_replication_factor(1, 0) == 1
+
+
+def test_small_topics_fill_up_the_empty_brokers() -> None:
+    brokers: dict[NodeId, str | None] = {NodeId(n): None for n in range(1, 5)}
+    load = {NodeId(1): Load(5, 9), NodeId(2): Load(4, 9), NodeId(3): Load(4, 8)}
+    assert place(brokers, 1, 3, load=load) == [(4, 3, 2)]
+
+
+def test_fenced_brokers_are_used_last_and_never_preferred() -> None:
+    brokers: dict[NodeId, str | None] = {NodeId(n): None for n in range(1, 5)}
+    fenced = {NodeId(2), NodeId(4)}
+    assert all(set(replicas) == {1, 3} for replicas in place(brokers, 8, 2, fenced=fenced))
+    lists = place(brokers, 8, 3, fenced=fenced)
+    assert all(set(replicas[:2]) == {1, 3} and len(set(replicas)) == 3 for replicas in lists)
+    assert Counter(replicas[2] for replicas in lists) == {2: 4, 4: 4}

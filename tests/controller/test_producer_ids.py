@@ -6,6 +6,7 @@ import pytest
 
 from mqd.controller.producer_ids import AllocateProducerIds, ProducerIdBlock, decide_allocate_producer_ids
 from mqd.controller.records import SetNextProducerId
+from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NodeId
 from tests.controller.cluster import Replica, with_brokers
@@ -32,7 +33,7 @@ def test_only_who_is_registered_gets_one() -> None:
         (AllocateProducerIds(NodeId(2), 1), ErrorCode.BROKER_ID_NOT_REGISTERED),
     ):
         with pytest.raises(MqError) as refusal:
-            decide_allocate_producer_ids(replica.image, op, 0)
+            decide_allocate_producer_ids(replica.image, op, Rules())
         assert refusal.value.code is code
 
 

@@ -22,6 +22,10 @@ placements = st.builds(r.Placement, node_tuples, leaders, node_tuples)
 changes = st.dictionaries(st.integers(0, 10**6), st.tuples(leaders, node_tuples), max_size=20).map(
     lambda rows: tuple(r.PartitionChange(index, *rows[index]) for index in sorted(rows))
 )
+maybe_nodes = st.none() | node_tuples
+updates = st.dictionaries(st.integers(0, 10**6), st.tuples(st.none() | leaders, *[maybe_nodes] * 6), max_size=20).map(
+    lambda rows: tuple(r.PartitionUpdate(index, *rows[index]) for index in sorted(rows))
+)
 any_record = st.one_of(
     st.builds(r.FormatCluster, texts, st.lists(st.tuples(texts, st.integers(0, 100))).map(tuple)),
     st.builds(r.RegisterBroker, nodes, st.uuids(), texts, st.integers(0, 65535), st.none() | texts),
@@ -30,6 +34,10 @@ any_record = st.one_of(
     st.builds(r.DeleteTopic, st.uuids()),
     st.builds(r.AddPartitions, st.uuids(), st.integers(0, 10**6), st.lists(placements).map(tuple)),
     st.builds(r.ChangePartitions, st.uuids(), changes),
+    st.builds(r.UpdatePartitions, st.uuids(), updates),
+    st.builds(r.ShutDownBroker, nodes, st.integers(0, 2**62)),
+    st.builds(r.UnregisterBroker, nodes, st.integers(0, 2**62)),
+    st.builds(r.LoseReplicas, nodes, st.integers(0, 2**62), st.uuids(), st.sets(st.integers(0, 10**6)).map(lambda n: tuple(sorted(n)))),
     st.builds(r.SetConfigs, texts, texts, st.lists(st.tuples(texts, st.none() | texts)).map(tuple)),
     st.builds(r.SetNextProducerId, st.integers(0, 2**63 - 1)),
 )

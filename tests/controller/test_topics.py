@@ -116,17 +116,19 @@ def test_the_defaults_are_the_nodes() -> None:
     replica = with_brokers(1, 2, 3)
     op = t.CreateTopics((new_topic("t"),), partitions_default=6, replication_factor_default=3)
     (result,) = replica.run(t.decide_create_topics, op)
-    assert (result.partitions, result.replication_factor) == (6, 1)
+    assert (result.partitions, result.replication_factor) == (6, 3)
     assert sorted(p.leader for p in replica.image.topics["t"].partitions) == [1, 1, 2, 2, 3, 3]
 
 
-def test_more_replicas_than_this_version_copies_are_refused_with_the_reason() -> None:
+def test_brokers_that_are_down_hold_replicas_and_are_not_in_sync() -> None:
     replica = with_brokers(1, 2, 3)
+    replica.run(decide_expire, ExpireSessions(((NodeId(3), replica.image.brokers[NodeId(3)].epoch),)))
     (result,) = create_topics(replica, new_topic("t", 1, 3))
-    assert result.error_code is ErrorCode.INVALID_REPLICATION_FACTOR
-    assert "keeps 1 a partition" in result.error_message
-    (result,) = create_topics(replica, new_topic("t", assignments=((0, (NodeId(1), NodeId(2))),)))
-    assert result.error_code is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert result.error_code is ErrorCode.NONE
+    partition = replica.image.topics["t"].partitions[0]
+    assert sorted(partition.replicas) == [1, 2, 3] and sorted(partition.isr) == [1, 2] and partition.leader in partition.isr
+    (result,) = create_topics(replica, new_topic("u", 1, 4))
+    assert (result.error_code, "3 broker(s) are registered" in result.error_message) == (ErrorCode.INVALID_REPLICATION_FACTOR, True)
 
 
 def test_nothing_is_placed_on_the_fenced() -> None:

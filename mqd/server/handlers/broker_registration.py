@@ -11,7 +11,7 @@ from mqd.controller.brokers import Register
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import require_peer
-from mqd.types import NodeId
+from mqd.types import NO_EPOCH, NodeId
 
 
 async def handle(context: Context, request: Any) -> dict[str, Any]:
@@ -29,7 +29,15 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
             f"Node {peer.id} says that clients reach it at {listener.host}:{listener.port}; the peers file of node {node.node_id} "
             f"says {peer.advertised_host}:{peer.advertised_port}.",
         )
-    op = Register(NodeId(request.broker_id), request.cluster_id, request.incarnation_id, listener.host, listener.port, request.rack)
+    op = Register(
+        NodeId(request.broker_id),
+        request.cluster_id,
+        request.incarnation_id,
+        listener.host,
+        listener.port,
+        request.rack,
+        request.previous_broker_epoch if context.header.api_version >= 3 else NO_EPOCH,
+    )
     return {"error_code": ErrorCode.NONE, "broker_epoch": await context.node.controller.register(op)}
 
 

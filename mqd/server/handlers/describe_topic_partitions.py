@@ -9,7 +9,7 @@ from typing import Any
 
 from trio.lowlevel import checkpoint
 
-from mqd.controller.image import INTERNAL_TOPICS, MetadataImage
+from mqd.controller.image import INTERNAL_TOPICS, MetadataImage, TopicImage
 from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
@@ -77,12 +77,13 @@ def _topic(image: MetadataImage, name: str, start: int, stop: int) -> dict[str, 
         "name": name,
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
-        "partitions": [_partition(image, topic.partitions[index], index) for index in range(start, min(stop, len(topic.partitions)))],
+        "partitions": [_partition(image, topic, index) for index in range(start, min(stop, len(topic.partitions)))],
         "topic_authorized_operations": topic_operations(True),
     }
 
 
-def _partition(image: MetadataImage, partition: Any, index: int) -> dict[str, Any]:
+def _partition(image: MetadataImage, topic: TopicImage, index: int) -> dict[str, Any]:
+    partition = topic.partitions[index]
     return {
         "error_code": ErrorCode.LEADER_NOT_AVAILABLE if partition.leader == NO_NODE else ErrorCode.NONE,
         "partition_index": index,
@@ -92,7 +93,7 @@ def _partition(image: MetadataImage, partition: Any, index: int) -> dict[str, An
         "isr_nodes": partition.isr,
         "eligible_leader_replicas": partition.elr,
         "last_known_elr": partition.last_known_elr,
-        "offline_replicas": [replica for replica in partition.replicas if not image.is_alive(replica)],
+        "offline_replicas": [replica for replica in partition.replicas if image.is_offline(topic, index, replica)],
     }
 
 

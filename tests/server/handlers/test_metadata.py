@@ -123,7 +123,7 @@ async def test_what_a_fenced_broker_leads() -> None:
         answer = await node.ask("metadata", 9, topics=names("a"))
         assert [broker.node_id for broker in answer.brokers] == [1]
         (lost,) = [row for row in answer.topics[0].partitions if row.leader_id == -1]
-        assert (lost.error_code, list(lost.offline_replicas), list(lost.replica_nodes), list(lost.isr_nodes)) == (5, [2], [2], [2])
+        assert (lost.error_code, list(lost.offline_replicas), list(lost.replica_nodes), list(lost.isr_nodes)) == (5, [2], [2], [])
         old = (await node.ask("metadata", 0, topics=names("a"))).topics[0].partitions[lost.partition_index]
         assert (old.error_code, list(old.replica_nodes)) == (5, [])
         cluster = await node.ask("describe_cluster", 2, include_fenced_brokers=True)

@@ -1,0 +1,214 @@
+"""Who is in sync: the changes that leaders ask for (AlterPartition, KIP-497), and replicas that their brokers gave up.
+
+A leader says which partition it means as it knows it: leader epoch, partition epoch and its own broker epoch must all be
+the present ones, and every member's broker epoch too (KIP-903). So a leader that was deposed, or that saw an old replica
+set, or a follower that was restarted since it caught up, changes nothing. A change that puts the last replica of a
+reassignment in sync completes it (reassignments.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from mqd.controller.brokers import registered_broker
+from mqd.controller.elections import settle, update_records, without_lost
+from mqd.controller.image import MetadataImage, PartitionImage, TopicImage, updated
+from mqd.controller.reassignments import settle_reassigned
+from mqd.controller.records import LoseReplicas, PartitionUpdate, Record
+from mqd.controller.rules import Rules
+from mqd.errors import ErrorCode, MqError
+from mqd.limits import REQUEST_PARTITIONS_MAX
+from mqd.types import NO_EPOCH, NO_NODE, Decision, NodeId
+
+
+class IsrWish(NamedTuple):
+    """One partition of AlterPartition."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[tuple[NodeId, int], ...]
+    """Node id and broker epoch; -1 = not to be checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitions:
+    """A leader wants other ISRs."""
+
+    node_id: NodeId
+    broker_epoch: int
+    wishes: tuple[IsrWish, ...]
+
+    @classmethod
+    def of_request(cls, request: Mapping[str, Any], version: int) -> AlterPartitions:
+        """From the fields of Kafka's AlterPartition request; version 2 knows no broker epochs of members."""
+        return cls(
+            NodeId(request["broker_id"]),
+            request["broker_epoch"],
+            tuple(
+                IsrWish(
+                    topic["topic_id"],
+                    row["partition_index"],
+                    row["leader_epoch"],
+                    row["partition_epoch"],
+                    tuple((NodeId(member["broker_id"]), member["broker_epoch"]) for member in row["new_isr_with_epochs"])
+                    if version >= 3
+                    else tuple((NodeId(node_id), NO_EPOCH) for node_id in row["new_isr"]),
+                )
+                for topic in request["topics"]
+                for row in topic["partitions"]
+            ),
+        )
+
+
+class IsrAltered(NamedTuple):
+    """Answer to one wish: the partition as it is then, or a code."""
+
+    topic_id: UUID
+    partition: int
+    error_code: ErrorCode = ErrorCode.NONE
+    leader: NodeId = NO_NODE
+    leader_epoch: int = NO_EPOCH
+    isr: tuple[NodeId, ...] = ()
+    partition_epoch: int = NO_EPOCH
+
+
+def alter_partition_response(results: Iterable[IsrAltered]) -> dict[str, Any]:
+    """The fields of Kafka's AlterPartition response."""
+    topics: dict[UUID, list[dict[str, Any]]] = {}
+    for result in results:
+        row = {
+            "partition_index": result.partition,
+            "error_code": result.error_code,
+            "leader_id": result.leader,
+            "leader_epoch": result.leader_epoch,
+            "isr": result.isr,
+            "leader_recovery_state": 0,
+            "partition_epoch": result.partition_epoch,
+        }
+        topics.setdefault(result.topic_id, []).append(row)
+    return {"error_code": ErrorCode.NONE, "topics": [{"topic_id": topic_id, "partitions": rows} for topic_id, rows in topics.items()]}
+
+
+def decide_alter_partitions(image: MetadataImage, op: AlterPartitions, rules: Rules) -> Decision[Record]:
+    """Reply: one IsrAltered for each wish. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH.
+
+    Of two wishes for one partition the second is refused: it cannot know the partition epoch that the first will give.
+    """
+    registered_broker(image, op.node_id, op.broker_epoch)
+    if len(op.wishes) > REQUEST_PARTITIONS_MAX:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"A request names at most {REQUEST_PARTITIONS_MAX} partitions.")
+    may_lead = image.may_lead()
+    updates: dict[UUID, dict[int, PartitionUpdate]] = {}
+    results: list[IsrAltered] = []
+    for wish in op.wishes:
+        try:
+            topic, partition = _partition(image, wish)
+            _check_epochs(op, wish, partition)
+            if wish.partition in updates.get(topic.topic_id, ()):
+                raise MqError(ErrorCode.INVALID_UPDATE_VERSION, "The partition is named twice.")
+            isr = _checked_isr(image, op, wish, partition)
+        except MqError as error:
+            results.append(IsrAltered(wish.topic_id, wish.partition, error.code))
+            continue
+        able = without_lost(image, topic, wish.partition, may_lead) | set(isr)
+        least = rules.least_of(image, topic.name)
+        update = settle_reassigned(partition, may_lead=able, least=least, isr=isr)
+        after = partition
+        if update is not None:
+            update = update._replace(partition=wish.partition)
+            updates.setdefault(topic.topic_id, {})[wish.partition] = update
+            after = updated(partition, update)
+        code = ErrorCode.NONE if after.leader_epoch == partition.leader_epoch else ErrorCode.NEW_LEADER_ELECTED
+        results.append(
+            IsrAltered(wish.topic_id, wish.partition, code, after.leader, after.leader_epoch, after.isr, after.partition_epoch)
+        )
+    return Decision(tuple(_records(image, updates)), tuple(results))
+
+
+def _records(image: MetadataImage, updates: Mapping[UUID, Mapping[int, PartitionUpdate]]) -> list[Record]:
+    records: list[Record] = []
+    for topic_id, by_index in updates.items():
+        records += update_records(image.topics_by_id[topic_id], [by_index[index] for index in sorted(by_index)])
+    return records
+
+
+def _partition(image: MetadataImage, wish: IsrWish) -> tuple[TopicImage, PartitionImage]:
+    topic = image.topics_by_id.get(wish.topic_id)
+    if topic is None:
+        raise MqError(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
+    if not 0 <= wish.partition < len(topic.partitions):
+        raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {wish.partition}.")
+    return topic, topic.partitions[wish.partition]
+
+
+def _check_epochs(op: AlterPartitions, wish: IsrWish, partition: PartitionImage) -> None:
+    if wish.leader_epoch > partition.leader_epoch or wish.partition_epoch > partition.partition_epoch:
+        raise MqError(ErrorCode.NOT_CONTROLLER, "The leader has seen more than this controller.")
+    if wish.leader_epoch < partition.leader_epoch:
+        raise MqError(ErrorCode.FENCED_LEADER_EPOCH, f"The leader epoch is {partition.leader_epoch} now.")
+    if op.node_id != partition.leader:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"The leader is node {partition.leader}.")
+    if wish.partition_epoch < partition.partition_epoch:
+        raise MqError(ErrorCode.INVALID_UPDATE_VERSION, f"The partition epoch is {partition.partition_epoch} now.")
+
+
+def _checked_isr(image: MetadataImage, op: AlterPartitions, wish: IsrWish, partition: PartitionImage) -> tuple[NodeId, ...]:
+    isr = tuple(node_id for node_id, _ in wish.isr)
+    if len(set(isr)) < len(isr) or not set(isr) <= set(partition.replicas):
+        raise MqError(ErrorCode.INVALID_REQUEST, f"{isr} are not different replicas of {partition.replicas}.")
+    if op.node_id not in isr:
+        raise MqError(ErrorCode.INVALID_REQUEST, "A leader is in sync with itself.")
+    for node_id, broker_epoch in wish.isr:
+        broker = image.brokers.get(node_id)
+        if broker is None or broker.fenced or broker.in_controlled_shutdown or broker_epoch not in (NO_EPOCH, broker.epoch):
+            raise MqError(ErrorCode.INELIGIBLE_REPLICA, f"Node {node_id} is not alive, stops, or was registered anew.")
+    return isr
+
+
+# -- replicas that are lost
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOfflineReplicas:
+    """The logs of these replicas of a broker are corrupt, or their directory failed."""
+
+    node_id: NodeId
+    broker_epoch: int
+    replicas: tuple[tuple[UUID, int], ...]
+    """Topic id and partition."""
+
+
+def decide_report_offline(image: MetadataImage, op: ReportOfflineReplicas, rules: Rules) -> Decision[Record]:
+    """Reply: none. Others lead; where nobody can, the partition waits for an operator, or for the broker's next start.
+
+    Unknown partitions are passed over: a topic may have been deleted. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH.
+    """
+    registered_broker(image, op.node_id, op.broker_epoch)
+    if len(op.replicas) > REQUEST_PARTITIONS_MAX:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"A request names at most {REQUEST_PARTITIONS_MAX} partitions.")
+    lost: dict[UUID, set[int]] = {}
+    for topic_id, index in op.replicas:
+        topic = image.topics_by_id.get(topic_id)
+        if topic is None or not 0 <= index < len(topic.partitions) or op.node_id not in topic.partitions[index].replicas:
+            continue
+        if (topic_id, index, op.node_id) not in image.lost:
+            lost.setdefault(topic_id, set()).add(index)
+    may_lead = image.may_lead()
+    records: list[Record] = []
+    for topic_id, indexes in lost.items():
+        topic = image.topics_by_id[topic_id]
+        least, unclean = rules.least_of(image, topic.name), rules.allows_unclean(image, topic.name)
+        updates = []
+        for index in sorted(indexes):
+            able = without_lost(image, topic, index, may_lead) - {op.node_id}
+            update = settle(topic.partitions[index], may_lead=able, least=least, forgotten=(op.node_id,), unclean=unclean)
+            if update is not None:
+                updates.append(update._replace(partition=index))
+        records += update_records(topic, updates)
+        records.append(LoseReplicas(op.node_id, op.broker_epoch, topic_id, tuple(sorted(indexes))))
+    return Decision(tuple(records))

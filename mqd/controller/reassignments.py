@@ -1,0 +1,226 @@
+"""Moving partitions to other replicas (KIP-455): begin, list, cancel, complete.
+
+While a partition moves, its replicas are the target, then those that leave; `adding` names the new ones, `removing` those
+that leave. The leader lets the new ones catch up like any follower. When all of them are in sync, the target is all that
+is left. A move that adds nobody is complete at once; a cancelled one goes back to the replicas before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from mqd.controller.elections import settle, update_records, without_lost
+from mqd.controller.image import MetadataImage, PartitionImage, TopicImage, updated
+from mqd.controller.records import PartitionUpdate, Record
+from mqd.controller.rules import Rules
+from mqd.errors import ErrorCode, MqError
+from mqd.limits import PARTITIONS_PER_REQUEST_MAX
+from mqd.types import Decision, NodeId, TopicPartition
+
+
+class Reassignment(NamedTuple):
+    """One wish of AlterPartitionReassignments. `replicas` None: cancel what is under way."""
+
+    topic_partition: TopicPartition
+    replicas: tuple[NodeId, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterReassignments:
+    """Move partitions, or stop moving them."""
+
+    wishes: tuple[Reassignment, ...]
+    allow_replication_factor_change: bool = True
+
+
+class Reassigned(NamedTuple):
+    """Answer to one wish."""
+
+    topic_partition: TopicPartition
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+def decide_alter_reassignments(image: MetadataImage, op: AlterReassignments, rules: Rules) -> Decision[Record]:
+    """Reply: one Reassigned for each wish, in its order."""
+    if len(op.wishes) > PARTITIONS_PER_REQUEST_MAX:
+        raise MqError(ErrorCode.POLICY_VIOLATION, f"A request names at most {PARTITIONS_PER_REQUEST_MAX} partitions: send several.")
+    updates: dict[str, dict[int, PartitionUpdate]] = {}
+    results = []
+    for topic_partition, target in op.wishes:
+        try:
+            topic = image.topics.get(topic_partition.topic)
+            if topic is None:
+                raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {topic_partition.topic}.")
+            index = topic_partition.partition
+            if not 0 <= index < len(topic.partitions):
+                raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic_partition}.")
+            if index in updates.get(topic.name, ()):
+                raise MqError(ErrorCode.INVALID_REQUEST, "A partition is named at most once in a request.")
+            update = _alter(image, rules, topic, index, target, op.allow_replication_factor_change)
+        except MqError as error:
+            results.append(Reassigned(topic_partition, error.code, error.message or None))
+            continue
+        if update is not None:
+            updates.setdefault(topic.name, {})[index] = update._replace(partition=index)
+        results.append(Reassigned(topic_partition))
+    records = [
+        record
+        for name, by_index in updates.items()
+        for record in update_records(image.topics[name], [by_index[index] for index in sorted(by_index)])
+    ]
+    return Decision(tuple(records), tuple(results))
+
+
+def _alter(
+    image: MetadataImage,
+    rules: Rules,
+    topic: TopicImage,
+    index: int,
+    target: tuple[NodeId, ...] | None,
+    allow_replication_factor_change: bool,
+) -> PartitionUpdate | None:
+    before = topic.partitions[index]
+    able = without_lost(image, topic, index, image.may_lead())
+    least = rules.least_of(image, topic.name)
+    unclean = rules.allows_unclean(image, topic.name)
+    if target is None:
+        wished = _cancelled(before)
+    else:
+        _check_target(image, target)
+        if not allow_replication_factor_change and len(target) != len(_target_of(before)):
+            raise MqError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"The replication factor is changed from {len(_target_of(before))} to {len(target)}, and the request does not allow that.",
+            )
+        wished = _reassigned(before, target)
+    if not unclean and ((before.isr and not wished.isr) or (before.elr and not wished.isr and not wished.elr)):
+        raise MqError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Only replicas that would go are in sync: records would be lost.")
+    return settle_reassigned(before, may_lead=able, least=least, isr=wished.isr, wished=wished, unclean=unclean)
+
+
+def _check_target(image: MetadataImage, target: tuple[NodeId, ...]) -> None:
+    problem = None
+    if not target:
+        problem = "The manual partition assignment includes an empty replica list."
+    for node_id in sorted(set(target)):
+        if node_id not in image.brokers:
+            problem = problem or f"The manual partition assignment includes broker {node_id}, but no such broker is registered."
+        elif target.count(node_id) > 1:
+            problem = problem or f"The manual partition assignment includes the broker {node_id} more than once."
+    if problem is not None:
+        raise MqError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+
+
+def _target_of(partition: PartitionImage) -> tuple[NodeId, ...]:
+    """What the replicas are, or will be when the reassignment is complete."""
+    return tuple(node_id for node_id in partition.replicas if node_id not in partition.removing)
+
+
+def _reassigned(before: PartitionImage, target: tuple[NodeId, ...]) -> PartitionImage:
+    """With the replica set of a partition that moves to `target`.
+
+    A new target replaces one that is under way: what was being added and is not wanted any more goes at once.
+    """
+    base = tuple(node_id for node_id in before.replicas if node_id not in before.adding)
+    adding = tuple(node_id for node_id in target if node_id not in base)
+    removing = tuple(node_id for node_id in base if node_id not in target)
+    return _with_replicas(before, target + removing, adding, removing)
+
+
+def _cancelled(before: PartitionImage) -> PartitionImage:
+    """With the replica set before the reassignment. Raises NO_REASSIGNMENT_IN_PROGRESS."""
+    if not before.adding and not before.removing:
+        raise MqError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
+    return _with_replicas(before, tuple(node_id for node_id in before.replicas if node_id not in before.adding), (), ())
+
+
+def _with_replicas(
+    before: PartitionImage, replicas: tuple[NodeId, ...], adding: tuple[NodeId, ...], removing: tuple[NodeId, ...]
+) -> PartitionImage:
+    return replace(
+        before,
+        replicas=replicas,
+        adding=adding,
+        removing=removing,
+        isr=tuple(node_id for node_id in before.isr if node_id in replicas),
+        elr=tuple(node_id for node_id in before.elr if node_id in replicas),
+        last_known_elr=tuple(node_id for node_id in before.last_known_elr if node_id in replicas),
+    )
+
+
+def settle_reassigned(
+    before: PartitionImage,
+    *,
+    may_lead: Collection[NodeId],
+    least: int,
+    isr: Sequence[NodeId],
+    wished: PartitionImage | None = None,
+    unclean: bool = False,
+) -> PartitionUpdate | None:
+    """`elections.settle` for a partition whose ISR or replica set changes; completes the reassignment when that is due.
+
+    `wished`: the partition with its new replica set, its leader still the one before.
+    """
+    target = replace(before if wished is None else wished, isr=tuple(isr))
+    staying = [node_id for node_id in target.isr if node_id not in target.removing]
+    if (target.adding or target.removing) and staying and set(staying).issuperset(target.adding):
+        target = _with_replicas(target, tuple(node_id for node_id in target.replicas if node_id not in target.removing), (), ())
+    after = target
+    # The former ISR counts for the ELR, but only as far as it is within the new replica set.
+    former = replace(target, isr=tuple(node_id for node_id in before.isr if node_id in target.replicas))
+    update = settle(former, may_lead=may_lead, least=least, isr=target.isr, unclean=unclean)
+    after = former if update is None else updated(former, update)
+    return difference(before, after)
+
+
+def difference(before: PartitionImage, after: PartitionImage) -> PartitionUpdate | None:
+    """The update that makes `after` of `before`, epochs apart; None where nothing changes."""
+    if replace(after, leader_epoch=before.leader_epoch, partition_epoch=before.partition_epoch) == before:
+        return None
+    return PartitionUpdate(
+        0,
+        after.leader if after.leader != before.leader else None,
+        *(
+            new if new != old else None
+            for new, old in (
+                (after.isr, before.isr),
+                (after.elr, before.elr),
+                (after.last_known_elr, before.last_known_elr),
+                (after.replicas, before.replicas),
+                (after.adding, before.adding),
+                (after.removing, before.removing),
+            )
+        ),
+    )
+
+
+# -- listing
+
+
+class PartitionReassignment(NamedTuple):
+    """One partition that moves."""
+
+    topic_partition: TopicPartition
+    replicas: tuple[NodeId, ...]
+    adding: tuple[NodeId, ...]
+    removing: tuple[NodeId, ...]
+
+
+def list_reassignments(image: MetadataImage, partitions: Collection[TopicPartition] | None) -> list[PartitionReassignment]:
+    """Those under way, of all partitions (None) or of some."""
+    if partitions is None:
+        partitions = [
+            TopicPartition(topic.name, index)
+            for topic in image.topics.values()
+            for index, partition in enumerate(topic.partitions)
+            if partition.adding or partition.removing
+        ]
+    found = []
+    for topic_partition in dict.fromkeys(partitions):
+        partition = image.partition(*topic_partition)
+        if partition is not None and (partition.adding or partition.removing):
+            found.append(PartitionReassignment(topic_partition, partition.replicas, partition.adding, partition.removing))
+    return found

@@ -1,0 +1,42 @@
+"""AlterPartitionReassignments (key 45), versions 0 and 1: move partitions, or stop moving them. Runs on the controller.
+
+v1 a request may forbid that the number of replicas changes (KIP-860).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mqd.controller.reassignments import AlterReassignments, Reassignment
+from mqd.errors import MqError
+from mqd.server.context import Context
+from mqd.server.handlers.admin import at_controller
+from mqd.types import TopicPartition
+
+
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    wishes = tuple(
+        Reassignment(TopicPartition(topic.name, row.partition_index), None if row.replicas is None else tuple(row.replicas))
+        for topic in request.topics
+        for row in topic.partitions
+    )
+    may_change = request.allow_replication_factor_change if context.header.api_version >= 1 else True
+    op = AlterReassignments(wishes, may_change)
+
+    async def here() -> Mapping[str, Any]:
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for (name, partition), code, message in await context.node.controller.submit(op):
+            topics.setdefault(name, []).append({"partition_index": partition, "error_code": code, "error_message": message})
+        return {
+            "allow_replication_factor_change": may_change,
+            "error_code": 0,
+            "error_message": None,
+            "responses": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+        }
+
+    return await at_controller(context, request, here, request.timeout_ms)
+
+
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    return {"error_code": error.code, "error_message": error.message or None, "responses": []}

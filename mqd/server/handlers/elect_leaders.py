@@ -1,0 +1,47 @@
+"""ElectLeaders (key 43), versions 0 to 2: the preferred replica, or any that lives, is to lead. Runs on the controller.
+
+v1 the type of election; an error for the request as a whole. v2 flexible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mqd.controller.elections import Elected, ElectionType, ElectLeaders
+from mqd.errors import MqError
+from mqd.server.context import Context
+from mqd.server.handlers.admin import at_controller
+from mqd.types import TopicPartition
+
+
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    kind = request.election_type if context.header.api_version >= 1 else ElectionType.PREFERRED
+    op = ElectLeaders(kind, _wished(request))
+
+    async def here() -> Mapping[str, Any]:
+        return _response(await context.node.controller.submit(op))
+
+    return await at_controller(context, request, here, request.timeout_ms)
+
+
+def _wished(request: Any) -> tuple[TopicPartition, ...] | None:
+    if request.topic_partitions is None:
+        return None
+    return tuple(TopicPartition(row.topic, partition) for row in request.topic_partitions for partition in row.partitions)
+
+
+def _response(results: Iterable[Elected]) -> dict[str, Any]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (topic, partition), code, message in results:
+        topics.setdefault(topic, []).append({"partition_id": partition, "error_code": code, "error_message": message})
+    return {
+        "error_code": 0,
+        "replica_election_results": [{"topic": topic, "partition_result": rows} for topic, rows in topics.items()],
+    }
+
+
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    """Version 0 has no place for it but the partitions."""
+    rows = _response(Elected(wish, error.code, error.message or None) for wish in _wished(request) or ())
+    return {**rows, "error_code": error.code}

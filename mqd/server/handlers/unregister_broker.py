@@ -1,0 +1,24 @@
+"""UnregisterBroker (key 64), version 0: forget a broker that will not come back. Runs on the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mqd.controller.brokers import Unregister
+from mqd.errors import MqError
+from mqd.server.context import Context
+from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller
+from mqd.types import NodeId
+
+
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    async def here() -> Mapping[str, Any]:
+        await context.node.controller.submit(Unregister(NodeId(request.broker_id)))
+        return {"error_code": 0, "error_message": None}
+
+    return await at_controller(context, request, here, DEFAULT_TIMEOUT_MS)
+
+
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    return {"error_code": error.code, "error_message": error.message or None}

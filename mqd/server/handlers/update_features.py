@@ -1,0 +1,38 @@
+"""UpdateFeatures (key 57), versions 0 to 2: other levels of finalized features. Runs on the controller.
+
+v1 the type of the change in place of a flag; requests that are only checked. v2 one answer for all features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mqd.controller.features import FeatureUpdate, UpdateFeatures, UpgradeType
+from mqd.errors import MqError
+from mqd.server.context import Context
+from mqd.server.handlers.admin import at_controller
+
+
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    updates = []
+    for update in request.feature_updates:
+        if context.header.api_version >= 1:
+            kind = update.upgrade_type
+        else:
+            kind = UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE
+        updates.append(FeatureUpdate(update.feature, update.max_version_level, kind))
+
+    async def here() -> Mapping[str, Any]:
+        await context.node.controller.submit(UpdateFeatures(tuple(updates)))
+        return {
+            "error_code": 0,
+            "error_message": None,
+            "results": [{"feature": update.name, "error_code": 0, "error_message": None} for update in updates],
+        }
+
+    return await at_controller(context, request, here, request.timeout_ms)
+
+
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    return {"error_code": error.code, "error_message": error.message or None, "results": []}
