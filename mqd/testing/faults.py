@@ -41,9 +41,11 @@ class Mode(Enum):
     POWER_ALL = "power-all"
 
 
-FAMILIES = ("kill", "power", "stop", "pause", "partition", "stall", "slow", "break", "skew", "sync", "full")
+FAMILIES = ("kill", "power", "stop", "pause", "partition", "stall", "slow", "break", "skew", "sync", "full", "corrupt")
 SECONDS_OF_FAULTS = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
 """How long a node is down, paused or cut off: below, around and above a session."""
+BATCH_CHECKED_FROM = 21
+"""The first byte of a batch that its CRC covers."""
 THROWAWAY = "x"
 """The first letter of topics that administration makes and deletes; their records are nobody's business."""
 
@@ -64,8 +66,10 @@ class Plan:
         families = [family for family in FAMILIES if chance.random() < 0.6]
         if mode is Mode.KILL:
             families = [family for family in families if family not in ("power", "sync")]
-        elif "power" not in families:
-            families.append("power")
+        else:
+            families = [family for family in families if family != "corrupt"]
+            if "power" not in families:
+                families.append("power")
         return cls(mode, tuple(families or ["kill"]), chance.choice([0.3, 0.7, 1.5]), chance.choice([0.5, 1.5, 5.0]))
 
 
@@ -115,17 +119,12 @@ class Nemesis:
         self._scope.cancel()
         self._cluster.network.heal()
         for node_id in self._ids:
-            self._mend_disk(node_id)
+            self._cluster.disk(node_id).mend()
+            self._node(node_id).resume()
         while self._busy:
             await self._idle.wait()
         for node_id in self._ids:
             await self._start(node_id)
-
-    def _mend_disk(self, node_id: int) -> None:
-        disk = self._cluster.disk(node_id)
-        disk.free()
-        disk.revive()
-        disk.faults.syncs.clear()
 
     def _release(self, node_id: int) -> None:
         self._busy.discard(node_id)
@@ -201,7 +200,7 @@ class Nemesis:
             return
         self._busy.add(node_id)
         try:
-            self._mend_disk(node_id)
+            self._cluster.disk(node_id).mend()
             await self._node(node_id).start(wait=False)
         finally:
             self._release(node_id)
@@ -216,6 +215,10 @@ class Nemesis:
             targets.update(node_id for node_id in self._live() if self._chance.random() < 0.5)
         for node_id in sorted(target for target in targets if target is not None):
             self.counts["kill"] += 1
+            if self._chance.random() < 0.2:  # in the middle of a write
+                self._node(node_id).kill_in_write(self._chance.randrange(20))
+                self._nursery.start_soon(self._start_when_gone, node_id, self._duration())
+                continue
             self._node(node_id).kill()
             self._later(self._duration(), self._start, node_id)
             if self._chance.random() < 0.2:
@@ -226,6 +229,11 @@ class Nemesis:
             self.counts["kill"] += 1
             self._node(node_id).kill()
             self._later(self._duration(), self._start, node_id)
+
+    async def _start_when_gone(self, node_id: int, seconds: float) -> None:
+        with trio.move_on_after(5.0):
+            await self._node(node_id).wait_gone()
+        self._later(seconds, self._start, node_id)
 
     async def _power(self) -> None:
         targets = {self._target()}
@@ -339,8 +347,33 @@ class Nemesis:
         with trio.move_on_after(3.0):
             await self._node(node_id).wait_gone()
         self._release(node_id)
-        self._mend_disk(node_id)
+        self._cluster.disk(node_id).mend()
         self._cut_power(node_id, seconds)
+
+    async def _corrupt(self) -> None:
+        """A byte of a batch that its process has not synced is another after a kill, and sound batches follow: no torn tail."""
+        if not self.is_whole():
+            return
+        partition, node_id = self._chance.choice(self._checked), self._chance.choice(self._ids)
+        shadow = self._probes.shadow(node_id, partition)
+        daemon = self._cluster.daemon(node_id)
+        replica = daemon.replica.get(partition) if daemon is not None else None
+        if shadow is None or replica is None:
+            return
+        places = [
+            (segment, position, batch.size)
+            for batch, (segment, position) in zip(shadow.batches[:-1], shadow.places)
+            if batch.base_offset >= replica.log.durable_end_offset and segment == shadow.places[-1][0]
+        ]
+        if not places:
+            return
+        self.counts["corrupt"] += 1
+        segment, position, size = self._chance.choice(places)
+        self._node(node_id).kill()
+        self._probes.set_aside(node_id, partition)
+        path = replica.log.path / f"{segment:020d}.log"
+        self._cluster.disk(node_id).corrupt(path, position + self._chance.randrange(BATCH_CHECKED_FROM, size))
+        self._later(self._duration(), self._start, node_id)
 
     async def _full(self) -> None:
         node_id = self._chance.choice(self._ids)

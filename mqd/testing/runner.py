@@ -26,7 +26,6 @@ from mqd.client.cluster import ClusterClient
 from mqd.errors import MqError
 from mqd.testing.checker import History
 from mqd.testing.cluster import Cluster
-from mqd.testing.disk import Inode
 from mqd.testing.faults import THROWAWAY, Administration, Mode, Nemesis, Plan
 from mqd.testing.probes import Probes
 from mqd.testing.workload import Workload
@@ -90,18 +89,6 @@ async def _client(cluster: Cluster, name: str) -> ClusterClient:
     return await cluster.client(name, request_timeout_s=REQUEST_SECONDS, wait_s=FORM_SECONDS)
 
 
-class _World:
-    """The cluster as probes see it."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self.daemon = cluster.daemon
-
-    def contents(self, node_id: int, path: Path) -> bytes | bytearray:
-        found = self._cluster.disk(node_id).find(path)
-        return found.data if isinstance(found, Inode) else b""
-
-
 class _Ended(Exception):
     """The run is over before its end: a probe found something, or it did not converge."""
 
@@ -159,7 +146,7 @@ class _Run:
             world.trace.write_to = self.lines
         try:
             async with Cluster(nodes=self.settings.nodes, options=OPTIONS, start=False) as cluster:
-                self.probes = Probes(_World(cluster), tuple(sorted(cluster.nodes)), may_lose=self._may_lose)
+                self.probes = Probes(cluster, tuple(sorted(cluster.nodes)), may_lose=self._may_lose)
                 self.probes.on_violation = self.scope.cancel
                 self.probes.on_restart = self.history.restarted
                 cluster.on_event(self.probes.look)
