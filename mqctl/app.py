@@ -181,6 +181,8 @@ def run(settings: Settings, work: Callable[[ClusterClient], Awaitable[ResultT]])
     except ClientError as error:
         raise failure_of(error) from None
     except BaseExceptionGroup as group:
+        if group.subgroup(KeyboardInterrupt) is not None:  # Ctrl-C pressed twice, or sent to us and to our group
+            raise KeyboardInterrupt from None
         raise _only(group) from None
 
 

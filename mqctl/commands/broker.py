@@ -8,7 +8,7 @@ import click
 
 from mqctl import render
 from mqctl.app import Failure, LazyGroup, Settings, confirm, options, run, say, write
-from mqctl.commands.move import carry_out, check_options, execution_options, run_watching
+from mqctl.commands.move import carry_out, check_options, execution_options, impossible_code, run_watching
 from mqctl.moving import complain_of
 from mqctl.planning import plan_drain, plan_leaders
 from mqctl.quantities import format_bytes
@@ -234,7 +234,7 @@ def drain(
         code = await carry_out(settings, admin, seen, plan, execute=execute, throttle=throttle, wait=wait, save_to=save_to)
         if leaders_only and execute and plan.moves:
             code = await lead_elsewhere(admin, list(plan.moves), node) or code
-        return code or (1 if plan.impossible else 0)
+        return code or impossible_code(plan)
 
     code = run_watching(settings, work, execute and wait)
     if code:

@@ -143,7 +143,8 @@ def move(
             raise Failure("nothing can be moved", remedy="the reasons are above")
         if made.impossible and execute:
             raise Failure("nothing was moved, as a part of it cannot be", remedy="leave out what is named above, then try again")
-        return await carry_out(settings, admin, seen, made, execute=execute, throttle=throttle, wait=wait, save_to=save_to)
+        code = await carry_out(settings, admin, seen, made, execute=execute, throttle=throttle, wait=wait, save_to=save_to)
+        return code or impossible_code(made)
 
     _end(run_watching(settings, work, execute and wait))
 
@@ -170,6 +171,11 @@ def run_watching(settings: Settings, work: Any, watching: bool) -> int:
             say(GOES_ON)
         raise
     return code
+
+
+def impossible_code(plan: Plan) -> int:
+    """The exit code for what a plan could not do."""
+    return 0 if not plan.impossible else PARTIAL if plan.moves else FAILED
 
 
 def _end(code: int) -> None:

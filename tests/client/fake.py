@@ -24,7 +24,11 @@ from mqd.types import TopicPartition
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
 CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 19, 20, 22
-SERVED = (PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, 21, INIT_PRODUCER_ID, 32, 35, 37, 44, 60, 61)
+ELECT_LEADERS, ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM, UNREGISTER_BROKER, DESCRIBE_PARTITIONS = 43, 45, 46, 55, 64, 75
+SERVED = (
+    *(PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, 21, INIT_PRODUCER_ID, 32, 35, 37, 44, 60, 61),
+    *(ELECT_LEADERS, ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM, UNREGISTER_BROKER, DESCRIBE_PARTITIONS),
+)
 
 Answer = dict[str, Any]
 Action = Callable[["FakeBroker", Any], "Answer | Hang | HangUp | Raw | None"]
@@ -107,8 +111,23 @@ class FakePartition:
     end: int = 0
     leader: int = 1
     leader_epoch: int = 0
+    replicas: list[int] = field(default_factory=list)
+    """Empty: only the leader has it."""
+    isr: list[int] | None = None
+    """None: all replicas are in sync."""
+    elr: list[int] = field(default_factory=list)
+    adding: list[int] = field(default_factory=list)
+    removing: list[int] = field(default_factory=list)
     producers: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     """producer id -> (epoch, first sequence, count, base offset) of its last batch"""
+
+    @property
+    def held(self) -> list[int]:
+        return self.replicas or [self.leader]
+
+    @property
+    def in_sync(self) -> list[int]:
+        return self.held if self.isr is None else self.isr
 
     def append(self, data: bytes | memoryview) -> tuple[int, int]:
         """(error code, base offset)"""
@@ -135,6 +154,11 @@ class FakePartition:
         return [record.value for batch in self.batches for record in iterate_records(batch)]
 
 
+def quorum_row(node_id: int, end: int = 10, now: int = 100_000) -> Answer:
+    """A replica of the metadata log, last heard and caught up at `now`."""
+    return {"replica_id": node_id, "log_end_offset": end, "last_fetch_timestamp": now, "last_caught_up_timestamp": now}
+
+
 class FakeCluster:
     """A Network, and the state that its brokers share."""
 
@@ -150,6 +174,12 @@ class FakeCluster:
         self.connects = 0
         self.auto_create = False
         self.controller = 1
+        self.fenced: set[int] = set()
+        self.quorum: dict[str, Any] = {"leader_id": 1, "leader_epoch": 3, "high_watermark": 10, "current_voters": [quorum_row(1)]}
+        self.moves_hang = False
+        """Reassignments stay under way until they are cancelled."""
+        self.rates: list[int] = []
+        """Rates that were set on nodes, in order."""
         self.next_producer_id = 1000
 
     @property
@@ -277,8 +307,8 @@ class FakeBroker:
                     "partition_index": index,
                     "leader_id": each.leader,
                     "leader_epoch": each.leader_epoch,
-                    "replica_nodes": [each.leader],
-                    "isr_nodes": [each.leader],
+                    "replica_nodes": each.held,
+                    "isr_nodes": each.in_sync,
                 }
                 for index, each in enumerate(cluster.topics[name])
             ]
@@ -391,9 +421,10 @@ class FakeBroker:
             there = row.resource_type != 2 or row.resource_name in self.cluster.topics
             changed = self.cluster.configs.get((row.resource_type, row.resource_name), {})
             values = {"cleanup.policy": "delete", "retention.ms": "604800000"} | changed
+            source = 2 if row.resource_type == 4 else 1
             wanted = values if not row.configuration_keys else [name for name in values if name in row.configuration_keys]
             configs = [
-                {"name": name, "value": values[name], "config_source": 1 if name in changed else 5, "documentation": f"about {name}"}
+                {"name": name, "value": values[name], "config_source": source if name in changed else 5, "documentation": f"about {name}"}
                 for name in wanted
             ]
             answer = {"resource_type": row.resource_type, "resource_name": row.resource_name, "error_code": 0 if there else 3}
@@ -406,6 +437,8 @@ class FakeBroker:
             changed = self.cluster.configs.setdefault((row.resource_type, row.resource_name), {})
             code = 40 if any(change.value == "bad" for change in row.configs) else 0
             for change in row.configs if not code and not request.validate_only else ():
+                if change.name.endswith("throttled.rate") and change.value is not None:
+                    self.cluster.rates.append(int(change.value))
                 if change.config_operation == 0:
                     changed[change.name] = change.value
                 elif change.config_operation == 1:
@@ -462,5 +495,117 @@ class FakeBroker:
         return {"topics": topics}
 
     async def _on_60(self, request: Any) -> Answer:
-        brokers = [{"broker_id": node, "host": host, "port": port} for node, (host, port) in self.cluster.addresses.items()]
+        fenced = self.cluster.fenced
+        brokers = [
+            {"broker_id": node, "host": host, "port": port, "is_fenced": node in fenced}
+            for node, (host, port) in self.cluster.addresses.items()
+        ]
         return {"cluster_id": "fake", "controller_id": self.cluster.controller, "brokers": brokers}
+
+    def _found(self, topic: str, index: int) -> FakePartition | None:
+        partitions = self.cluster.topics.get(topic, [])
+        return partitions[index] if index < len(partitions) else None
+
+    async def _on_43(self, request: Any) -> Answer:
+        wanted = request.topic_partitions
+        if wanted is None:
+            named = [(name, index) for name, partitions in self.cluster.topics.items() for index in range(len(partitions))]
+        else:
+            named = [(topic.topic, index) for topic in wanted for index in topic.partitions]
+        results: dict[str, list[Answer]] = {}
+        for name, index in named:
+            partition = self._found(name, index)
+            code = 0
+            if partition is None:
+                code = 3
+            elif request.election_type == 1:
+                living = [node for node in partition.held if node not in self.cluster.fenced]
+                code = 84 if partition.leader >= 0 else 0 if living else 83
+                partition.leader = living[0] if not code else partition.leader
+            elif partition.leader == partition.held[0]:
+                code = 84
+            elif partition.held[0] not in partition.in_sync:
+                code = 80
+            else:
+                partition.leader = partition.held[0]
+            if wanted is not None or code != 84:
+                results.setdefault(name, []).append({"partition_id": index, "error_code": code})
+        return {"replica_election_results": [{"topic": name, "partition_result": rows} for name, rows in results.items()]}
+
+    async def _on_45(self, request: Any) -> Answer:
+        responses = []
+        for topic in request.topics:
+            rows = []
+            for row in topic.partitions:
+                partition = self._found(topic.name, row.partition_index)
+                rows.append({"partition_index": row.partition_index, "error_code": self._reassign(partition, row.replicas)})
+            responses.append({"name": topic.name, "partitions": rows})
+        return {"responses": responses}
+
+    def _reassign(self, partition: FakePartition | None, target: list[int] | None) -> int:
+        if partition is None:
+            return 3
+        before = [node for node in partition.held if node not in partition.adding]
+        if target is None:
+            if not partition.adding and not partition.removing:
+                return 85
+            partition.replicas, partition.adding, partition.removing = before, [], []
+            return 0
+        if any(node not in self.cluster.addresses for node in target):
+            return 39
+        if self.cluster.moves_hang:
+            partition.isr = list(partition.in_sync)
+            partition.adding = [node for node in target if node not in before]
+            partition.removing = [node for node in before if node not in target]
+            partition.replicas = [*target, *partition.removing]
+        else:
+            partition.replicas, partition.isr = list(target), None
+            partition.leader = partition.leader if partition.leader in target else target[0]
+        return 0
+
+    async def _on_46(self, request: Any) -> Answer:
+        topics = []
+        for name, partitions in self.cluster.topics.items():
+            rows = [
+                {"partition_index": index, "replicas": each.held, "adding_replicas": each.adding, "removing_replicas": each.removing}
+                for index, each in enumerate(partitions)
+                if each.adding or each.removing
+            ]
+            if rows:
+                topics.append({"name": name, "partitions": rows})
+        return {"topics": topics}
+
+    async def _on_55(self, request: Any) -> Answer:
+        (topic,) = request.topics
+        return {"topics": [{"topic_name": topic.topic_name, "partitions": [self.cluster.quorum]}]}
+
+    async def _on_64(self, request: Any) -> Answer:
+        known = self.cluster.addresses.pop(request.broker_id, None) is not None
+        return {"error_code": 0 if known else 102}
+
+    async def _on_75(self, request: Any) -> Answer:
+        names = sorted(self.cluster.topics) if not request.topics else [row.name for row in request.topics]
+        rows: list[tuple[str, int]] = []
+        for name in names:
+            rows += [(name, index) for index in range(len(self.cluster.topics.get(name, ())))]
+        if request.cursor is not None:
+            rows = [row for row in rows if row >= (request.cursor.topic_name, request.cursor.partition_index)]
+        page, rest = rows[: request.response_partition_limit], rows[request.response_partition_limit :]
+        topics = [{"name": name, "error_code": 3, "partitions": []} for name in names if name not in self.cluster.topics]
+        for name in dict.fromkeys(name for name, _ in page):
+            partitions = [self._described(index, self.cluster.topics[name][index]) for each, index in page if each == name]
+            topics.append({"name": name, "topic_id": self.cluster.ids[name], "partitions": partitions})
+        cursor = {"topic_name": rest[0][0], "partition_index": rest[0][1]} if rest else None
+        return {"topics": topics, "next_cursor": cursor}
+
+    def _described(self, index: int, partition: FakePartition) -> Answer:
+        return {
+            "partition_index": index,
+            "leader_id": partition.leader,
+            "leader_epoch": partition.leader_epoch,
+            "replica_nodes": partition.held,
+            "isr_nodes": partition.in_sync,
+            "eligible_leader_replicas": partition.elr,
+            "last_known_elr": [],
+            "offline_replicas": [node for node in partition.held if node in self.cluster.fenced],
+        }

@@ -7,44 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import pytest
 import yaml
 
-from mqctl.__main__ import main
 from tests.client.fake import CREATE_TOPICS, METADATA, PRODUCE, Hang
-from tests.client.loopback import Loopback, loopback
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> Any:
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def served() -> Iterator[Loopback]:
-    with loopback() as broker:
-        yield broker
-
-
-@pytest.fixture
-def mqctl(served: Loopback, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    monkeypatch.setenv("MQCTL_BOOTSTRAP", served.address)
-
-    def run(*arguments: str) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["mqctl", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        out, err = capfd.readouterr()
-        return Ran(int(caught.value.code or 0), out, err)
-
-    return run
+from tests.client.loopback import Loopback
+from tests.mqctl.conftest import Ran
 
 
 def test_cluster_info(mqctl: Callable[..., Ran], served: Loopback) -> None:

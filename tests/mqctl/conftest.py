@@ -1,0 +1,45 @@
+"""mqctl as a user runs it, against a model broker on loopback."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from mqctl.__main__ import main
+from tests.client.loopback import Loopback, loopback
+
+
+class Ran(NamedTuple):
+    """A finished command."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def served() -> Iterator[Loopback]:
+    with loopback() as broker:
+        yield broker
+
+
+@pytest.fixture
+def mqctl(served: Loopback, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    monkeypatch.setenv("MQCTL_BOOTSTRAP", served.address)
+
+    def run(*arguments: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["mqctl", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        out, err = capfd.readouterr()
+        return Ran(int(caught.value.code or 0), out, err)
+
+    return run

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from typing import Any
+
+from mqctl.diagnosis import BAD, NOTE, OK, WARNING, Finding, Observed, diagnose
+from mqd.client.descriptions import ClusterDescription, LogDirectory, PartitionState, Quorum, QuorumReplica, Reassignment
+from mqd.client.errors import ClientError
+from mqd.client.metadata import BrokerInfo
+from mqd.errors import ErrorCode
+from mqd.types import TopicPartition
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+NOW = 1_000_000
+TIMED_OUT = ClientError(ErrorCode.REQUEST_TIMED_OUT, "no answer within 5 s")
+LED = PartitionState(1, 0, (1, 2, 3), (1, 2, 3))
+
+
+def voter(node: int, behind_s: float = 0.0) -> QuorumReplica:
+    then = NOW - int(behind_s * 1000)
+    return QuorumReplica(node, 10, then, then)
+
+
+def observed(*, fenced: tuple[int, ...] = (), voters: tuple[QuorumReplica, ...] = (), **given: Any) -> Observed:
+    """Three nodes and one partition without a fault, but for what is given."""
+    brokers = tuple(BrokerInfo(node, "host", 9090 + node, "r") for node in (1, 2, 3))
+    whole: dict[str, Any] = {
+        "cluster": ClusterDescription("c", 1, brokers, frozenset(fenced)),
+        "quorum": Quorum(1, 4, 10, voters or tuple(voter(node) for node in (1, 2, 3))),
+        "partitions": {A0: LED},
+        "moves": {},
+        "min_isr": {"a": 2},
+        "disks": {1: [LogDirectory("/d", (), 100, 50)]},
+    }
+    return Observed(**whole | given)
+
+
+def found(seen: Observed, check: str) -> list[Finding]:
+    return [each for each in diagnose(seen) if each.check == check and each.level != OK]
+
+
+def test_a_cluster_without_a_fault_is_healthy() -> None:
+    assert [each.level for each in diagnose(observed())] == [OK] * 4
+    assert all(each.healthy for each in diagnose(observed(partitions={})))
+
+
+def test_without_any_answer_each_question_is_a_finding() -> None:
+    seen = observed(cluster=TIMED_OUT, quorum=TIMED_OUT, partitions=TIMED_OUT, moves=TIMED_OUT, disks={1: TIMED_OUT}, min_isr=TIMED_OUT)
+    assert {each.check: each.level for each in diagnose(seen)} == {
+        "controller": BAD,
+        "nodes": BAD,
+        "partitions": BAD,
+        "moves": WARNING,
+        "disks": WARNING,
+    }
+
+
+def test_a_quorum_without_a_leader_is_said_first() -> None:
+    first = diagnose(observed(quorum=Quorum(-1, 4, 10, (voter(1),))))[0]
+    assert (first.check, first.level) == ("controller", BAD) and "a majority of the voters" in first.remedy
+
+
+def test_a_voter_that_lags_says_how_many_more_may_be_lost() -> None:
+    (one,) = found(observed(voters=(voter(1), voter(2), voter(3, 42))), "quorum")
+    assert one.level == WARNING and "voter 3 has lagged for 42s: one more voter lost, and no metadata can change" in one.what
+    (one,) = found(observed(voters=(*map(voter, (1, 2, 3, 4)), voter(5, 42))), "quorum")
+    assert "1 more may be lost" in one.what
+    (one,) = found(observed(voters=(voter(1), voter(2, 42), QuorumReplica(3, -1))), "quorum")
+    assert one.level == BAD and "voter 3 was never heard" in one.what
+    assert found(observed(voters=(voter(1), voter(2), voter(3, 9))), "quorum") == []
+
+
+def test_an_observer_that_lags_is_told() -> None:
+    quorum = Quorum(1, 4, 10, (voter(1),), (voter(2, 20),))
+    (one,) = found(observed(quorum=quorum), "quorum")
+    assert "does not vote" in one.what
+
+
+def test_a_fenced_node_and_one_out_of_reach_are_told_apart() -> None:
+    fenced, unreachable = found(observed(fenced=(3,), unreachable={2: "nothing listens at host:9092"}), "nodes")
+    assert "node 3 at host:9093, rack r is fenced" in fenced.what and "broker drain 3" in fenced.remedy
+    assert "node 2 does not answer" in unreachable.what and "nothing listens" in unreachable.what
+
+
+def test_a_voter_that_is_no_broker_is_told() -> None:
+    (one,) = found(observed(voters=tuple(map(voter, (1, 2, 3, 9)))), "nodes")
+    assert one.level == WARNING and "node 9 votes" in one.what
+
+
+def test_a_leaderless_partition_says_who_must_come_back() -> None:
+    state = PartitionState(-1, 5, (1, 2, 3), (), (2,), (), (2, 3))
+    (one,) = found(observed(fenced=(2, 3), partitions={A0: state, A1: state}), "leaderless")
+    assert "2 partitions (a-0, a-1) without a leader" in one.what
+    assert one.remedy.startswith("bring back node 2, which has every acknowledged record") and "--unclean" in one.remedy
+    (one,) = found(observed(partitions={A0: state._replace(elr=(), last_known_elr=(3,))}), "leaderless")
+    assert one.remedy.startswith("bring back node 3, which was in sync last") and "elect-leader a:0 --unclean" in one.remedy
+    (one,) = found(observed(partitions={A0: state._replace(elr=())}), "leaderless")
+    assert one.remedy.startswith("bring back nodes 1, 2 or 3;")
+
+
+def test_each_partition_is_told_of_once_by_its_worst_fault() -> None:
+    below = PartitionState(1, 0, (1, 2, 3), (1,), (2,), (), (2, 3))
+    behind = PartitionState(1, 0, (1, 2, 3), (1, 2), (), (), (3,))
+    seen = observed(fenced=(2, 3), partitions={A0: below, A1: behind})
+    (one,) = found(seen, "min-isr")
+    assert "1 partition (a-0) below" in one.what and one.remedy.startswith("bring back nodes 2 and 3")
+    (one,) = found(seen, "replication")
+    assert one.level == WARNING and "(a-1)" in one.what and "bring back node 3;" in one.remedy
+    assert found(seen, "offline") == []
+
+
+def test_a_replica_that_is_offline_on_a_living_node_points_at_its_disk() -> None:
+    state = PartitionState(1, 0, (1, 2, 3), (1, 3), (), (), (2,))
+    (one,) = found(observed(partitions={A0: state}), "offline")
+    assert one.level == BAD and "mqctl broker describe 2" in one.remedy
+
+
+def test_many_partitions_are_counted_and_some_named() -> None:
+    states = {TopicPartition("a", index): LED._replace(isr=(1, 2)) for index in range(50)}
+    (one,) = found(observed(partitions=states), "replication")
+    assert "50 partitions (a-0, a-1, a-2, a-3, a-4 ..)" in one.what and "look into the log of node 3" in one.remedy
+
+
+def test_leaders_out_of_place_and_moves_are_notes() -> None:
+    seen = observed(partitions={A0: LED._replace(leader=2)}, moves={A0: Reassignment((1, 2, 3), (3,), ())}, throttled="node 1")
+    assert [(each.check, each.level) for each in diagnose(seen) if each.level != OK] == [("leaders", NOTE), ("moves", NOTE)]
+    assert all(each.healthy for each in diagnose(seen))
+
+
+def test_a_leader_that_is_preferred_but_not_in_sync_is_no_news() -> None:
+    assert found(observed(partitions={A0: LED._replace(leader=2, isr=(2, 3))}), "leaders") == []
+
+
+def test_a_throttle_without_moves_is_told() -> None:
+    (one,) = found(observed(throttled="topic a, node 1"), "moves")
+    assert one.level == WARNING and "--clear-throttle" in one.remedy
+
+
+def test_disks_that_fail_or_fill_up() -> None:
+    failed = ClientError(ErrorCode.KAFKA_STORAGE_ERROR, "/e: it broke")
+    directories = [LogDirectory("/e", error=failed), LogDirectory("/f", (), 100, 10), LogDirectory("/g", (), 100, 2)]
+    rows = found(observed(disks={2: directories}), "disks")
+    assert [each.level for each in rows] == [BAD, WARNING, BAD] and "10%" in rows[1].what
