@@ -46,7 +46,5 @@ def test_the_rate_is_that_of_the_last_half_minute() -> None:
     assert meter.note(40.0, 600) == 10.0 and meter.note(50.0, 100) == pytest.approx(50.0)
     assert Meter().note(5.0, 5) is None
     assert str(Progress(1, 3, 2 << 20, 1 << 20)) == "1 of 3 partitions moved, 2.0 MiB left at 1.0 MiB/s, 2.0s to go"
-    assert (
-        str(Progress(1, 3, None, None)) == "1 of 3 partitions moved"
+    assert str(Progress(1, 3, None, None)) == "1 of 3 partitions moved"
     assert str(Progress(0, 1, 0, None)) == "0 of 1 partitions moved, 0 B left"
-    )
