@@ -1,8 +1,9 @@
 """The composition root: builds every part of one node, plugs them into one another, and owns the root nursery.
 
 Start: the addresses are bound (a port in use is told at once), the logs recover, the metadata log is replayed, the node
-registers with the controller, its partitions are opened as the image says, and then it serves. Stop is the same
-backwards: leadership is handed over, connections close, everything is synced, and a marker says that the stop was clean.
+registers with the controller, its partitions are opened as the image says, what it lost is reported, it serves, and only
+then may the controller let it lead. Stop is the same backwards: leadership is handed over, connections close, everything is
+synced, and a marker says that the stop was clean.
 
 `main` is what `mqd start` runs. A simulation passes its own `Seams`; nothing else here differs.
 """
@@ -12,10 +13,11 @@ from __future__ import annotations
 import errno
 import gc
 import logging
+import math
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -28,14 +30,21 @@ from mqd.controller.configs import effective_node_config
 from mqd.controller.image import Delta, MetadataImage, MetadataMachine
 from mqd.controller.placement import default_replication_factor
 from mqd.controller.service import BrokerAddress, ControllerService
-from mqd.errors import PASSING_ERRNOS, StorageError
+from mqd.errors import PASSING_ERRNOS, MqError, StorageError
 from mqd.io.clock import Clock, SystemClock
 from mqd.io.disk import Disk, OsDisk, raise_descriptor_limit
 from mqd.io.entropy import Entropy, RandomEntropy
 from mqd.io.net import Listener, Network, OsNetwork
 from mqd.limits import DESCRIPTORS_OTHERS, DISK_RESERVE_BYTES
-from mqd.log import known_directories
+from mqd.log import known_directories, last_registration
 from mqd.log.known_directories import KnownDirectories, load_known_directories, store_known_directories
+from mqd.log.last_registration import (
+    NO_BROKER_EPOCH,
+    LastRegistration,
+    forget_last_registration,
+    previous_broker_epoch,
+    store_last_registration,
+)
 from mqd.log.partition_log import LogConfig
 from mqd.log.service import LogService
 from mqd.protocol.files import MetaProperties
@@ -60,7 +69,9 @@ _NO_ADDRESS = "it must be an address of this machine: see"
 _DESCRIPTORS_SHARED = 1 << 16
 """What a node counts with that shares its process with others and has no say in its limits."""
 _LEAVE_SECONDS = 2.0
-"""How long a clean stop waits for the controller to move leadership away."""
+"""How long a clean stop waits for the controller to move leadership away, and as long again to hear of it."""
+_GOODBYE_SECONDS = 0.05
+"""Between the last leadership and the end of the connections: answers that were ready leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +135,7 @@ class _Daemon:
         )
         self.metadata_directory = options.data_directory / "metadata"
         self.directories_file = options.data_directory / known_directories.NAME
+        self.registration_file = options.data_directory / last_registration.NAME
         descriptors = raise_descriptor_limit() if seams.owns_process else _DESCRIPTORS_SHARED
         descriptors_for_logs = max(descriptors - self.config.integer("max.connections") - DESCRIPTORS_OTHERS, descriptors // 2)
         logger.info("open files limit=%d for_logs=%d", descriptors, descriptors_for_logs)
@@ -146,7 +158,9 @@ class _Daemon:
             entropy=seams.entropy,
             fetch_sessions_max=self.config.integer("max.incremental.fetch.session.cache.slots"),
             checkpoint_seconds=self.config.integer("replica.high.watermark.checkpoint.interval.ms") / 1000,
+            lag_seconds=self.config.integer("replica.lag.time.max.ms") / 1000,
         )
+        self.replica.tells_high_watermarks = self.config["replica.selector.class"] is not None
         self.machine = MetadataMachine()
         self.raft = RaftService(
             node_id=self.me.id,
@@ -171,11 +185,24 @@ class _Daemon:
             config=self.config,
             forward=self.forwarder,
             space=self._why_full,
+            on_registered=self._on_registered,
         )
+        self.raft.on_peer_gone = lambda node_id: self.controller.on_peer_gone(NodeId(node_id))
+        self.replica.alter_partitions = self.controller.alter_partitions
+        self.replica.eligible = self._eligible
+        self.replica.on_offline = self._on_partition_offline
         self.publisher = _Publisher(NodeId(self.me.id), self.config, self.replica)
         self.controller.subscribe(self.publisher)
+        self.controller.subscribe(self._on_image_changed)
         self.failure: str | None = None
         self.stop = trio.Event()
+        self.known: KnownDirectories
+        self.serve_clients: Callable[[], None]
+        self._activated = False
+        self._image_changed = trio.Event()
+        self._lost: dict[TopicPartition, None] = {}
+        """Partitions whose log here cannot be used, until the controller knows."""
+        self._loss = trio.Event()
 
     def _check_counts_of_nodes(self) -> None:
         """What is asked of more nodes than there are: refused where nobody could ever write, told where less is done."""
@@ -209,8 +236,11 @@ class _Daemon:
                     await self.logs.start()
                 try:
                     with _told("the log directories", self.options.data_directory):
-                        known = self._known_directories()
-                    await self._run_services(listeners, known)
+                        self.known = self._known_directories()
+                        self.controller.previous_broker_epoch = previous_broker_epoch(
+                            disk, self.registration_file, clean=self.logs.clean_start
+                        )
+                    await self._run_services(listeners)
                 finally:
                     with trio.CancelScope(shield=True):
                         self.replica.checkpoint_high_watermarks()
@@ -230,9 +260,9 @@ class _Daemon:
         store_known_directories(disk, self.directories_file, known)
         return known
 
-    def _check_image(self, known: KnownDirectories) -> None:
+    def _check_image(self) -> None:
         """The image is current and about to be carried out: it must not be older than the one before."""
-        index = self.machine.image.index
+        known, index = self.known, self.machine.image.index
         known.check_index(self.directories_file, self.metadata_directory, index)
         known.metadata_index = index
         try:
@@ -242,11 +272,13 @@ class _Daemon:
                 raise
             logger.warning("not written file=%s reason=%s", self.directories_file, error)  # the next start is guarded a little less
 
-    async def _run_services(self, listeners: dict[str, Listener], known: KnownDirectories) -> None:
+    async def _run_services(self, listeners: dict[str, Listener]) -> None:
         async with trio.open_nursery() as background:
             background.start_soon(self.logs.run)
             background.start_soon(self.replica.run)
             background.start_soon(self.forwarder.run)
+            background.start_soon(self._watch_contact)
+            background.start_soon(self._report_losses)
             try:
                 await background.start(self.raft.run)
             except StorageError as error:
@@ -267,22 +299,102 @@ class _Daemon:
                 with trio.CancelScope() as starting:
                     serving.start_soon(self._cancel_on_stop, starting)
                     server = Server(node, self.network)
+                    self.serve_clients = lambda: server.listen(listeners[CLIENT], CLIENT)
                     await serving.start(server.run, [(listeners[PEER], PEER)])
-                    await serving.start(self.controller.run)
-                    with _told("the metadata", self.metadata_directory):
-                        self._check_image(known)
-                    await self.publisher.activate(self.machine.image)
                     serving.start_soon(self.publisher.run, self.machine.image)
-                    server.listen(listeners[CLIENT], CLIENT)
+                    await serving.start(self.controller.run)
                     if self.seams.owns_process:
                         gc.collect()
                         gc.freeze()
                     self.seams.announce(f"mqd node {self.me.id} ready on {self.me.host}:{listeners[CLIENT].port}")
                 await self.stop.wait()
-                await self.controller.leave(timeout=_LEAVE_SECONDS)
+                await self._leave()
                 serving.cancel_scope.cancel()
             await self.raft.stop()
             background.cancel_scope.cancel()
+
+    # -- this node in the cluster
+
+    async def _on_registered(self, broker_epoch: int) -> None:
+        """Registered and fenced. What is done here is done before this node may lead or be in sync with anybody."""
+        try:
+            store_last_registration(self.seams.disk, self.registration_file, LastRegistration(broker_epoch, self.seams.disk.boot_id()))
+        except OSError as error:
+            if error.errno not in PASSING_ERRNOS:
+                raise
+            logger.warning("not written file=%s reason=%s", self.registration_file, error)  # an older epoch in it vouches for nothing
+        if self._activated:
+            return
+        await self._until(lambda: self.machine.image.index >= broker_epoch)
+        with _told("the metadata", self.metadata_directory):
+            self._check_image()
+        await self.publisher.activate(self.machine.image)
+        await self._report_lost()
+        self.serve_clients()
+        self._activated = True
+
+    def _on_image_changed(self, delta: Delta, image: MetadataImage) -> None:
+        self._image_changed.set()
+        self._image_changed = trio.Event()
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        """Wait for what a change of the image brings about."""
+        while not holds():
+            await self._image_changed.wait()
+
+    def _broker_epoch(self) -> int:
+        """Of this process's registration, as far as it is applied here."""
+        broker = self.machine.image.brokers.get(NodeId(self.me.id))
+        return broker.epoch if broker is not None and broker.incarnation == self.controller.incarnation else NO_BROKER_EPOCH
+
+    def _eligible(self, node_id: NodeId) -> int | None:
+        """Broker epoch of a node that may be in sync: alive, and not about to stop."""
+        broker = self.machine.image.brokers.get(node_id)
+        return None if broker is None or broker.fenced or broker.in_controlled_shutdown else broker.epoch
+
+    async def _watch_contact(self) -> None:
+        """Whoever has heard no controller for a session may have been replaced as a leader: it sends its clients away."""
+        session = self.config.integer("broker.session.timeout.ms") / 1000
+        interval = self.config.integer("broker.heartbeat.interval.ms") / 2000
+        last = self.seams.clock.monotonic()
+        while True:
+            await trio.sleep(interval)
+            now = self.seams.clock.monotonic()
+            was_late, last = now - last > interval + session / 2, now
+            if not was_late:  # this process itself did not run: its heartbeats get their chance first
+                contact_at = self.controller.contact_at
+                self.replica.set_in_contact(contact_at == -math.inf or now - contact_at < session)
+
+    def _on_partition_offline(self, topic_partition: TopicPartition) -> None:
+        self._lost[topic_partition] = None
+        self._loss.set()
+
+    async def _report_losses(self) -> None:
+        while True:
+            await self._loss.wait()
+            self._loss = trio.Event()
+            await self._until(lambda: self._activated)
+            await self._report_lost()
+
+    async def _report_lost(self) -> None:
+        """Tell the controller which replicas this node has lost, until it has heard: others lead, and are copied from."""
+        while self._lost:
+            taken = list(self._lost)
+            try:
+                await self.controller.report_offline(taken)
+            except MqError as error:
+                logger.warning("the controller does not know yet what is lost here partitions=%d reason=%s", len(taken), error)
+                await trio.sleep(self.config.integer("broker.heartbeat.interval.ms") / 1000)
+                continue
+            for topic_partition in taken:
+                self._lost.pop(topic_partition, None)
+
+    async def _leave(self) -> None:
+        """Others lead before the connections close; clients are told so, or find out when they come back."""
+        await self.controller.leave(timeout=_LEAVE_SECONDS)
+        with trio.move_on_after(_LEAVE_SECONDS):
+            await self._until(lambda: self._eligible(NodeId(self.me.id)) is None)
+        await trio.sleep(_GOODBYE_SECONDS)
 
     async def _cancel_on_stop(self, scope: trio.CancelScope) -> None:
         """A signal during the start ends the start."""
@@ -329,7 +441,12 @@ class _Daemon:
         return "The disk of the log directories is full: free some space, then try again; topics can be deleted."
 
     def _on_directory_failed(self, directory: Path, error: StorageError) -> None:
-        """A log directory is gone. The others go on; without any, this node is of no use and stops."""
+        """A log directory is gone. The others go on; without any, this node is of no use and stops.
+
+        What was written there and not synced may be lost, whatever a later start reads: this node vouches for nothing.
+        """
+        with suppress(OSError):
+            forget_last_registration(self.seams.disk, self.registration_file)
         logger.error("log directory is offline directory=%s reason=%s", directory, error)
         self.replica.on_directory_failed(directory)
         if all(one.failed is not None for one in self.logs.directories.values()):
@@ -392,6 +509,8 @@ class _Publisher:
             self.more.set()
         else:
             self._assign(image, sorted(delta.partitions_changed))
+        if delta.brokers_changed:
+            self.replica.brokers_changed()
         changed = {name for kind, name in delta.configs_changed if kind == "topic" and name in image.topics}
         if any(kind == "node" for kind, _ in delta.configs_changed):
             changed = set(image.topics)
@@ -419,6 +538,8 @@ class _Publisher:
                     isr=partition.isr,
                     partition_epoch=partition.partition_epoch,
                     elr=partition.elr,
+                    adding=partition.adding,
+                    removing=partition.removing,
                 )
             )
         self.replica.apply(assignments, settings)

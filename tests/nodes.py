@@ -104,6 +104,7 @@ async def produce(connection: PeerConnection, topic: str, records: bytes | None,
 async def fetch(connection: PeerConnection, topic: str, offset: int, partition: int = 0, **options: Any) -> Any:
     """The one partition's row of the answer."""
     wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": options.pop("partition_max_bytes", 1 << 20)}
+    wanted["current_leader_epoch"] = options.pop("current_leader_epoch", -1)
     body = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, **options, "topics": [{"topic": topic, "partitions": [wanted]}]}
     answer = await ask(connection, "fetch", 12, body)
     return answer.responses[0].partitions[0]

@@ -197,7 +197,7 @@ async def test_stopping_closes_clients_whatever_they_are_at_and_keeps_what_was_a
             codes: list[int] = []
 
             async def wait_for_records() -> None:
-                codes.append((await fetch(waiting, "t", 1, max_wait_ms=60_000)).error_code)
+                codes.append((await fetch(waiting, "t", 1, max_wait_ms=60_000, current_leader_epoch=0)).error_code)
 
             nursery.start_soon(wait_for_records)
             await wait_all_tasks_blocked(0.02)
@@ -205,7 +205,7 @@ async def test_stopping_closes_clients_whatever_they_are_at_and_keeps_what_was_a
             await run.ended.wait()
             assert await half.receive_some(10) == b""
             await half.aclose()
-        assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]  # the leadership went first: look for the next leader
+        assert codes == [ErrorCode.FENCED_LEADER_EPOCH]  # the leadership went first: look for the next leader
         assert idle.failure is not None
     assert run.failure is None
     assert (tmp_path / "logs" / ".kafka_cleanshutdown").exists()

@@ -204,7 +204,7 @@ class ControllerService:
         self._config = config
         self._heartbeat_s = config.integer("broker.heartbeat.interval.ms") / 1000
         self._sessions = Sessions(config.integer("broker.session.timeout.ms") / 1000)
-        self._previous_broker_epoch = previous_broker_epoch
+        self.previous_broker_epoch = previous_broker_epoch
         self._broker_epoch = NO_EPOCH
         self._on_registered = on_registered
         self.contact_at = -math.inf
@@ -546,7 +546,7 @@ class ControllerService:
     async def _register_self(self) -> int:
         """The epoch of this node's registration, sooner or later."""
         address = self._address
-        previous = self._previous_broker_epoch
+        previous = self.previous_broker_epoch
         op = Register(self.node_id, self._cluster_id, self.incarnation, address.host, address.port, address.rack, previous)
         request = {
             "broker_id": self.node_id,
@@ -572,7 +572,7 @@ class ControllerService:
             if response["error_code"] == 0:
                 epoch = response["broker_epoch"]
                 assert isinstance(epoch, int)
-                self._broker_epoch = self._previous_broker_epoch = epoch
+                self._broker_epoch = self.previous_broker_epoch = epoch
                 await self._on_registered(epoch)
                 return epoch
             code = ErrorCode(response["error_code"])
