@@ -115,6 +115,7 @@ class Ensemble:
         assignment: Mapping[int, Sequence[int]] | None = None,
         configs: Mapping[str, str] | None = None,
         replicas: int = -1,
+        wait: bool = True,
     ) -> None:
         """Create a topic and wait until it is whole on every node. `assignment`: partition -> its replicas, the leader first."""
         rows = [{"partition_index": index, "broker_ids": list(nodes)} for index, nodes in (assignment or {}).items()]
@@ -136,7 +137,8 @@ class Ensemble:
             return False
 
         self.wait_until(create, f"topic {name}")
-        self.wait_until(lambda: self.is_whole({name: len(rows) or partitions}), f"topic {name} to be whole")
+        if wait:
+            self.wait_until(lambda: self.is_whole({name: len(rows) or partitions}), f"topic {name} to be whole")
 
     # -- what one node says
 

@@ -23,9 +23,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import aiokafka
+import aiokafka  # type: ignore[import-untyped]
 import confluent_kafka
-import kafka
+import kafka  # type: ignore[import-untyped]
 
 from .ensemble import Ensemble, ensemble
 from .node import NodeFailed

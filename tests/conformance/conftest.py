@@ -1,6 +1,9 @@
 """The broker under test: a fresh `mqd start` for the session, or with `--broker host:port` one that runs already.
 
-`mqd_only` marks what other brokers need not do (each test says why); it is skipped against an external broker.
+`--nodes 3` asks the same of a cluster: three `mqd start`, or with `--kind kafka` three nodes of Apache Kafka, which are ours to
+kill as well. `mqd_only` marks what other brokers need not do (each test says why); it is skipped against any other broker.
+The tests in `test_cluster_*.py` always have a cluster of three of that kind, whole at the beginning of each; what a test broke
+is mended after it.
 """
 
 from __future__ import annotations
@@ -9,14 +12,26 @@ import itertools
 import re
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from chaos.ensemble import Ensemble, ensemble
 from chaos.node import Node
 
 from .wire import Wire, create_topic
+
+RACKS = {1: "a", 2: "b", 3: "c"}
+OPTIONS = (
+    "auto.leader.rebalance.enable=false",
+    "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector",
+)
+SESSION_MS = 3000
+HEAL_S = 60.0
+CLUSTER_TIMEOUT_S = 240
+"""Restarts of a JVM are slow."""
 
 _session = secrets.token_hex(3)
 _counter = itertools.count()
@@ -26,6 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--broker", metavar="HOST:PORT", default=None, help="run the conformance tests against this broker instead of a new mqd"
     )
+    parser.addoption("--nodes", type=int, default=1, help="run the conformance tests against a new cluster of so many nodes (1)")
+    parser.addoption("--kind", choices=("mqd", "kafka"), default="mqd", help="of mqd or of Apache Kafka (mqd)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,26 +50,40 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    external = config.getoption("--broker", default=None) is not None
+    cluster_is_foreign = config.getoption("--broker", default=None) is not None
+    external = config.getoption("--broker", default=None) is not None or config.getoption("--kind", default="mqd") != "mqd"
     for item in items:
         if Path(__file__).parent not in item.path.parents:
             continue
         item.add_marker(pytest.mark.conformance)
+        if item.path.name.startswith("test_cluster_"):
+            item.add_marker(pytest.mark.timeout(CLUSTER_TIMEOUT_S))
+            if cluster_is_foreign:
+                item.add_marker(pytest.mark.skip(reason="the nodes of a foreign cluster are not ours to kill"))
         if external and item.get_closest_marker("mqd_only"):
             item.add_marker(pytest.mark.skip(reason="only mqd promises this"))
 
 
 @dataclass(frozen=True)
 class Broker:
-    """Where the broker under test listens, and its process if it is ours."""
+    """Where the broker under test listens, and its process if it is an mqd of ours."""
 
     host: str
     port: int
     node: Node | None
+    bootstrap: str | None = None
+    """All nodes of a cluster."""
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of every node, sorted."""
+        pairs = [address.rpartition(":") for address in self.address.split(",")]
+        return sorted((host, int(port)) for host, _, port in pairs)
 
     @property
     def address(self) -> str:
-        return f"{self.host}:{self.port}"
+        """What clients are given."""
+        return self.bootstrap or f"{self.host}:{self.port}"
 
 
 @pytest.fixture(scope="session")
@@ -62,6 +93,12 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         host, _, port = address.rpartition(":")
         yield Broker(host, int(port), None)
         return
+    count, kind = request.config.getoption("--nodes", default=1), request.config.getoption("--kind", default="mqd")
+    if count > 1 or kind != "mqd":
+        with running(ensemble(kind, tmp_path_factory.mktemp(kind), count, options=("auto.create.topics.enable=true",))) as cluster:
+            first = cluster.nodes[1]
+            yield Broker("127.0.0.1", first.port, first if isinstance(first, Node) else None, cluster.bootstrap)
+        return
     node = Node(tmp_path_factory.mktemp("mqd"), ("auto.create.topics.enable=true",))
     node.start()
     try:
@@ -69,6 +106,17 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     finally:
         if node.running:
             node.stop()
+
+
+@contextmanager
+def running(cluster: Ensemble) -> Iterator[Ensemble]:
+    """The cluster for the length of the block. Nodes that still run at its end must stop cleanly."""
+    try:
+        cluster.start()
+        yield cluster
+        cluster.stop()
+    finally:
+        cluster.kill()
 
 
 @pytest.fixture
@@ -89,3 +137,39 @@ def wire(broker: Broker) -> Iterator[Wire]:
 def topic(wire: Wire, new_name: Callable[[], str]) -> str:
     """A new topic with one partition."""
     return create_topic(wire, new_name())
+
+
+@pytest.fixture(scope="session")
+def three_nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    kind = request.config.getoption("--kind", default="mqd")
+    with running(ensemble(kind, tmp_path_factory.mktemp(kind), 3, session_ms=SESSION_MS, racks=RACKS, options=OPTIONS)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(three_nodes: Ensemble) -> Iterator[Ensemble]:
+    """Three living nodes."""
+    yield three_nodes
+    for node in three_nodes.nodes.values():
+        if node.paused:
+            node.resume()
+        if not node.running:
+            node.launch()
+    for node in three_nodes.nodes.values():
+        node.wait_ready()
+    count = len(three_nodes.nodes)
+    three_nodes.wait_until(lambda: all(len(three_nodes.brokers(node_id)) == count for node_id in three_nodes.nodes), "all nodes", HEAL_S)
+
+
+@pytest.fixture
+def connect(cluster: Ensemble) -> Iterator[Callable[[int], Wire]]:
+    """Opens a bare connection to a node."""
+    opened: list[Wire] = []
+
+    def to(node_id: int) -> Wire:
+        opened.append(Wire("127.0.0.1", cluster.nodes[node_id].port))
+        return opened[-1]
+
+    yield to
+    for wire in opened:
+        wire.socket.close()

@@ -121,14 +121,14 @@ def test_confluent_delete_records_and_list_offsets(confluent: Any, broker: Broke
 def test_confluent_cluster(confluent: Any, broker: Broker, wire: Wire) -> None:
     described = confluent.describe_cluster().result(TIMEOUT_S)
     assert described.cluster_id == metadata(wire, []).cluster_id
-    assert [(node.host, node.port) for node in described.nodes] == [(broker.host, broker.port)]
-    assert described.controller.id == described.nodes[0].id
+    assert sorted((node.host, node.port) for node in described.nodes) == broker.addresses
+    assert described.controller.id in {node.id for node in described.nodes}
 
 
-def test_confluent_auto_creates_when_it_produces(broker: Broker, wire: Wire, new_name: Callable[[], str]) -> None:
+def test_confluent_auto_creates_when_it_produces(broker: Broker, new_name: Callable[[], str]) -> None:
     name = new_name()
     assert Confluent().produce(broker.address, name, [Message(b"first")]) == [0]
-    assert list_offsets(wire, name, -1).offset == 1
+    assert [message.value for message in Confluent().consume(broker.address, name, 1)] == [b"first"]
 
 
 # -- kafka-python
@@ -187,7 +187,7 @@ def test_kafka_python_records_and_offsets(kafka_python: Any, broker: Broker, top
 def test_kafka_python_cluster_and_directories(kafka_python: Any, broker: Broker, wire: Wire, topic: str) -> None:
     described = kafka_python.describe_cluster()
     assert described["cluster_id"] == metadata(wire, []).cluster_id
-    assert [(node["host"], node["port"]) for node in described["brokers"]] == [(broker.host, broker.port)]
+    assert sorted((node["host"], node["port"]) for node in described["brokers"]) == broker.addresses
     assert topic in repr(kafka_python.describe_log_dirs())
 
 
@@ -265,7 +265,7 @@ def test_aiokafka_configs_records_cluster(broker: Broker, wire: Wire, topic: str
             aiokafka.TopicPartition(topic, 0): 2
         }
         described = await client.describe_cluster()
-        assert [(node["host"], node["port"]) for node in described["brokers"]] == [(broker.host, broker.port)]
+        assert sorted((node["host"], node["port"]) for node in described["brokers"]) == broker.addresses
 
     with_aiokafka(broker, run)
     assert list_offsets(wire, topic, -2).offset == 2

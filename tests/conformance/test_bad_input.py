@@ -112,7 +112,7 @@ def test_bytes_behind_a_request_are_ignored(wire: Wire) -> None:
 
 
 def test_a_frame_split_at_every_byte(broker: Broker) -> None:
-    body = encode("Metadata", 12, topics=[], allow_auto_topic_creation=False)
+    body = encode("ApiVersions", 3, client_software_name="conformance", client_software_version="1")
     framed = struct.pack(">i", len(body)) + body
     with Wire(broker.host, broker.port) as connection:
         answers = set()

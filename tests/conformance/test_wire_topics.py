@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from .batches import batch
-from .wire import Wire, create_topic, create_topics, fetch_one, has_leaders, metadata, new_topic, produce, topic_id, until
+from .wire import Wire, create_topic, create_topics, fetch_one, has_leaders, metadata, new_topic, nodes_from_here, produce, topic_id, until
 
 NONE, UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION = 0, 3, 17, 36, 37, 38
 INVALID_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST, POLICY_VIOLATION, UNKNOWN_TOPIC_ID = 39, 40, 42, 44, 100
@@ -50,7 +50,7 @@ def test_only_validate(wire: Wire, new_name: Callable[[], str], version: int) ->
 def test_defaults_of_the_broker(wire: Wire, new_name: Callable[[], str]) -> None:
     name = new_name()
     row = create_topics(wire, new_topic(name, partitions=-1, replicas=-1))[name]
-    assert (row.error_code, row.num_partitions, row.replication_factor) == (NONE, 1, 1)
+    assert (row.error_code, row.num_partitions, row.replication_factor) == (NONE, 1, len(nodes_from_here(wire)))
 
 
 def test_assignment_by_hand(wire: Wire, new_name: Callable[[], str]) -> None:
@@ -180,20 +180,23 @@ def test_create_partitions_in_every_version(wire: Wire, topic: str, version: int
     assert len(metadata(wire, [topic]).topics[0].partitions) == 1
     assert create_partitions(wire, {"name": topic, "count": 3}, version=version) == [(topic, NONE)]
     until(lambda: has_leaders(wire, topic, 3), "three partitions")
-    until(lambda: produce(wire, topic, batch(b"b"), partition=2).error_code == NONE, "the new leader")
+    leader = next(row.leader_id for row in metadata(wire, [topic]).topics[0].partitions if row.partition_index == 2)
+    (port,) = (row.port for row in metadata(wire, []).brokers if row.node_id == leader)
+    with Wire("127.0.0.1", port) as other:
+        until(lambda: produce(other, topic, batch(b"b"), partition=2).error_code == NONE, "the new leader")
     assert fetch_one(wire, topic, 0).high_watermark == 1
 
 
 def test_create_partitions_refusals(wire: Wire, new_name: Callable[[], str]) -> None:
-    node = metadata(wire, []).brokers[0].node_id
+    replicas = nodes_from_here(wire)
     names = [create_topic(wire, new_name(), partitions=2) for _ in range(5)]
     missing = new_name()
     rows = [
         {"name": names[0], "count": 1},
         {"name": names[1], "count": 2},
         {"name": names[2], "count": 3, "assignments": [{"broker_ids": [4711]}]},
-        {"name": names[3], "count": 4, "assignments": [{"broker_ids": [node]}]},
-        {"name": names[4], "count": 3, "assignments": [{"broker_ids": [node]}]},
+        {"name": names[3], "count": 4, "assignments": [{"broker_ids": replicas}]},
+        {"name": names[4], "count": 3, "assignments": [{"broker_ids": replicas}]},
         {"name": missing, "count": 2},
     ]
     assert dict(create_partitions(wire, *rows)) == {

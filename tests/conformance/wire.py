@@ -162,14 +162,26 @@ def create_topics(wire: Wire, *topics: dict[str, Any], version: int = 7, validat
 def create_topic(wire: Wire, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
     """Create a topic and wait until its partitions are led: metadata may say so before the leader itself knows.
 
-    The topic keeps records for ever, because tests write old timestamps.
+    The topic keeps records for ever, because tests write old timestamps. In a cluster the node of this connection leads it,
+    because tests go on talking to that node.
     """
-    row = create_topics(wire, new_topic(name, partitions=partitions, configs={"retention.ms": "-1"} | dict(configs or {})))[name]
+    wanted = new_topic(name, partitions=partitions, configs={"retention.ms": "-1"} | dict(configs or {}))
+    replicas = nodes_from_here(wire)
+    if len(replicas) > 1:
+        rows = [{"partition_index": partition, "broker_ids": replicas[:3]} for partition in range(partitions)]
+        wanted |= {"num_partitions": -1, "replication_factor": -1, "assignments": rows}
+    row = create_topics(wire, wanted)[name]
     assert row.error_code == 0, row
     until(lambda: has_leaders(wire, name, partitions), f"leaders of {name}")
     for partition in range(partitions):
         until(lambda: list_offsets(wire, name, -1, partition=partition).error_code == 0, f"{name}-{partition}")  # noqa: B023
     return name
+
+
+def nodes_from_here(wire: Wire) -> list[int]:
+    """The ids of all nodes, first that of the node at the other end."""
+    port = wire.socket.getpeername()[1]
+    return [row.node_id for row in sorted(metadata(wire, []).brokers, key=lambda row: (row.port != port, row.node_id))]
 
 
 def metadata(wire: Wire, names: list[str] | None, *, version: int = 12, create: bool = False) -> Any:
