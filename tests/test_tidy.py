@@ -46,7 +46,7 @@ CORE_MUST_NOT = frozenset({"trio", "os", "time", "random", "socket", "threading"
 SHELLS = frozenset({"service.py", "seams.py", "transport.py", "pinned.py", "syncs.py", "fetchers.py"})
 SHELL_FOLDERS = frozenset({"io", "server", "http", "testing"})
 SHELL_FILES = frozenset({"daemon.py", "dev.py", "__main__.py", "logs.py"})
-CLIENT_FACES = frozenset({"peer.py", "metadata.py", "producer.py", "consumer.py", "admin.py", "sync.py", "cluster.py"})
+CLIENT_FACES = frozenset({"peer.py", "metadata.py", "producer.py", "consumer.py", "calls.py", "sync.py", "cluster.py"})
 
 CORES_THAT_HOLD_FILES = ("mqd/log/", "mqd/raft/journal.py", "mqd/raft/reserve.py")
 """They know `mqd.io.disk.File` as a thing to pass on: its calls are page-cache work, and a simulated disk has them too."""
