@@ -180,6 +180,10 @@ POSITIONS_CACHED = 64
 """Batch borders of one log whose place in the file is remembered: where consumers will go on."""
 INDEX_ENTRIES_BUFFERED = 64
 """Index entries of one segment that wait in memory for one write."""
+FOLLOWER_BATCHES_MAX = 2048
+"""Batches that a follower takes over before the event loop goes round: 5 ms of work."""
+FOLLOWER_STRETCH_BYTES = 4 * MIB
+"""Bytes that a follower takes over before the event loop goes round: 5 ms of CRCs and copying."""
 SYNC_THREADS = 4
 """fdatasyncs of one log directory that run at the same time."""
 DISK_RESERVE_BYTES = 1 * MIB

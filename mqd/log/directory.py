@@ -47,10 +47,11 @@ from mqd.protocol.files import (
     parse_partition_directory,
     segment_file_name,
 )
-from mqd.types import Offset, TopicPartition
+from mqd.types import ZERO_UUID, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from mqd.io.disk import Disk, File
+    from mqd.log.segment import Segment
 
 logger = logging.getLogger(__name__)
 
@@ -203,6 +204,8 @@ class LogStatistics:
     fenced: int
     directories_online: int
     directories_offline: int
+    truncated_below_high_watermark: int
+    """How often records were cut off that were committed: after an unclean election or the loss of all in-sync replicas, else never."""
 
     @classmethod
     def of(
@@ -214,6 +217,7 @@ class LogStatistics:
         appended_bytes: int,
         failed_writes: int,
         syncs: int,
+        truncated_below_high_watermark: int,
     ) -> LogStatistics:
         offline = sum(directory.failed is not None for directory in directories)
         return cls(
@@ -227,6 +231,7 @@ class LogStatistics:
             fenced=fenced,
             directories_online=len(directories) - offline,
             directories_offline=offline,
+            truncated_below_high_watermark=truncated_below_high_watermark,
         )
 
 
@@ -288,24 +293,49 @@ def create_log(disk: Disk, home: Path, partition: TopicPartition, topic_id: UUID
     path = home / str(partition)
     if disk.exists(path):
         raise StorageError(f"{path} is there already, and is not an open log: move it away, or start the node anew to have it looked at")
+    segment = _create_files(disk, path, topic_id, 0, now_ms)
+    log = PartitionLog(partition, topic_id, home, config, [segment])
+    log.new_files = True
+    return log
+
+
+def _create_files(disk: Disk, path: Path, topic_id: UUID, base_offset: Offset, now_ms: int) -> Segment:
+    """The directory `path` with one empty segment. OSError, and nothing is left."""
     try:
         disk.make_directory(path, durable=False)
-        segment = new_segment(disk, path, 0, now_ms)
+        segment = new_segment(disk, path, base_offset, now_ms)
         file = disk.open(path / PARTITION_METADATA, create=True)
         file.truncate(0)
         file.append([encode_partition_metadata(topic_id)])
     except OSError:
         disk.remove_tree(path)
         raise
-    log = PartitionLog(partition, topic_id, home, config, [segment])
-    log.new_files = True
-    return log
+    return segment
 
 
-def retire_directory(disk: Disk, home: Path, partition: TopicPartition) -> Path | None:
+def reset_log(disk: Disk, log: PartitionLog, offset: Offset, now_ms: int) -> Path:
+    """Begin anew at `offset`, empty; returns where the old files went. OSError with PASSING_ERRNOS: nothing has changed.
+
+    One rename takes everything away: a crash leaves the old log, the new one, or none.
+    """
+    target = log.directory / deleted_directory_name(log.topic_partition, log.topic_id)
+    disk.remove_tree(target)
+    disk.rename(log.path, target, durable=False)
+    try:
+        segment = _create_files(disk, log.path, log.topic_id, offset, now_ms)
+    except OSError:
+        disk.rename(target, log.path, durable=False)
+        raise
+    for old in log.segments:
+        old.file = None
+    log.on_reset(segment)
+    return target
+
+
+def retire_directory(disk: Disk, home: Path, partition: TopicPartition, *, nameless: bool = False) -> Path | None:
     """Rename the directory of a deleted partition that nobody could open; where it went, or None where it stays. OSError.
 
-    What does not say of which topic it is stays for an operator to judge: it may not be ours.
+    What does not say of which topic it is stays for an operator to judge: it may not be ours; unless `nameless` goes too.
     """
     path = home / str(partition)
     if not disk.exists(path):
@@ -313,6 +343,11 @@ def retire_directory(disk: Disk, home: Path, partition: TopicPartition) -> Path 
     try:
         topic_id = decode_partition_metadata(disk.read_bytes(path / PARTITION_METADATA))
     except (OSError, FileFormatError) as error:
+        if nameless:
+            target = home / deleted_directory_name(partition, ZERO_UUID)
+            disk.remove_tree(target)
+            disk.rename(path, target, durable=False)
+            return target
         logger.warning("left alone, though its topic was deleted: move it away by hand path=%s reason=%s", path, error)
         return None
     target = home / deleted_directory_name(partition, topic_id)

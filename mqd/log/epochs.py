@@ -51,6 +51,11 @@ class LeaderEpochs:
             self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
             self.dirty = True
 
+    def clear(self) -> None:
+        """The log begins anew."""
+        self._epochs, self._starts = [], []
+        self.latest, self.dirty = NO_EPOCH, True
+
     def truncate_from_start(self, start_offset: Offset) -> None:
         """The log now begins at `start_offset`: the epoch that covers it begins there, older ones go."""
         covering = bisect_right(self._starts, start_offset) - 1

@@ -38,6 +38,8 @@ from mqd.protocol.batch import (
     CONTROL_MASK,
     HEADER,
     HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
     MAX_TIMESTAMP_POSITION,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
@@ -48,7 +50,7 @@ from mqd.protocol.batch import (
     validate,
 )
 from mqd.protocol.files import INDEX_ENTRY, RELATIVE_OFFSET_MAX, TIME_INDEX_ENTRY, ProducerSnapshotEntry
-from mqd.types import NO_TIMESTAMP, Offset, TopicPartition
+from mqd.types import NO_EPOCH, NO_TIMESTAMP, Offset, TopicPartition
 
 _BASE_LENGTH_EPOCH = Struct(">qii")
 _ATTRIBUTES = Struct(">h")
@@ -158,6 +160,7 @@ class PartitionLog:
         "positions",
         "producers",
         "queue",
+        "recovery_point",
         "segments",
         "snapshots",
         "topic_id",
@@ -194,6 +197,9 @@ class PartitionLog:
         self.log_end_offset: Offset = end
         self.written_end_offset: Offset = end
         self.durable_end_offset: Offset = end
+        self.recovery_point: Offset = 0
+        """What the checkpoint on disk may say: recovery believes the segments before it. Above `durable_end_offset` after a cut, until
+        the checkpoint is written again; no segment begins as long as it is."""
         self.high_watermark: Offset = log_start_offset
         """The last one that was checkpointed: a lower bound of the true one. Retention does not go beyond it."""
         self.opened = False
@@ -309,6 +315,76 @@ class PartitionLog:
             self.producers.replay(producer_id, producer_epoch, base_sequence, base_offset, last_offset_delta, max_timestamp, attributes)
         return _new_tuple(Appended, (base_offset, last_offset, log_append_time, False))
 
+    def plan_append_as_follower(self, view: memoryview, *, leader_epoch: int, batches_max: int) -> int:
+        """Queue the batches that `view` begins with, as they are; `view` must not change until written. Returns how many bytes that took.
+
+        They are the leader's: nothing is rewritten, and offsets, epochs and producers come out as they are there. Left for the next call,
+        or for good: what is beyond `batches_max` batches, a batch that is cut off, and any of an epoch above `leader_epoch`, which the
+        asker does not know yet. MqError CORRUPT_MESSAGE when the first batch is damaged or does not continue this log, KAFKA_STORAGE_ERROR
+        when it cannot be taken now; nothing is changed then.
+        """
+        position, end = 0, len(view)
+        epochs, tail, begun = self.epochs, self._tail, 0
+        gaps = "compact" in self.config.cleanup_policy
+        for _ in range(batches_max):
+            if position + HEADER_BYTES > end:
+                break
+            (base_offset, length, epoch, magic, crc, attributes, last_offset_delta, _, max_timestamp,
+             producer_id, producer_epoch, base_sequence, _) = _unpack_header(view, position)  # fmt: skip
+            size = length + LOG_OVERHEAD_BYTES
+            stop = position + size
+            if stop > end and magic == MAGIC and size >= HEADER_BYTES:
+                break
+            damage = (
+                f"length {length}, magic {magic}, last offset delta {last_offset_delta}"
+                if magic != MAGIC or size < HEADER_BYTES or last_offset_delta < 0
+                else "its CRC-32C is wrong"
+                if crc_of(view, position, stop) != crc
+                else f"it begins at offset {base_offset}"
+                if base_offset != self.log_end_offset and not (gaps and base_offset > self.log_end_offset)
+                else ""
+            )
+            if not damage and epoch > leader_epoch:
+                break
+            if not damage and epoch < epochs.latest:
+                epochs.truncate_from_end(self.log_end_offset)  # epochs in which this node led and nobody wrote
+                damage = f"its leader epoch is {epoch}, after {epochs.latest}" if epoch < epochs.latest else ""
+            if damage:
+                if position:
+                    break  # what comes before it counts
+                raise MqError(ErrorCode.CORRUPT_MESSAGE, f"{self.topic_partition} ends at {self.log_end_offset}; the next batch: {damage}")
+            last_offset = base_offset + last_offset_delta
+            if self._tail_bytes and (
+                self._tail_bytes + size > self._roll_at_bytes
+                or last_offset > self._roll_at_offset
+                or max_timestamp > self._roll_at_timestamp
+            ):
+                if tail is not None and position > begun:
+                    tail.views.append(view[begun:position])
+                    begun = position
+                try:
+                    tail = self._plan_roll(base_offset)
+                except MqError:
+                    if position:
+                        break
+                    raise
+            elif tail is None:
+                self._tail = tail = Queued(base_offset, None)
+                self.queue.append(tail)
+            if not self._tail_bytes:
+                self._roll_at_timestamp = self._rolls_at(max_timestamp)
+            self._tail_bytes += size
+            tail.batches.append((last_offset, size, max_timestamp))
+            self.log_end_offset = last_offset + 1
+            if epoch > epochs.latest:
+                epochs.assign(epoch, base_offset)
+            if producer_id >= 0:
+                self.producers.replay(producer_id, producer_epoch, base_sequence, base_offset, last_offset_delta, max_timestamp, attributes)
+            position = stop
+        if tail is not None and position > begun:
+            tail.views.append(view[begun:position])
+        return position
+
     def _refuse_shape(self, view: memoryview, client: bool) -> None:
         """Raises for a batch of the wrong shape: 87 INVALID_RECORD, 2 CORRUPT_MESSAGE, 10 MESSAGE_TOO_LARGE."""
         size = len(view)
@@ -362,6 +438,8 @@ class PartitionLog:
             self.looking.refuse_keyless(view, header, config.max_message_bytes, now_ms)
 
     def _plan_roll(self, base_offset: Offset) -> Queued:
+        if self.recovery_point > self.durable_end_offset:
+            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, f"the recovery point of {self.topic_partition} waits to be written: try again")
         unsynced = len(self.segments) - self.segment_index(self.durable_end_offset) + len(self.queue)
         if unsynced > SEGMENTS_UNSYNCED_MAX:
             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, f"{unsynced} segments of {self.topic_partition} wait to be synced: try again")
@@ -453,6 +531,7 @@ class PartitionLog:
         """Segments were cut or removed at the end, and the queue is empty."""
         assert not self.queue
         self.cuts += 1
+        self.new_files = True  # files may be gone, which is to be durable too
         end = self.active.next_offset
         self.log_end_offset = self.written_end_offset = end
         self.durable_end_offset = min(self.durable_end_offset, end)
@@ -462,6 +541,22 @@ class PartitionLog:
         self.epochs.truncate_from_end(end)
         self.positions.clear()
         self._watch_tail()
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last record (KIP-595: the last fetched epoch); NO_EPOCH when there is none."""
+        return self.epochs.epoch_of(self.log_end_offset - 1) if self.log_end_offset > self.log_start_offset else NO_EPOCH
+
+    def on_reset(self, segment: Segment) -> None:
+        """All that was here is elsewhere; `segment` is empty."""
+        self.segments = [segment]
+        self.producers = Producers()
+        self.log_start_offset = self.high_watermark = segment.base_offset
+        self.durable_end_offset = min(self.durable_end_offset, segment.base_offset)
+        self.on_truncated()
+        self.durable_end_offset = segment.base_offset
+        self.snapshots.clear()
+        self.epochs.clear()
 
     def on_retired(self, count: int) -> None:
         """The oldest `count` segments were taken out."""

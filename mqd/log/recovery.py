@@ -229,6 +229,7 @@ class _Loader:
                 self._trust(segment, following)
                 continue
             if index == scan_from:
+                self.epochs.truncate_from_end(base)  # the file may be older than a cut: batches that are read say it better
                 self._replay_trusted(bases[index])
             bad = self._scan(segment)
             if bad is not None:
@@ -440,6 +441,7 @@ class _Loader:
             log_start_offset=start, epochs=self.epochs, producers=self.producers,
         )  # fmt: skip
         log.high_watermark = min(max(known.high_watermark, start), log.log_end_offset)
+        log.recovery_point = known.recovery_point
         return log
 
 

@@ -17,16 +17,14 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 from uuid import UUID
 
 import trio
 
-from mqd.errors import NO_DESCRIPTORS, PASSING_ERRNOS, ErrorCode, MqError, StorageError
+from mqd.errors import NO_DESCRIPTORS, ErrorCode, MqError, StorageError
 from mqd.io.clock import Clock
-from mqd.io.disk import Disk, FileRange
-from mqd.limits import DISK_RESERVE_BYTES, INDEX_ENTRIES_BUFFERED
-from mqd.log import lookup
+from mqd.io.disk import Disk
+from mqd.limits import DISK_RESERVE_BYTES, FOLLOWER_BATCHES_MAX, INDEX_ENTRIES_BUFFERED
 from mqd.log.checkpoints import checkpointed, store_offsets
 from mqd.log.cleaner import plan_retention, rolls_by_time
 from mqd.log.descriptors import Descriptors
@@ -38,15 +36,19 @@ from mqd.log.directory import (
     close_directory,
     create_log,
     load_directory,
+    reset_log,
     retire_directory,
     why_missing,
 )
 from mqd.log.homes import Homes
 from mqd.log.looking import Looking
 from mqd.log.partition_log import FOREVER_MS, Appended, LogConfig, PartitionLog, Queued
+from mqd.log.reading import Reader, storage_error
 from mqd.log.recovery import RecoveryReport, append_indexes, new_segment, remove_snapshots
+from mqd.log.removals import Removals
 from mqd.log.shortening import put_back, retire_oldest, truncate_log
 from mqd.log.syncs import Syncer
+from mqd.protocol.batch import HEADER_BYTES, crc_of, parse_header
 from mqd.protocol.files import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_CHECKPOINT,
@@ -55,13 +57,10 @@ from mqd.protocol.files import (
     MetaProperties,
     deleted_directory_name,
     encode_producer_snapshot,
-    is_deleted_directory,
 )
 from mqd.types import Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
-
-FoundT = TypeVar("FoundT")
 
 CHECKPOINT_SECONDS = 60.0
 """Kafka's `log.flush.offset.checkpoint.interval.ms`: how often recovery points and log starts are written."""
@@ -109,17 +108,23 @@ class LogService:
         self._producer_expiry_ms = producer_id_expiration_ms
         self._holes: dict[TopicPartition, str] = {}
         """Logs that lack offsets: fenced when opened, unless their topic is compacted."""
+        self._stale_points: dict[TopicPartition, Offset] = {}
+        """What the checkpoint of recovery points may still say of logs that were deleted."""
         self._descriptors = Descriptors(disk, descriptors)
+        self.reader = Reader(self._descriptors, self._fence)
+        self.read = self.reader.read
+        self.offset_for_timestamp = self.reader.offset_for_timestamp
+        self.record_with_max_timestamp = self.reader.record_with_max_timestamp
         self._looking = Looking()
         self._homes = Homes()
         self._touched: list[PartitionLog] = []
         self._syncer = Syncer(disk, self.directories, self.after_sync, self._not_synced)
         self._housekeeping = trio.Event()
         self._flush_due: dict[PartitionLog, float] = {}
-        self._removals: list[tuple[float, Path]] = []
-        self._log_starts_moved = False
+        self._removals = Removals(disk, clock, lambda: self._housekeeping.set())
+        self._log_starts_moved = self._recovery_points_moved = False
         self._progress = LoadProgress()
-        self._appended_batches = self._appended_bytes = self._failed_writes = self._syncs = 0
+        self._appended_batches = self._appended_bytes = self._failed_writes = self._syncs = self._cuts_below_high_watermark = 0
 
     # -- starting --------------------------------------------------------------------------------------------------
 
@@ -140,6 +145,8 @@ class LogService:
         if not online:
             raise StorageError("; ".join(str(directory.failed) for directory in self.directories.values()))
         self._descriptors.hold_spares(online[0].path)
+        if any(log.recovery_point > log.durable_end_offset for log in self.logs.values()):
+            await self.checkpoint_recovery_points()
         self.clean_start = all(directory.broker_epoch is not None for directory in online)
         logger.info(
             "logs loaded count=%d fenced=%d scanned_bytes=%d clean=%s seconds=%.3f",
@@ -170,7 +177,7 @@ class LogService:
             self._fence(partition, reason)
         for path in loaded.removals:
             logger.info("removing a partition that was deleted before path=%s", path)
-            self._removals.append((0.0, path))
+            self._removals.add(path, 0)
         for log, report in loaded.logs:
             other = self.logs.get(log.topic_partition)
             if other is not None:
@@ -242,9 +249,11 @@ class LogService:
         except OSError as error:
             with self._descriptors.lent(home), suppress(OSError):
                 self._disk.remove_tree(home / str(partition))
-            raise self._storage_error(f"cannot create {home / str(partition)}", error) from error
+            raise storage_error(f"cannot create {home / str(partition)}", error) from error
         self._homes.added(home)
         self._uncarry(partition)
+        log.recovery_point = self._stale_points.pop(partition, 0)
+        self._check_recovery_point(log)
         return log
 
     def _uncarry(self, partition: TopicPartition) -> None:
@@ -257,12 +266,16 @@ class LogService:
         self._flush_due.pop(log, None)
         self._housekeeping.set()
 
-    def delete(self, partition: TopicPartition) -> None:
-        """Forget a log; its directory is renamed now and removed later. Quiet when there is none."""
+    def delete(self, partition: TopicPartition, *, nameless: bool = False) -> None:
+        """Forget a log; its directory is renamed now and removed later. Quiet when there is none.
+
+        `nameless`: also directories of that name of which nobody can tell of which topic they were.
+        """
         self._uncarry(partition)
-        if self.fenced.pop(partition, None) is not None:
-            self._delete_fenced(partition)
         log = self.logs.pop(partition, None)
+        self._stale_points[partition] = log.recovery_point if log is not None else FOREVER_MS
+        if self.fenced.pop(partition, None) is not None and log is None:
+            self._delete_fenced(partition, nameless)
         if log is None:
             return
         self._homes.changed()
@@ -274,21 +287,39 @@ class LogService:
             self._disk.remove_tree(target)
             self._disk.rename(log.path, target, durable=False)
         except OSError as error:
-            self._fail_directory(log.directory, self._storage_error(f"cannot rename {log.path}", error))
+            self._fail_directory(log.directory, storage_error(f"cannot rename {log.path}", error))
             return
-        self._remove_later(target, log.config.file_delete_delay_ms)
+        self._removals.add(target, log.config.file_delete_delay_ms)
 
-    def _delete_fenced(self, partition: TopicPartition) -> None:
+    def _delete_fenced(self, partition: TopicPartition, nameless: bool) -> None:
         """A log that is not served: nobody holds it, so only its directories are to be moved away."""
         for directory in self.directories.values():
             if directory.failed is None:
                 try:
-                    target = retire_directory(self._disk, directory.path, partition)
+                    target = retire_directory(self._disk, directory.path, partition, nameless=nameless)
                 except OSError as error:
-                    self._fail_directory(directory.path, self._storage_error(f"cannot rename {directory.path / str(partition)}", error))
+                    self._fail_directory(directory.path, storage_error(f"cannot rename {directory.path / str(partition)}", error))
                     continue
                 if target is not None:
-                    self._remove_later(target, LogConfig().file_delete_delay_ms)
+                    self._removals.add(target, LogConfig().file_delete_delay_ms)
+
+    def discard_corrupt(self, partition: TopicPartition) -> bool:
+        """Move a log that is not served, or failed by itself, out of the way, so that `open` begins an empty one; whether it was.
+
+        Only for a replica that another one can give back: one leads, and this node is neither in the ISR nor eligible to lead.
+        False where the log is sound, or cannot be moved. What lies in a directory that is offline stays there.
+        """
+        log = self.logs.get(partition)
+        if partition not in self.fenced and (log is None or log.failed is None or log.heals):
+            return False
+        reason = self.fenced.get(partition) or (log.failed if log is not None else None)
+        logger.error("a log is given up and fetched again partition=%s reason=%s", partition, reason)
+        if log is not None and self.directories[log.directory].failed is not None:
+            del self.logs[partition]
+        self._holes.pop(partition, None)
+        self.fenced.setdefault(partition, "it is given up")
+        self.delete(partition, nameless=True)
+        return partition not in self.fenced
 
     def _forget(self, log: PartitionLog) -> None:
         self._descriptors.forget(log)
@@ -297,10 +328,6 @@ class LogService:
             self._touched.remove(log)
         directory = self.directories[log.directory]
         directory.to_sync.pop(log, None)
-
-    def _remove_later(self, path: Path, delay_ms: int) -> None:
-        self._removals.append((self._clock.monotonic() + delay_ms / 1000, path))
-        self._housekeeping.set()
 
     # -- appending: no await from here to the end of `flush` ---------------------------------------------------------
 
@@ -313,6 +340,23 @@ class LogService:
             log.touched = True
             self._touched.append(log)
         return appended
+
+    def append_as_follower(self, log: PartitionLog, view: memoryview, *, leader_epoch: int, batches_max: int = FOLLOWER_BATCHES_MAX) -> int:
+        """Queue batches that the leader gave, as `PartitionLog.plan_append_as_follower` does; returns how many bytes of `view` that took.
+
+        An empty log that was to begin within the first batch begins with it (the leader's log start lies within a batch).
+        """
+        if log.failed is not None:
+            self._check_space(log, len(view))
+        if log.log_start_offset == log.log_end_offset and len(view) >= HEADER_BYTES:
+            header = parse_header(view)
+            if header.base_offset < log.log_end_offset <= header.last_offset and crc_of(view, 0, min(header.size, len(view))) == header.crc:
+                self.reset(log, header.base_offset)
+        taken = log.plan_append_as_follower(view, leader_epoch=leader_epoch, batches_max=batches_max)
+        if log.queue and not log.touched:
+            log.touched = True
+            self._touched.append(log)
+        return taken
 
     def _check_space(self, log: PartitionLog, size: int) -> None:
         """A log without space or descriptors takes appends again when there are some."""
@@ -381,7 +425,7 @@ class LogService:
     def _take_back(self, log: PartitionLog, segments: int, size: int, next_offset: Offset, error: OSError) -> StorageError:
         """A write failed: put the log back to what it was before this turn."""
         self._failed_writes += 1
-        failure = self._storage_error(f"cannot write to {log.path}", error)
+        failure = storage_error(f"cannot write to {log.path}", error)
         if not failure.out_of_space:
             log.forget_queue()
             self._fail_directory(log.directory, failure)
@@ -396,9 +440,6 @@ class LogService:
         log.failed, log.heals = str(failure), True
         logger.error("appends are refused for now partition=%s reason=%s", log.topic_partition, failure)
         return failure
-
-    def _storage_error(self, what: str, error: OSError) -> StorageError:
-        return StorageError(f"{what}: {error.strerror or error}", out_of_space=error.errno in PASSING_ERRNOS)
 
     def _unless_it_passes(self, path: Path, error: StorageError) -> None:
         """What is done now and then, and will be again."""
@@ -421,57 +462,6 @@ class LogService:
         logger.critical("log directory is offline directory=%s reason=%s", path, error)
         self._on_directory_failed(path, error)
 
-    # -- reading ---------------------------------------------------------------------------------------------------
-
-    def read(self, log: PartitionLog, offset: Offset, *, max_bytes: int, limit_offset: Offset, min_one: bool) -> lookup.Read:
-        """Whole batches from the one that holds `offset` on, of one segment: below `limit_offset`, at most `max_bytes`.
-
-        `min_one`: the first batch comes whole even when it is larger. MqError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
-        """
-        if not log.log_start_offset <= offset <= log.written_end_offset:
-            log.check_readable(offset)
-        if log.failed is not None and not log.heals:
-            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, log.failed)
-        try:
-            found = lookup.find_range(log, offset, max_bytes, limit_offset, min_one, self._descriptors.open)
-        except BadBatch as bad:
-            raise self._unreadable(log, f"{log.path} {bad}") from bad
-        except OSError as error:
-            raise self._not_read(log, error) from error
-        if found is None:
-            return lookup.Read([], offset, offset, 0)
-        segment, start, end, next_offset = found
-        assert segment.file is not None
-        return lookup.Read([FileRange(segment.file, start, end - start)], offset, next_offset, end - start)
-
-    def _not_read(self, log: PartitionLog, error: OSError) -> MqError:
-        """The file could not be opened for now, or there is more wrong with it."""
-        failure = self._storage_error(f"cannot read {log.path}", error)
-        return MqError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) if failure.out_of_space else self._unreadable(log, str(failure))
-
-    def _unreadable(self, log: PartitionLog, reason: str) -> MqError:
-        """Bytes that were there cannot be read: the log is fenced, and so never acknowledges on top of a hole."""
-        log.failed, log.heals = reason, False
-        self._fence(log.topic_partition, reason)
-        return MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
-
-    def offset_for_timestamp(self, log: PartitionLog, timestamp_ms: int, limit_offset: Offset) -> lookup.FoundRecord | None:
-        """(offset, timestamp, leader epoch) of the first record of that time or later, below `limit_offset`."""
-        return self._looked_up(log, lambda: lookup.offset_for_timestamp(log, timestamp_ms, limit_offset, self._descriptors.open))
-
-    def record_with_max_timestamp(self, log: PartitionLog, limit_offset: Offset) -> lookup.FoundRecord | None:
-        """(offset, timestamp, leader epoch) of the first record with the largest timestamp, below `limit_offset`."""
-        return self._looked_up(log, lambda: lookup.record_with_max_timestamp(log, limit_offset, self._descriptors.open))
-
-    def _looked_up(self, log: PartitionLog, look: Callable[[], FoundT]) -> FoundT:
-        """MqError KAFKA_STORAGE_ERROR where the file cannot be read or is not what it was."""
-        try:
-            return look()
-        except BadBatch as bad:
-            raise self._unreadable(log, f"{log.path} {bad}") from bad
-        except OSError as error:
-            raise self._not_read(log, error) from error
-
     # -- shortening ------------------------------------------------------------------------------------------------
 
     def delete_records(self, log: PartitionLog, offset: Offset) -> Offset:
@@ -485,21 +475,60 @@ class LogService:
         return log.log_start_offset
 
     def truncate_to(self, log: PartitionLog, offset: Offset) -> None:
-        """Remove the batch that holds `offset` and all behind it. Below the checkpointed high watermark it is said loudly."""
+        """Remove the batch that holds `offset` and all behind it; below the log start, everything. StorageError.
+
+        Below the checkpointed high watermark it is said loudly and counted.
+        """
         assert not log.queue, log
         if offset >= log.log_end_offset:
-            return
-        if offset < log.high_watermark:
-            logger.error(
-                "truncating below the high watermark: acknowledged records are removed partition=%s offset=%d high_watermark=%d",
-                log.topic_partition, offset, log.high_watermark,
-            )  # fmt: skip
+            log.epochs.truncate_from_end(log.log_end_offset)
+        elif offset < log.log_start_offset:
+            self.reset(log, offset)
+        else:
+            high_watermark = log.high_watermark
+            try:
+                truncate_log(self._disk, log, offset)
+            except OSError as error:
+                raise self._not_cut(log, error) from error
+            except BadBatch as bad:
+                self.reader.unreadable(log, f"{log.path} {bad}")
+                raise StorageError(log.failed or "") from bad
+            self._after_cut(log, high_watermark)
+
+    def reset(self, log: PartitionLog, offset: Offset) -> None:
+        """Begin anew at `offset`, empty: where the leader's log begins, when this one ends before it. StorageError."""
+        assert not log.queue, log
+        high_watermark = log.high_watermark if offset < log.high_watermark else offset
+        logger.info("log begins anew partition=%s offset=%d log_end=%d", log.topic_partition, offset, log.log_end_offset)
         try:
-            truncate_log(self._disk, log, offset)
+            target = reset_log(self._disk, log, offset, self._clock.wall_ms())
         except OSError as error:
-            failure = self._storage_error(f"cannot truncate {log.path}", error)
+            raise self._not_cut(log, error) from error
+        self._forget(log)
+        self._log_starts_moved = True
+        self._removals.add(target, log.config.file_delete_delay_ms)
+        self._after_cut(log, high_watermark)
+
+    def _not_cut(self, log: PartitionLog, error: OSError) -> StorageError:
+        failure = storage_error(f"cannot truncate {log.path}", error)
+        if not (failure.out_of_space and self._disk.exists(log.path)):
             self._fail_directory(log.directory, failure)
-            raise failure from error
+        return failure
+
+    def _after_cut(self, log: PartitionLog, high_watermark: Offset) -> None:
+        if log.log_end_offset < high_watermark:
+            self._cuts_below_high_watermark += 1
+            logger.error(
+                "truncated below the high watermark: acknowledged records are removed partition=%s log_end=%d high_watermark=%d",
+                log.topic_partition, log.log_end_offset, high_watermark,
+            )  # fmt: skip
+        self._check_recovery_point(log)
+
+    def _check_recovery_point(self, log: PartitionLog) -> None:
+        """Where the checkpoint may say more than is durable, have it written soon: until then the log begins no segment."""
+        if log.recovery_point > log.durable_end_offset:
+            self._recovery_points_moved = True
+            self._housekeeping.set()
 
     # -- durability ------------------------------------------------------------------------------------------------
 
@@ -528,7 +557,7 @@ class LogService:
     def _not_synced(self, log: PartitionLog, error: StorageError | OSError) -> None:
         """StorageError: there was no space beside the log. Without descriptors nothing was tried. Anything else is final."""
         if isinstance(error, OSError) and error.errno not in NO_DESCRIPTORS:
-            self._fail_directory(log.directory, self._storage_error(f"cannot sync {log.path}", error))
+            self._fail_directory(log.directory, storage_error(f"cannot sync {log.path}", error))
             return
         logger.warning("not synced, tried again soon partition=%s reason=%s", log.topic_partition, error)
         if self.logs.get(log.topic_partition) is log:
@@ -572,13 +601,21 @@ class LogService:
             if checkpoint_at <= now:
                 checkpoint_at = now + CHECKPOINT_SECONDS
                 await self._store(LOG_START_CHECKPOINT)
-                await self._store(RECOVERY_POINT_CHECKPOINT)
-            for due, path in [removal for removal in self._removals if removal[0] <= now]:
-                self._removals.remove((due, path))
-                await self._remove(path)
-            wake_at = min([checkpoint_at, retention_at, *self._flush_due.values(), *(due for due, _ in self._removals)])
+                self._recovery_points_moved = True
+            if self._recovery_points_moved:
+                await self.checkpoint_recovery_points()
+            await self._removals.remove(now)
+            wake_at = min([checkpoint_at, retention_at, *self._flush_due.values(), *self._removals.deadlines()])
             with trio.move_on_after(max(0.0, wake_at - self._clock.monotonic())):
                 await self._housekeeping.wait()
+
+    async def checkpoint_recovery_points(self) -> None:
+        """Write down up to where each log is durable. Where a log was cut below that, it begins no segment until this is done."""
+        self._recovery_points_moved = False
+        stale = list(self._stale_points)
+        await self._store(RECOVERY_POINT_CHECKPOINT)
+        for partition in stale:
+            self._stale_points.pop(partition, None)
 
     async def retain(self) -> None:
         """Remove what retention and log starts allow, roll what is old enough, forget producers that went away."""
@@ -592,7 +629,7 @@ class LogService:
                 if count:
                     self._retire(log, count, reason)
             except OSError as error:
-                self._unless_it_passes(log.directory, self._storage_error(f"cannot clean {log.path}", error))
+                self._unless_it_passes(log.directory, storage_error(f"cannot clean {log.path}", error))
             await trio.lowlevel.checkpoint()
 
     def _retire(self, log: PartitionLog, count: int, reason: str) -> None:
@@ -601,27 +638,24 @@ class LogService:
         logger.info("removing segments partition=%s count=%d up_to=%d reason=%s", log.topic_partition, count, end, reason)
         self._log_starts_moved = True
         for path in retire_oldest(self._disk, log, count):
-            self._remove_later(path, log.config.file_delete_delay_ms)
-
-    async def _remove(self, path: Path) -> None:
-        """A retired file or a deleted partition's directory, at last. In a thread: unlinking large files takes its time."""
-        remove = self._disk.remove_tree if is_deleted_directory(path.name) else self._disk.remove
-        try:
-            await self._disk.offload(remove, path)
-        except OSError as error:
-            logger.warning("cannot remove path=%s reason=%s", path, error)
-            if error.errno in PASSING_ERRNOS:
-                self._remove_later(path, LogConfig().file_delete_delay_ms)
+            self._removals.add(path, log.config.file_delete_delay_ms)
 
     async def _store(self, name: str) -> None:
         """Write one kind of checkpoint in every directory that is online."""
         for directory in self.directories.values():
             if directory.failed is None:
-                offsets = checkpointed(name, self.logs.values(), directory.path, directory.carried.get(name, {}))
+                logs = [log for log in self.logs.values() if log.directory == directory.path]
+                offsets = checkpointed(name, logs, directory.path, directory.carried.get(name, {}))
+                if name == RECOVERY_POINT_CHECKPOINT:
+                    for log in logs:
+                        log.recovery_point = max(log.recovery_point, log.durable_end_offset)
                 try:
                     await self._disk.offload(store_offsets, self._disk, directory.path / name, offsets)
+                    if name == RECOVERY_POINT_CHECKPOINT:
+                        for log in logs:
+                            log.recovery_point = offsets[log.topic_partition]
                 except OSError as error:
-                    self._unless_it_passes(directory.path, self._storage_error(f"cannot write {directory.path / name}", error))
+                    self._unless_it_passes(directory.path, storage_error(f"cannot write {directory.path / name}", error))
 
     # -- stopping --------------------------------------------------------------------------------------------------
 
@@ -641,7 +675,7 @@ class LogService:
             except StorageError as error:
                 logger.warning("no clean marker, the next start scans directory=%s reason=%s", directory.path, error)
             except OSError as error:
-                self._unless_it_passes(directory.path, self._storage_error(f"cannot close {directory.path}", error))
+                self._unless_it_passes(directory.path, storage_error(f"cannot close {directory.path}", error))
         self._release_locks()
         for log in self.logs.values():
             log.failed, log.heals = "the node is shutting down", False
@@ -656,4 +690,5 @@ class LogService:
 
     def statistics(self) -> LogStatistics:
         done = (self._appended_batches, self._appended_bytes, self._failed_writes, self._syncs)
-        return LogStatistics.of(self.logs.values(), self.directories.values(), len(self.fenced), *done)
+        cuts = self._cuts_below_high_watermark
+        return LogStatistics.of(self.logs.values(), self.directories.values(), len(self.fenced), *done, cuts)

@@ -59,7 +59,7 @@ def retire_oldest(disk: Disk, log: PartitionLog, count: int) -> list[Path]:
 
 
 def _drop_segments(disk: Disk, log: PartitionLog, kept: int) -> None:
-    for segment in log.segments[kept:]:
+    for segment in reversed(log.segments[kept:]):  # the youngest first: a crash leaves no hole
         segment.file = None
         remove_segment(disk, log.path, segment.base_offset)
     del log.segments[kept:]

@@ -85,6 +85,7 @@ class LogMachine(RuleBasedStateMachine):
     def truncate(self, share: float) -> None:
         offset = self.start + int((self.end - self.start) * share)
         self.harness.service.truncate_to(self.log, offset)
+        trio.run(self.harness.service.checkpoint_recovery_points)
         if offset < self.end:
             self.forget_from(offset)
         self.start = min(self.start, self.end)
@@ -113,7 +114,10 @@ class LogMachine(RuleBasedStateMachine):
         base = self.log.active.base_offset
         content = path.read_bytes()
         size = data.draw(st.integers(0, len(content)), "bytes kept")
-        path.write_bytes(content[:size] + data.draw(st.sampled_from([b"", b"\0" * 100, b"garbage"]), "tail"))
+        left = content[:size] + data.draw(st.sampled_from([b"", b"\0" * 100, b"garbage"]), "tail")
+        path.write_bytes(left)
+        while size < len(content) and left[: size + 1] == content[: size + 1]:
+            size += 1  # the tail may happen to be what was cut off
         for index in self.log.path.glob("*index"):
             if data.draw(st.booleans(), index.name):
                 index.unlink()
