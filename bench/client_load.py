@@ -1,4 +1,4 @@
-"""librdkafka's own load, through confluent-kafka: `client_load.py produce|consume HOST:PORT TOPIC MESSAGES VALUE_BYTES`.
+"""librdkafka's own load, through confluent-kafka: `client_load.py produce|consume HOST:PORT TOPIC MESSAGES VALUE_BYTES ACKS`.
 
 Batches are handed over by `produce_batch` and taken by `consume`, so that Python's part is small. Prints one line of JSON.
 """
@@ -16,12 +16,12 @@ BATCH_MESSAGES = 10_000
 WAIT_SECONDS = 30
 
 
-def produce(address: str, topic: str, messages: int, value_bytes: int) -> float:
+def produce(address: str, topic: str, messages: int, value_bytes: int, acks: int) -> float:
     """Seconds from the first message to the last acknowledgement."""
     producer = Producer(
         {
             "bootstrap.servers": address,
-            "acks": 1,
+            "acks": acks,
             "linger.ms": 5,
             "batch.size": 1_000_000,
             "batch.num.messages": 100_000,
@@ -74,7 +74,7 @@ def consume(address: str, topic: str, messages: int) -> float:
 
 def main() -> None:
     role, address, topic, messages, value_bytes = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
-    seconds = produce(address, topic, messages, value_bytes) if role == "produce" else consume(address, topic, messages)
+    seconds = produce(address, topic, messages, value_bytes, int(sys.argv[6])) if role == "produce" else consume(address, topic, messages)
     print(json.dumps({"records": messages, "bytes": messages * value_bytes, "seconds": seconds}))
 
 

@@ -63,7 +63,7 @@ def generate(name: str, address: tuple[str, int], topic: str, **options: object)
     return run(command)
 
 
-def client_load(role: str, address: tuple[str, int], topic: str, messages: int, value_bytes: int) -> dict[str, Any]:
+def client_load(role: str, address: tuple[str, int], topic: str, messages: int, value_bytes: int, acks: int = 1) -> dict[str, Any]:
     """Run confluent-kafka's producer or consumer (client_load.py) in a process of its own."""
     host, port = address
-    return run([sys.executable, str(HERE / "client_load.py"), role, f"{host}:{port}", topic, str(messages), str(value_bytes)])
+    return run([sys.executable, str(HERE / "client_load.py"), role, f"{host}:{port}", topic, str(messages), str(value_bytes), str(acks)])

@@ -18,6 +18,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from bench import brokers, floors  # noqa: E402
 from bench.brokers import Broker  # noqa: E402
 from bench.generators import BenchError, binary  # noqa: E402
-from bench.questions import FLOORS, QUESTIONS, Figure, Run, warm_up  # noqa: E402
+from bench.questions import FLOORS, QUESTIONS, Figure, Question, Run, warm_up  # noqa: E402
 
 QUICK_PART = 0.05
 
@@ -105,14 +106,23 @@ def choose(options: argparse.Namespace, directory: Path) -> list[Broker]:
     return chosen
 
 
-def measure(names: list[str], tested: list[Broker], run: Run, rounds: int, directory: Path, keep: float) -> list[dict[str, Any]]:
+def measure(
+    names: list[str],
+    tested: list[Broker],
+    run: Run,
+    rounds: int,
+    directory: Path,
+    keep: float,
+    questions: dict[str, Question] = QUESTIONS,
+    warm_up: Callable[[Broker, Run], None] = warm_up,
+) -> list[dict[str, Any]]:
     """Ask everything, and print each answer as it comes."""
     print(f"{'question':24}{'figure':22}{'unit':>7}", *(f"{broker.name:>12}" for broker in tested), end="")
     print(f"{'ratio':>8}  {'goal':8}{'floor of the machine':>40}\n" if len(tested) > 1 else f"{'floor of the machine':>40}\n")
     rows: list[dict[str, Any]] = []
     known_floors: dict[str, float] = {}
     warm = False
-    for name in sorted(names, key=list(QUESTIONS).index):
+    for name in sorted(names, key=list(questions).index):
         if name != "start" and not warm:
             for broker in tested:
                 warm_up(broker, run)
@@ -122,7 +132,7 @@ def measure(names: list[str], tested: list[Broker], run: Run, rounds: int, direc
         for turn in range(rounds):
             for broker in tested if turn % 2 == 0 else tested[::-1]:
                 try:
-                    answers[broker.name].append(QUESTIONS[name](broker, run))
+                    answers[broker.name].append(questions[name](broker, run))
                 except BenchError as error:
                     failed[broker.name] = str(error)
         for broker_name, reason in failed.items():
