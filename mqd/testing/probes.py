@@ -74,6 +74,8 @@ class Shadow:
     """Whether what it had in memory only may be gone; known again when it has restarted."""
     set_aside: bool = False
     """Whether its log is fenced (corrupt) or gone: it is not held to anything until it is fetched anew."""
+    unassigned: bool = False
+    """Whether the metadata took the replica from its node since its log was read: the node may have removed it, and begun another."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,11 +83,19 @@ class Committed:
     """What was once below a leader's high watermark, in one partition."""
 
     batches: list[Batch] = field(default_factory=list)
+    leader_epochs: list[int] = field(default_factory=list)
+    """Of the leader whose high watermark passed each of them first."""
     first_offset: int = 0
 
     @property
     def end(self) -> int:
         return self.batches[-1].next_offset if self.batches else self.first_offset
+
+    def end_before(self, leader_epoch: int) -> int:
+        """Up to where it was committed by leaders of earlier epochs: what a leader of this one must hold. (One that learns of its
+        leadership late, when another leads already, need not hold what that one has committed.)"""
+        count = next((at for at, epoch in enumerate(self.leader_epochs) if epoch >= leader_epoch), len(self.batches))
+        return self.batches[count - 1].next_offset if count else self.first_offset
 
 
 Key = tuple[UUID, int]
@@ -286,6 +296,8 @@ class Probes:
                         raise Violation(f"I10: two images of {where}: {known} and, on node {node_id}, {partition}")
                     continue
                 self._images[place] = partition
+                for other, shadow in self.shadows.get(place[:2], {}).items():
+                    shadow.unassigned = shadow.unassigned or other not in partition.replicas
                 self.counts.isr_changes += 1
                 if not set(partition.isr) <= set(partition.replicas) or len(set(partition.replicas)) != len(partition.replicas):
                     raise Violation(f"I10: in-sync replicas beyond the replicas of {where}: {partition}")
@@ -336,7 +348,7 @@ class Probes:
         where = f"{topic_partition} on node {node_id}"
         if not log.log_start_offset <= high_watermark <= log.log_end_offset:
             raise Violation(f"I4: {where}: start {log.log_start_offset}, high watermark {high_watermark}, end {log.log_end_offset}")
-        if shadow.life == life and not shadow.set_aside:
+        if shadow.life == life and not shadow.set_aside and not shadow.unassigned:
             if high_watermark < shadow.high_watermark:
                 raise Violation(f"I5: the high watermark of {where} went back from {shadow.high_watermark} to {high_watermark}")
         elif high_watermark < shadow.high_watermark:
@@ -352,7 +364,8 @@ class Probes:
                 if shadow.set_aside:
                     raise Violation(f"I8: {where} leads in epoch {partition.leader_epoch}, and its log is damaged or gone")
                 if not self.may_lose(topic_partition.topic):
-                    self._compare(shadow, committed, committed.end, f"I1: the new leader of epoch {partition.leader_epoch}, {where}")
+                    end = committed.end_before(partition.leader_epoch)
+                    self._compare(shadow, committed, end, f"I1: the new leader of epoch {partition.leader_epoch}, {where}")
             if not self.may_lose(topic_partition.topic):
                 self._look_at_leader(partition, key, committed, where)
         if not shadow.set_aside and not self.may_lose(topic_partition.topic):
@@ -371,6 +384,7 @@ class Probes:
                 if batch.next_offset > high_watermark:
                     break
                 committed.batches.append(batch)
+                committed.leader_epochs.append(partition.leader_epoch)
             if committed.end != high_watermark:
                 raise Violation(f"I3: the high watermark of {where} is {high_watermark}, inside a batch or beyond its file")
         for member in sorted({*partition.assignment.isr, partition.node_id}):
@@ -412,7 +426,7 @@ class Probes:
         kept = next((at for at, (old, new) in enumerate(zip(before, shadow.batches)) if old != new), min(len(before), len(shadow.batches)))
         shadow.agreed = min(shadow.agreed, kept)
         cut_at = before[kept].base_offset if kept < len(before) else end_before
-        excused = shadow.lost_power or shadow.set_aside or self.may_lose(log.topic_partition.topic)
+        excused = shadow.lost_power or shadow.set_aside or shadow.unassigned or self.may_lose(log.topic_partition.topic)
         if life != shadow.life:
             if cut_at < end_before and not excused:
                 raise Violation(f"I1: a restarted process lost what was written: {where} ended at {end_before}, now at {cut_at}")
@@ -422,7 +436,7 @@ class Probes:
                 self.counts.truncated_below_high_watermark += 1
                 if not excused:
                     raise Violation(f"I8: {where} was cut to {cut_at}, below its high watermark {shadow.high_watermark}")
-        shadow.lost_power = shadow.set_aside = False
+        shadow.lost_power = shadow.set_aside = shadow.unassigned = False
         shadow.end, shadow.cuts = log.written_end_offset, log.cuts
 
     def _extend(self, node_id: int, log: Any, shadow: Shadow, where: str) -> None:

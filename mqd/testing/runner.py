@@ -100,10 +100,9 @@ def run_seed(settings: Settings, trace: Path | None = None) -> Result:
     lines: list[str] | None = [] if trace is not None else None
     try:
         run(partial(_Run(settings, result, lines).main), seed=settings.seed, log_level="CRITICAL" if trace is None else "INFO")
-    except _Ended:
-        pass
     except Exception as error:
-        result.violations.append(_told(error))
+        if (text := _told(error)) is not None:
+            result.violations.append(text)
     finally:
         result.real_seconds = time.perf_counter() - began
         if trace is not None and lines is not None:
@@ -111,10 +110,12 @@ def run_seed(settings: Settings, trace: Path | None = None) -> Result:
     return result
 
 
-def _told(error: BaseException) -> str:
-    """An exception, with what is in its groups and where it came from, in a few lines."""
+def _told(error: BaseException) -> str | None:
+    """An exception, with what is in its groups and where it came from, in a line; None for what is told already."""
+    if isinstance(error, _Ended):
+        return None
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(_told(one) for one in error.exceptions)
+        return "; ".join(text for one in error.exceptions if (text := _told(one)) is not None) or None
     frames: list[str] = []
     traceback = error.__traceback__
     while traceback is not None:

@@ -1,0 +1,199 @@
+"""Defects that can be planted, each of which the simulation must find: one that finds nothing planted proves nothing.
+
+Nothing in the product knows of them: each replaces a few methods while `planted` is entered. They are the classics: acknowledgements
+before durability, truncation by high watermark (KIP-101), stale epochs that are believed, members of the ISR that are not in sync,
+producers that are forgotten. `FOUND` in test_bugs.py says at which seed each is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from mqd.controller import brokers, elections, isr
+from mqd.log.producers import Producers
+from mqd.log.service import LogService
+from mqd.raft.codec import AppendEntries
+from mqd.raft.seams import RaftNode
+from mqd.raft.service import RaftService
+from mqd.replica.partition import Partition
+from mqd.replica.service import ReplicaService
+
+Patches = Iterator[tuple[Any, str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """`patches` yields (object, attribute, replacement)."""
+
+    meaning: str
+    patches: Callable[[], Patches]
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The product has this defect inside of the block."""
+        entered = []
+        try:
+            for owner, name, replacement in self.patches():
+                planted = patch.object(owner, name, replacement)
+                planted.start()
+                entered.append(planted)
+            yield
+        finally:
+            for planted in reversed(entered):
+                planted.stop()
+
+
+BUGS: dict[str, Bug] = {}
+
+
+def bug(meaning: str) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
+    def note(patches: Callable[[], Patches]) -> Callable[[], Patches]:
+        BUGS[patches.__name__.replace("_", "-")] = Bug(meaning, patches)
+        return patches
+
+    return note
+
+
+# -- Raft
+
+
+@bug("a vote and entries are answered before they are on stable storage")
+def raft_answers_before_fsync() -> Patches:
+    original = RaftService._settle
+
+    async def settle(self: RaftService, node: RaftNode, journal: Any) -> None:
+        messages, node._outbox.messages = node._outbox.messages, []
+        for peer, message in messages:
+            self._queues[peer].put(message)
+        await original(self, node, journal)
+
+    yield RaftService, "_settle", settle
+
+
+@bug("a leader counts its own entries for the majority before they are durable")
+def raft_counts_unsynced() -> Patches:
+    yield RaftNode, "_durable_index", lambda self: self._journal.last_index
+
+
+@bug("a follower appends without comparing the entry before (Raft's log matching)")
+def raft_believes_previous() -> Patches:
+    original = RaftNode._on_append
+
+    def on_append(self: RaftNode, node: Any, message: AppendEntries) -> None:
+        journal, previous = self._journal, message.previous_index
+        if message.entries and journal.base_index <= previous <= journal.last_index:
+            message = AppendEntries(message.term, message.commit_index, previous, journal.term_at(previous), message.entries)
+        original(self, node, message)
+
+    yield RaftNode, "_on_append", on_append
+
+
+# -- leaders
+
+
+@bug("acks=all is answered when the leader has appended")
+def acks_all_at_append() -> Patches:
+    original = ReplicaService.wait_committed
+
+    def wait_committed(self: ReplicaService, ticket: Any) -> None:
+        ticket.appends = [(partition, -1, *rest) for partition, _, *rest in ticket.appends]
+        original(self, ticket)
+
+    yield ReplicaService, "wait_committed", wait_committed
+
+
+@bug("consumers are served beyond the high watermark")
+def serves_uncommitted() -> Patches:
+    original = LogService.read
+
+    def read(self: LogService, log: Any, offset: int, *, limit_offset: int, **rest: Any) -> Any:
+        return original(self, log, offset, limit_offset=log.written_end_offset, **rest)
+
+    yield LogService, "read", read
+
+
+@bug("the high watermark does not wait for the slowest member of the ISR")
+def high_watermark_ignores_a_member() -> Patches:
+    original = Partition.count
+
+    def count(self: Partition, now: float) -> None:
+        original(self, now)
+        self._counted = self._counted[:1]
+
+    yield Partition, "count", count
+
+
+@bug("the high watermark moves while fewer replicas than min.insync.replicas are in sync (KIP-966)")
+def high_watermark_moves_below_min_isr() -> Patches:
+    def configure(self: Partition, min_insync_replicas: int) -> None:
+        self.min_insync_replicas = min_insync_replicas
+        self.short_of_replicas = self.frozen = False
+
+    yield Partition, "configure", configure
+
+
+@bug("a follower joins the ISR without having caught up")
+def joins_without_catching_up() -> Patches:
+    yield Partition, "_may_join", lambda self, follower: self._is_eligible(follower)
+
+
+# -- the controller
+
+
+@bug("AlterPartition without compare-and-set: a deposed leader's wish is believed")
+def alter_partition_without_comparing() -> Patches:
+    yield isr, "_check_epochs", lambda op, wish, partition: None
+
+
+@bug("a node that lost power keeps its place in the ISR")
+def unclean_registration_ignored() -> Patches:
+    original = brokers.decide_register
+
+    def decide(image: Any, op: Any, rules: Any) -> Any:
+        known = image.brokers.get(op.node_id)
+        return original(image, op if known is None else replace(op, previous_broker_epoch=known.epoch), rules)
+
+    yield from _decides(brokers.Register, decide)
+
+
+@bug("any living replica may lead, in sync or not")
+def unclean_elections() -> Patches:
+    original = elections.settle
+
+    def settle(before: Any, **how: Any) -> Any:
+        return original(before, **{**how, "unclean": True, "isr": how.get("isr")})
+
+    yield elections, "settle", settle
+
+
+@bug("requests with the broker epoch of an earlier life are accepted")
+def old_broker_epoch_accepted() -> Patches:
+    def registered(image: Any, node_id: Any, broker_epoch: int) -> Any:
+        return image.brokers[node_id]
+
+    yield brokers, "registered_broker", registered
+    yield isr, "registered_broker", registered
+    yield Partition, "_is_eligible", lambda self, follower: self.rules.eligible(follower.node_id) is not None
+
+
+def _decides(operation: type, decide: Callable[..., Any]) -> Patches:
+    from mqd.controller import service
+
+    yield service, "_DECIDE", {**service._DECIDE, operation: decide}
+
+
+# -- logs
+
+
+@bug("a batch that was appended before is appended again")
+def no_deduplication() -> Patches:
+    yield Producers, "check", lambda self, *batch: None
+
+
+@bug("logs of topics that were deleted while the node was down stay")
+def deletion_not_carried_out() -> Patches:
+    yield ReplicaService, "remove_strays", lambda self, known: []
