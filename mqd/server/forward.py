@@ -51,16 +51,25 @@ class Forwarder:
         async with self._connecting.setdefault(node_id, trio.Lock()):
             connection = self._connections.get(node_id)
             if connection is None or connection.failure is not None:
-                peer = self._peers.nodes[node_id]
-                assert self._nursery is not None, "the forwarder runs as long as the node does"
-                connection = await start_peer(
-                    self._nursery,
-                    self._network,
-                    peer.host,
-                    peer.peer_port,
-                    client_id=self._client_id,
-                    negotiate=False,
-                    greeting=self._greeting(node_id),
-                )
-                self._connections[node_id] = connection
+                connection = self._connections[node_id] = await self._introduced(node_id)
             return connection
+
+    async def dial(self, node_id: NodeId) -> PeerConnection:
+        """A connection of its own to that node's peer listener, introduced. OSError when it cannot be had."""
+        try:
+            return await self._introduced(node_id)
+        except ClientError as error:
+            raise OSError(f"node {node_id} cannot be reached: {error}") from error
+
+    async def _introduced(self, node_id: int) -> PeerConnection:
+        peer = self._peers.nodes[node_id]
+        assert self._nursery is not None, "the forwarder runs as long as the node does"
+        return await start_peer(
+            self._nursery,
+            self._network,
+            peer.host,
+            peer.peer_port,
+            client_id=self._client_id,
+            negotiate=False,
+            greeting=self._greeting(node_id),
+        )
