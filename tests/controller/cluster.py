@@ -50,6 +50,8 @@ class FakeQuorum:
         self.failure: Exception | None = None
         """Raised after the commit: an outcome that its proposer does not learn."""
         self.commands: list[bytes] = []
+        self.majority_heard_at: float | None = None
+        """None: just now."""
 
     async def propose(self, command: bytes) -> int:
         await trio.lowlevel.checkpoint()
@@ -83,6 +85,7 @@ class FakeQuorum:
             snapshot_index=0,
             voters=(1,),
             connected=(),
+            majority_heard_at=trio.current_time() if self.majority_heard_at is None else self.majority_heard_at,
         )
 
 

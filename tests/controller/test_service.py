@@ -13,12 +13,12 @@ from trio.testing import MockClock
 
 from mqd.controller.brokers import Heartbeat, Register
 from mqd.controller.image import MetadataMachine
-from mqd.controller.records import Command, SetNextProducerId, encode_command
+from mqd.controller.records import Command, PartitionUpdate, SetBrokerFencing, SetNextProducerId, UpdatePartitions, encode_command
 from mqd.controller.service import ControllerService
 from mqd.controller.topics import CreatePartitions, CreateTopics, DeleteTopics, TopicName
 from mqd.errors import ErrorCode, MqError
 from mqd.raft.machine import OutcomeUnknown
-from mqd.types import NO_NODE, NodeId
+from mqd.types import NO_NODE, IsrChange, IsrOutcome, NodeId, TopicPartition
 from tests.controller.cluster import CLUSTER, FakeQuorum, make_controller, new_topic
 
 ONE, TWO = NodeId(1), NodeId(2)
@@ -313,3 +313,137 @@ async def test_on_a_full_disk_nothing_is_made_and_the_rest_goes_on() -> None:
         assert refusal.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     await controller.submit(DeleteTopics((TopicName("t"),)))
     assert not controller.image.topics
+
+
+async def with_a_second(controller: ControllerService) -> int:
+    epoch = await controller.register(Register(TWO, CLUSTER, UUID(int=2), "other", 9092, None))
+    await controller.heartbeat(Heartbeat(TWO, epoch, controller.image.index))
+    return epoch
+
+
+async def test_a_node_whose_process_ended_is_fenced_at_once(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    controller, _quorum = make_controller()
+    await nursery.start(controller.run)
+    epoch = await with_a_second(controller)
+    await trio.sleep(0.1)
+    controller.on_peer_gone(TWO)
+    controller.on_peer_gone(ONE)
+    controller.on_peer_gone(7)
+    await trio.sleep(0.01)
+    assert not controller.image.is_alive(TWO) and controller.image.is_alive(ONE)
+    # It lives after all: its next heartbeat brings it back, and nothing else happens to it.
+    await controller.heartbeat(Heartbeat(TWO, epoch, controller.image.index))
+    index = controller.image.index
+    for _ in range(8):
+        await trio.sleep(0.5)
+        await controller.heartbeat(Heartbeat(TWO, epoch, controller.image.index))
+    assert controller.image.is_alive(TWO) and controller.image.index == index
+
+
+async def test_who_becomes_the_controller_acts_on_what_it_noticed_within_the_last_session(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    controller, quorum = make_controller()
+    await nursery.start(controller.run)
+    await with_a_second(controller)
+    for pause, alive in ((3.5, True), (1.0, False)):
+        quorum.leader_id = None
+        await trio.sleep(0.6)
+        controller.on_peer_gone(TWO)
+        await trio.sleep(pause)
+        quorum.leader_id, quorum.term = 1, quorum.term + 1
+        await trio.sleep(0.6)
+        assert controller.image.is_alive(TWO) is alive
+
+
+async def test_a_controller_without_its_majority_answers_no_heartbeat(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    controller, quorum = make_controller()
+    assert controller.contact_at < 0
+    await nursery.start(controller.run)
+    await trio.sleep(10)
+    assert 9.0 <= controller.contact_at - trio.current_time() + 10 <= 10.0
+    quorum.majority_heard_at = trio.current_time()
+    await trio.sleep(1.4)
+    contact = controller.contact_at
+    assert contact > quorum.majority_heard_at
+    await trio.sleep(5)
+    assert controller.contact_at <= contact + 0.5
+    epoch = controller.image.brokers[ONE].epoch
+    assert await refused(controller.heartbeat(Heartbeat(ONE, epoch, controller.image.index))) is ErrorCode.NOT_CONTROLLER
+
+
+async def test_sessions_of_300_ms(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    controller, _quorum = make_controller(options={"broker.session.timeout.ms": "300", "broker.heartbeat.interval.ms": "50"})
+    await nursery.start(controller.run)
+    await with_a_second(controller)
+    await trio.sleep(0.29)
+    assert controller.image.is_alive(TWO)
+    await trio.sleep(0.03)
+    assert not controller.image.is_alive(TWO) and controller.image.is_alive(ONE)
+
+
+async def test_what_is_done_between_registration_and_the_first_heartbeat(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    async def on_registered(epoch: int) -> None:
+        seen.append((epoch, controller.image.is_alive(ONE)))
+        await controller.report_offline([TopicPartition("t", 0), TopicPartition("gone", 1)])
+
+    first, quorum = await registered()
+    await first.submit(create("t"))
+    controller, _ = make_controller(quorum.machines[0], quorum=quorum, seed=5)
+    controller._on_registered = on_registered
+    await nursery.start(controller.run)
+    assert seen == [(controller.image.brokers[ONE].epoch, False)]
+    assert controller.image.is_alive(ONE)
+    assert controller.image.topics["t"].partitions[0].leader == NO_NODE
+    assert controller.image.lost == {(controller.image.topics["t"].topic_id, 0, ONE)}
+
+
+async def test_a_leader_asks_for_another_isr(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    controller, _quorum = make_controller()
+    await nursery.start(controller.run)
+    epoch = await with_a_second(controller)
+    await controller.submit(CreateTopics((new_topic("t", 2, 2),), 1, 1))
+    topic = controller.image.topics["t"]
+    (index,) = [number for number, partition in enumerate(topic.partitions) if partition.leader == ONE]
+    own = controller.image.brokers[ONE].epoch
+    change = IsrChange(TopicPartition("t", index), topic.topic_id, 0, 0, ((ONE, own),))
+    (outcome,) = await controller.alter_partitions([change])
+    assert outcome == IsrOutcome(TopicPartition("t", index), ErrorCode.NONE, ONE, 0, (ONE,), 1)
+    wider = change._replace(isr=((ONE, own), (TWO, epoch)))
+    (stale,) = await controller.alter_partitions([wider])
+    assert stale.error is ErrorCode.INVALID_UPDATE_VERSION
+    (joined,) = await controller.alter_partitions([wider._replace(partition_epoch=1)])
+    assert (joined.error, joined.isr, joined.partition_epoch) == (ErrorCode.NONE, (ONE, TWO), 2)
+
+
+async def test_a_new_controller_finishes_what_the_last_left_undone(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    controller, quorum = make_controller()
+    await nursery.start(controller.run)
+    await controller.submit(CreateTopics((new_topic("t", 5000),), 1, 1))
+    broker = controller.image.brokers[ONE]
+    await controller.heartbeat(Heartbeat(ONE, broker.epoch, controller.image.index, want_fence=True))
+    assert {p.leader for p in controller.image.topics["t"].partitions} == {NO_NODE}
+    quorum.commit(encode_command(Command(controller.image.index, (SetBrokerFencing(ONE, broker.epoch, False),))))
+    quorum.term += 1
+    await trio.sleep(0.6)
+    assert {p.leader for p in controller.image.topics["t"].partitions} == {ONE}
+
+
+async def test_leaders_go_back_to_the_preferred_replicas(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    controller, _quorum = make_controller(options={"leader.imbalance.check.interval.seconds": "5"})
+    await nursery.start(controller.run)
+    await with_a_second(controller)
+    await controller.submit(CreateTopics((new_topic("t", 1, 2),), 1, 1))
+    topic = controller.image.topics["t"]
+    first = topic.partitions[0].leader
+    both = topic.partitions[0].replicas
+    records = (UpdatePartitions(topic.topic_id, (PartitionUpdate(0, leader=both[1]),)),)
+    _quorum.commit(encode_command(Command(controller.image.index, records)))
+    assert topic.partitions[0].leader != first
+    epoch = controller.image.brokers[TWO].epoch
+    for _ in range(6):
+        await controller.heartbeat(Heartbeat(TWO, epoch, controller.image.index))
+        await trio.sleep(1)
+    assert topic.partitions[0].leader == first

@@ -1,0 +1,108 @@
+"""AlterPartition: the codes of Apache Kafka's controller, in its order of checks; and it by way of the service."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from mqd.controller.brokers import Heartbeat, decide_heartbeat
+from mqd.controller.isr import AlterPartitions, IsrAltered, IsrWish, alter_partition_response, decide_alter_partitions
+from mqd.controller.records import CreateTopic, Placement
+from mqd.errors import ErrorCode, MqError
+from mqd.types import NodeId
+from tests.controller.cluster import Replica, add_broker, with_brokers
+
+ONE, TWO, THREE, FOUR = (NodeId(n) for n in range(1, 5))
+TOPIC = UUID(int=1)
+ALL = (ONE, TWO, THREE)
+
+
+@pytest.fixture
+def replica() -> Replica:
+    found = with_brokers(1, 2, 3, 4)
+    found.commit([CreateTopic("t", TOPIC, (Placement(ALL, ONE, ALL), Placement(ALL, TWO, ALL)), ())])
+    return found
+
+
+def ask(replica: Replica, *isr: int, epochs: dict[int, int] | None = None, **fields: object) -> IsrAltered:
+    brokers = replica.image.brokers
+    members = tuple((NodeId(n), (epochs or {}).get(n, brokers[NodeId(n)].epoch if n in brokers else 0)) for n in isr)
+    partition = replica.image.topics["t"].partitions[0]
+    wish = IsrWish(TOPIC, 0, partition.leader_epoch, partition.partition_epoch, members)._replace(**fields)  # type: ignore[arg-type]
+    (result,) = replica.run(decide_alter_partitions, AlterPartitions(ONE, brokers[ONE].epoch, (wish,)))
+    assert isinstance(result, IsrAltered)
+    return result
+
+
+def test_a_leader_changes_its_isr(replica: Replica) -> None:
+    result = ask(replica, 1, 2)
+    assert result == IsrAltered(TOPIC, 0, ErrorCode.NONE, ONE, 0, (ONE, TWO), 1)
+    assert ask(replica, 1, 2) == result  # as it is: nothing changes
+    assert ask(replica, 1, 3, 2).isr == (ONE, THREE, TWO)
+    partition = replica.image.topics["t"].partitions[0]
+    assert (partition.leader_epoch, partition.partition_epoch) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("isr", "fields", "code"),
+    [
+        ((1, 2), {"topic_id": UUID(int=9)}, ErrorCode.UNKNOWN_TOPIC_ID),
+        ((1, 2), {"partition": 2}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ((1, 2), {"partition": -1}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ((1, 2), {"leader_epoch": 1}, ErrorCode.NOT_CONTROLLER),
+        ((1, 2), {"partition_epoch": 5}, ErrorCode.NOT_CONTROLLER),
+        ((1, 2), {"leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
+        ((1, 2), {"partition": 1}, ErrorCode.INVALID_REQUEST),
+        ((1, 2), {"partition_epoch": -1}, ErrorCode.INVALID_UPDATE_VERSION),
+        ((1, 2, 2), {}, ErrorCode.INVALID_REQUEST),
+        ((1, 4), {}, ErrorCode.INVALID_REQUEST),
+        ((2, 3), {}, ErrorCode.INVALID_REQUEST),
+        ((), {}, ErrorCode.INVALID_REQUEST),
+        ((1, 2), {"epochs": {2: 1}}, ErrorCode.INELIGIBLE_REPLICA),
+        ((1, 2), {"epochs": {2: -1}}, ErrorCode.NONE),
+    ],
+)
+def test_wishes_that_are_refused(replica: Replica, isr: tuple[int, ...], fields: dict[str, object], code: ErrorCode) -> None:
+    before = replica.image.snapshot()
+    result = ask(replica, *isr, **fields)  # type: ignore[arg-type]
+    assert result.error_code is code
+    assert code is ErrorCode.NONE or replica.image.snapshot() == before
+
+
+@pytest.mark.parametrize("how", ["fenced", "shutting down", "registered anew"])
+def test_who_is_not_there_does_not_join(replica: Replica, how: str) -> None:
+    epoch = replica.image.brokers[TWO].epoch
+    ask(replica, 1, 3)
+    if how == "registered anew":
+        add_broker(replica, 2, incarnation=7)
+    else:
+        beat = Heartbeat(TWO, epoch, replica.index, want_fence=how == "fenced", want_shut_down=how == "shutting down")
+        replica.run(decide_heartbeat, beat)
+    assert ask(replica, 1, 2, 3, epochs={2: epoch}).error_code is ErrorCode.INELIGIBLE_REPLICA
+
+
+def test_a_leader_of_another_registration_is_refused_altogether(replica: Replica) -> None:
+    for node_id, epoch, code in (
+        (ONE, replica.image.brokers[ONE].epoch - 1, ErrorCode.STALE_BROKER_EPOCH),
+        (NodeId(9), 1, ErrorCode.BROKER_ID_NOT_REGISTERED),
+    ):
+        with pytest.raises(MqError) as refusal:
+            replica.run(decide_alter_partitions, AlterPartitions(node_id, epoch, ()))
+        assert refusal.value.code is code
+
+
+def test_a_partition_that_is_named_twice_changes_once(replica: Replica) -> None:
+    brokers = replica.image.brokers
+    wish = IsrWish(TOPIC, 0, 0, 0, ((ONE, -1),))
+    first, second = replica.run(decide_alter_partitions, AlterPartitions(ONE, brokers[ONE].epoch, (wish, wish)))
+    assert (first.error_code, second.error_code) == (ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION)
+    assert [len(topic["partitions"]) for topic in alter_partition_response((first, second))["topics"]] == [2]
+
+
+def test_requests_of_both_versions() -> None:
+    row = {"partition_index": 3, "leader_epoch": 4, "partition_epoch": 5, "new_isr": [1, 2]}
+    row["new_isr_with_epochs"] = [{"broker_id": 1, "broker_epoch": 7}]
+    request = {"broker_id": 1, "broker_epoch": 7, "topics": [{"topic_id": TOPIC, "partitions": [row]}]}
+    assert AlterPartitions.of_request(request, 2).wishes == (IsrWish(TOPIC, 3, 4, 5, ((ONE, -1), (TWO, -1))),)
+    assert AlterPartitions.of_request(request, 3).wishes == (IsrWish(TOPIC, 3, 4, 5, ((ONE, 7),)),)

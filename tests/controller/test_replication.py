@@ -1,0 +1,257 @@
+"""Random lives of a cluster: whatever is registered, fenced, altered, elected, moved and lost, the invariants of KIP-966 hold.
+
+Beside the image a model follows each partition: which replicas have every committed record. Whoever is elected without an
+unclean election is one of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from mqd.controller.brokers import (
+    ExpireSessions,
+    Heartbeat,
+    Register,
+    Unregister,
+    decide_expire,
+    decide_heartbeat,
+    decide_register,
+    decide_unregister,
+)
+from mqd.controller.elections import ElectLeaders, Rebalance, SettleAll, decide_elect_leaders, decide_rebalance, decide_settle_all
+from mqd.controller.image import PartitionImage
+from mqd.controller.isr import AlterPartitions, IsrWish, ReportOfflineReplicas, decide_alter_partitions, decide_report_offline
+from mqd.controller.reassignments import AlterReassignments, Reassignment, decide_alter_reassignments
+from mqd.controller.records import CreateTopic, Placement
+from mqd.controller.rules import Rules
+from mqd.errors import MqError
+from mqd.types import NO_NODE, NodeId, TopicPartition
+from tests.controller.cluster import CLUSTER, with_brokers
+from tests.controller.test_image import check_partition
+
+T0 = TopicPartition("t", 0)
+NODES = [NodeId(n) for n in range(1, 6)]
+nodes = st.sampled_from(NODES)
+steps = st.one_of(
+    st.tuples(st.just("register"), nodes, st.booleans()),
+    st.tuples(st.just("beat"), nodes, st.none()),
+    st.tuples(st.just("beat"), nodes, st.none()),
+    st.tuples(st.just("fence"), nodes, st.none()),
+    st.tuples(st.just("leave"), nodes, st.none()),
+    st.tuples(st.just("unregister"), nodes, st.none()),
+    st.tuples(st.just("expire"), st.sets(nodes, min_size=1, max_size=3), st.none()),
+    st.tuples(st.just("isr"), st.sets(nodes), st.booleans()),
+    st.tuples(st.just("isr"), st.sets(nodes), st.booleans()),
+    st.tuples(st.just("commit"), st.none(), st.none()),
+    st.tuples(st.just("elect"), st.sampled_from([0, 0, 0, 1]), st.none()),
+    st.tuples(st.just("rebalance"), st.none(), st.none()),
+    st.tuples(st.just("settle"), st.none(), st.none()),
+    st.tuples(st.just("move"), st.lists(nodes, min_size=1, max_size=3, unique=True), st.none()),
+    st.tuples(st.just("cancel"), st.none(), st.none()),
+    st.tuples(st.just("lose"), nodes, st.none()),
+)
+
+
+class Life:
+    """One partition of a cluster of five, and how far the log of each replica reaches."""
+
+    def __init__(self, least: int, factor: int, unclean: bool) -> None:
+        self.replica = with_brokers(*NODES)
+        self.rules = Rules(least, unclean)
+        self.incarnations = 0
+        replicas = tuple(NODES[:factor])
+        self.replica.commit([CreateTopic("t", UUID(int=1), (Placement(replicas, replicas[0], replicas),), ())])
+        self.committed = 0
+        self.ends: dict[NodeId, int] = defaultdict(int)
+        self.unclean = False
+
+    @property
+    def partition(self) -> PartitionImage:
+        return self.replica.image.topics["t"].partitions[0]
+
+    def step(self, kind: str, what: object, value: object) -> None:
+        before = self.partition
+        lost_before = set(self.replica.image.lost)
+        try:
+            self._do(kind, what, value)
+        except MqError:
+            pass
+        self.check(before, kind, what)
+        assert kind in ("lose", "register", "isr", "unregister") or lost_before == self.replica.image.lost
+
+    def _do(self, kind: str, what: object, value: object) -> None:
+        replica, image, rules, partition = self.replica, self.replica.image, self.rules, self.partition
+        broker = image.brokers.get(what) if isinstance(what, int) else None  # type: ignore[call-overload]
+        epoch = -1 if broker is None else broker.epoch
+        if kind == "register":
+            self.incarnations += 1
+            node = NodeId(what)  # type: ignore[arg-type]
+            if not value:  # it may have lost everything
+                self.ends[node] = 0
+            op = Register(node, CLUSTER, UUID(int=10**6 + self.incarnations), "h", 1, None, epoch if value else epoch - 1)
+            replica.run(decide_register, op, rules)
+        elif kind in ("beat", "fence", "leave"):
+            op2 = Heartbeat(NodeId(what), epoch, image.index, kind == "fence", kind == "leave")  # type: ignore[arg-type]
+            replica.run(decide_heartbeat, op2, rules)
+        elif kind == "unregister":
+            replica.run(decide_unregister, Unregister(NodeId(what)), rules)  # type: ignore[arg-type]
+        elif kind == "expire":
+            silent = tuple((node, image.brokers[node].epoch) for node in sorted(what) if node in image.brokers)  # type: ignore[call-overload]
+            replica.run(decide_expire, ExpireSessions(silent), rules)
+        elif kind == "isr" and partition.leader != NO_NODE:
+            wanted = tuple(sorted({partition.leader, *what}))  # type: ignore[misc]
+            members = tuple((node, image.brokers[node].epoch if node in image.brokers else 0) for node in wanted)
+            stale = not value and len(wanted) == 1  # a leader that does not know the newest partition epoch
+            wish = IsrWish(UUID(int=1), 0, partition.leader_epoch, partition.partition_epoch - stale, members)
+            op3 = AlterPartitions(partition.leader, image.brokers[partition.leader].epoch, (wish,))
+            (result,) = replica.run(decide_alter_partitions, op3, rules)
+            assert not (stale and result.error_code == 0)
+            if result.error_code == 0 or self.partition.isr != partition.isr:
+                for node in wanted:  # they joined because they had caught up
+                    self.ends[node] = max(self.ends[node], self.committed)
+        elif kind == "commit":
+            least = min(rules.min_insync_replicas, len(partition.replicas))
+            if partition.leader != NO_NODE and len(partition.isr) >= least and not partition.elr:
+                self.committed += 1
+                for node in partition.isr:
+                    self.ends[node] = self.committed
+        elif kind == "elect":
+            replica.run(decide_elect_leaders, ElectLeaders(what, (T0,)), rules)  # type: ignore[arg-type]
+        elif kind == "rebalance":
+            replica.run(decide_rebalance, Rebalance(), rules)
+        elif kind == "settle":
+            replica.run(decide_settle_all, SettleAll(), rules)
+        elif kind in ("move", "cancel"):
+            target = tuple(what) if kind == "move" else None  # type: ignore[arg-type]
+            replica.run(decide_alter_reassignments, AlterReassignments((Reassignment(T0, target),)), rules)
+        elif kind == "lose":
+            self.ends[NodeId(what)] = 0  # type: ignore[arg-type]
+            op4 = ReportOfflineReplicas(NodeId(what), epoch, ((UUID(int=1), 0),))  # type: ignore[arg-type]
+            replica.run(decide_report_offline, op4, rules)
+
+    def check(self, before: PartitionImage, kind: str, what: object) -> None:
+        partition, image = self.partition, self.replica.image
+        check_partition(image, partition)
+        least = min(self.rules.min_insync_replicas, len(partition.replicas))
+        assert len(partition.isr) < least or not partition.elr
+        assert len(partition.isr) < least or not partition.last_known_elr
+        assert partition.leader_epoch >= before.leader_epoch and partition.partition_epoch >= before.partition_epoch
+        assert partition == before or partition.partition_epoch > before.partition_epoch
+        gone = set(before.replicas) - set(partition.replicas)
+        if partition.leader != before.leader or gone:
+            assert partition.leader_epoch > before.leader_epoch
+        if not partition.adding:
+            assert not partition.removing
+        may_lead = image.may_lead() - {node for _, _, node in image.lost}
+        if partition.leader == NO_NODE:
+            assert may_lead.isdisjoint(partition.elr)
+            assert not (self.rules.unclean_election and may_lead & set(partition.replicas))
+        trusted = {*before.isr, *before.elr}
+        if partition.leader not in (NO_NODE, before.leader) and partition.leader not in trusted:
+            last_resort = not partition.elr and before.last_known_elr == (partition.leader,)
+            unclean = self.rules.unclean_election or (kind == "elect" and what == 1)
+            joined = kind == "isr"  # the last step of a reassignment may hand over to one that just caught up
+            assert last_resort or unclean or joined, (before, partition, kind)
+            if not joined:
+                self.committed = min(self.committed, self.ends[partition.leader])
+        if not {*partition.isr, *partition.elr}:
+            return
+        for node in {*partition.isr, *partition.elr}:
+            if partition.leader == NO_NODE or node in partition.elr:
+                continue
+            if self.ends[node] < self.committed:
+                raise AssertionError((node, self.ends[node], self.committed, before, partition, kind))
+        for node in partition.elr:
+            assert self.ends[node] >= self.committed, (node, dict(self.ends), self.committed, before, partition, kind)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(steps, max_size=40), st.integers(1, 3), st.integers(1, 3), st.sampled_from([False, False, True]))
+def test_whoever_leads_has_what_was_committed(
+    script: list[tuple[str, object, object]], least: int, factor: int, unclean: bool
+) -> None:
+    life = Life(least, factor, unclean)
+    for kind, what, value in script:
+        life.step(kind, what, value)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(nodes, min_size=1, max_size=4, unique=True), st.lists(nodes, min_size=1, max_size=3, unique=True), st.integers(1, 3))
+def test_a_completed_reassignment_is_its_target(target: list[NodeId], detour: list[NodeId], least: int) -> None:
+    life = Life(least, 3, False)
+    life.step("move", detour, None)
+    life.step("move", target, None)
+    everybody = set(life.partition.replicas)
+    life.step("isr", everybody, True)
+    partition = life.partition
+    assert partition.replicas == tuple(target) and not partition.adding and not partition.removing
+    assert set(partition.isr) == set(target) and partition.leader in target
+
+
+def test_a_move_step_by_step() -> None:
+    life = Life(2, 3, False)
+    epoch = life.partition.leader_epoch
+    life.step("move", [NodeId(4), NodeId(5), NodeId(1)], None)
+    partition = life.partition
+    assert (partition.replicas, partition.adding, partition.removing) == ((4, 5, 1, 2, 3), (4, 5), (2, 3))
+    assert partition.isr == (1, 2, 3) and partition.leader_epoch == epoch
+    life.step("isr", {1, 2, 3, 4}, True)
+    assert life.partition.adding == (4, 5)
+    life.step("isr", {1, 2, 3, 4, 5}, True)
+    partition = life.partition
+    assert (partition.replicas, partition.leader, partition.isr, partition.leader_epoch) == ((4, 5, 1), 1, (1, 4, 5), epoch + 1)
+    life.step("elect", 0, None)
+    assert life.partition.leader == 4
+
+
+def test_a_cancelled_move_goes_back() -> None:
+    life = Life(2, 3, False)
+    life.step("move", [NodeId(4), NodeId(2), NodeId(1)], None)
+    life.step("isr", {1, 2, 4}, True)
+    assert life.partition.replicas == (4, 2, 1)
+    life.step("move", [NodeId(5), NodeId(2), NodeId(1)], None)
+    life.step("cancel", None, None)
+    partition = life.partition
+    assert (partition.replicas, partition.adding, partition.removing) == ((2, 1, 4), (), ())
+
+
+@pytest.mark.parametrize(("least", "clean", "leader"), [(2, True, 2), (1, True, 3), (2, False, 2)])
+def test_three_die_one_after_the_other(least: int, clean: bool, leader: int) -> None:
+    """RF 3: of the dead, the one that comes back first and has everything leads."""
+    life = Life(least, 3, False)
+    for node in NODES[:3]:
+        life.step("fence", node, None)
+    partition = life.partition
+    assert (partition.leader, partition.isr, partition.last_known_elr) == (NO_NODE, (), (3,))
+    assert partition.elr == ((2, 3) if least == 2 else (3,))
+    life.step("beat", NODES[0], None)
+    assert life.partition.leader == NO_NODE
+    if not clean:
+        life.step("register", NODES[2], False)
+        life.step("beat", NODES[2], None)
+        assert life.partition.leader == NO_NODE
+    life.step("beat", NODES[1], None)
+    life.step("beat", NODES[2], None)
+    assert life.partition.leader == leader
+
+
+def test_a_lost_replica_does_not_lead_before_it_is_in_sync_again_or_its_node_started_anew() -> None:
+    life = Life(1, 1, False)
+    life.step("lose", NODES[0], None)
+    assert (life.partition.leader, life.partition.isr, life.partition.last_known_elr) == (NO_NODE, (), (1,))
+    life.step("settle", None, None)
+    life.step("fence", NODES[0], None)
+    life.step("beat", NODES[0], None)
+    life.step("elect", 1, None)
+    assert life.partition.leader == NO_NODE
+    life.step("register", NODES[0], True)
+    life.step("lose", NODES[0], None)  # told again before the first heartbeat
+    life.step("beat", NODES[0], None)
+    assert life.partition.leader == NO_NODE
+    life.step("register", NODES[0], True)
+    life.step("beat", NODES[0], None)
+    assert life.partition.leader == 1 and not life.replica.image.lost
