@@ -126,8 +126,6 @@ class _Daemon:
         self.config: NodeConfig = options.config
         self.peers = options.peers
         self.me: PeerNode = self.peers.require(options.node_id)
-        if not self.me.voter:
-            raise StartError(f"{self.peers.path}: node {self.me.id} is not a voter; this release runs voters only: remove `voter = false`")
         self._check_counts_of_nodes()
         self.network: Network = seams.network or OsNetwork(
             send_buffer_bytes=self.config.integer("socket.send.buffer.bytes"),
@@ -164,7 +162,9 @@ class _Daemon:
         self.machine = MetadataMachine()
         self.raft = RaftService(
             node_id=self.me.id,
-            voters={peer.id: (peer.host, peer.peer_port) for peer in self.peers.voters.values()},
+            voters={peer.id: (peer.host, peer.peer_port) for peer in self.peers.nodes.values() if peer.voter},
+            observers={peer.id: (peer.host, peer.peer_port) for peer in self.peers.nodes.values() if not peer.voter},
+            secret=self.peers.secret,
             cluster_id=self.peers.cluster_id,
             directory=self.metadata_directory,
             disk=seams.disk,
@@ -173,7 +173,7 @@ class _Daemon:
             network=self.network,
             machine=self.machine,
         )
-        self.forwarder = Forwarder(self.peers, self.me.id, self.network, self.raft.greeting)
+        self.forwarder = Forwarder(self.peers, self.me.id, self.network, self.raft.introduce)
         self.controller = ControllerService(
             node_id=NodeId(self.me.id),
             cluster_id=self.peers.cluster_id,

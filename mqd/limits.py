@@ -49,6 +49,10 @@ TURN_SECONDS_MAX = 0.02
 """A connection whose requests have taken longer than this in one turn lets others go first."""
 PEER_CONNECTIONS_MAX = 256
 """Open connections of the peer listener."""
+STRANGER_FRAME_BYTES_MAX = 1 * KIB
+STRANGER_REQUESTS_MAX = 8
+STRANGER_SECONDS_MAX = 10.0
+"""On the peer listener, before a connection has introduced itself: bytes of a frame, requests, and time."""
 REQUEST_PARTITIONS_MAX = 50_000
 """Partitions in one Produce or Fetch."""
 

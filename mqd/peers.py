@@ -8,6 +8,9 @@
     port = 9092          # clients
     peer_port = 9192     # the other nodes
 
+Optional for the file: cluster_secret = "...", which every node must know to be heard by the others (16 to 1024 characters,
+best random ones), or cluster_secret_file = "name", a file that holds it and nothing else, found from where the peers file is.
+
 Optional for a node: rack, voter (true for the first five), advertised_host and advertised_port (what clients are told
 to connect to). Every refusal names the file, the line or key, and the remedy; tomllib gives no lines, so `_Lines` finds
 them by scanning the text.
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,10 @@ from mqd.options import ConfigError
 VOTERS_BY_DEFAULT = 5
 """Nodes after this many do not vote unless they say so: a larger quorum is slower and hardly safer."""
 
-_FILE_KEYS = ("cluster_id", "node")
+_FILE_KEYS = ("cluster_id", "cluster_secret", "cluster_secret_file", "node")
+_SECRET_LENGTHS = range(16, 1025)
+"""Shorter ones could be tried out by whoever poses as a node and is called."""
+_SECRET_REMEDY = "write 16 to 1024 characters, best random ones (openssl rand -base64 32)"
 _NODE_KEYS = ("id", "host", "port", "peer_port", "rack", "voter", "advertised_host", "advertised_port")
 _NODE_KEYS_NEEDED = ("id", "host", "port", "peer_port")
 _NODE_ID_MAX = 2**31 - 1
@@ -57,6 +63,8 @@ class Peers:
     cluster_id: str
     nodes: dict[int, PeerNode]
     path: Path
+    secret: bytes | None = field(default=None, repr=False)
+    """The cluster secret; None where there is none. Never to be written anywhere."""
 
     @property
     def voters(self) -> dict[int, PeerNode]:
@@ -95,11 +103,13 @@ def parse_peers(text: str, path: Path) -> Peers:
     return _Checker(path, _Lines(text)).peers(document)
 
 
-def format_peers(cluster_id: str, nodes: Mapping[int, PeerNode]) -> str:
-    """A peers file that `parse_peers` reads back to the same values."""
+def format_peers(cluster_id: str, nodes: Mapping[int, PeerNode], *, secret_file: str | None = None) -> str:
+    """A peers file that `parse_peers` reads back to the same values. `secret_file`: where it says that the cluster secret is."""
     from json import dumps  # whose strings are TOML's too
 
     lines = [f'cluster_id = "{cluster_id}"']
+    if secret_file is not None:
+        lines.append(f"cluster_secret_file = {dumps(secret_file, ensure_ascii=False)}")
     for node in nodes.values():
         lines += ["", "[[node]]", f"id = {node.id}", f'host = "{node.host}"', f"port = {node.port}", f"peer_port = {node.peer_port}"]
         if node.rack is not None:
@@ -171,7 +181,36 @@ class _Checker:
         self._check_addresses(nodes, index_by_id)
         if not any(node.voter for node in nodes.values()):
             raise self._wrong(None, None, "no node votes", "set voter = true for one, three or five nodes")
-        return Peers(cluster_id, nodes, self._path)
+        return Peers(cluster_id, nodes, self._path, self._secret(document))
+
+    def _secret(self, document: dict[str, Any]) -> bytes | None:
+        if "cluster_secret" in document and "cluster_secret_file" in document:
+            raise self._wrong(None, "cluster_secret_file", "cluster_secret and cluster_secret_file are both there", "keep one of them")
+        if "cluster_secret" in document:
+            secret = document["cluster_secret"]
+            if not isinstance(secret, str) or len(secret) not in _SECRET_LENGTHS:
+                raise self._wrong(None, "cluster_secret", "cluster_secret is no text of 16 to 1024 characters", _SECRET_REMEDY)
+            return secret.encode()
+        if "cluster_secret_file" not in document:
+            return None
+        name = document["cluster_secret_file"]
+        if not isinstance(name, str) or not name:
+            raise self._wrong(None, "cluster_secret_file", f"cluster_secret_file {name!r} is no file name", "write it in quotes")
+        path = self._path.parent / name
+        try:
+            with path.open("rb") as file:
+                data = file.read(4 * _SECRET_LENGTHS.stop + 1)
+            secret = data.decode().strip()
+        except OSError as error:
+            problem = f"the cluster secret in {path} cannot be read ({error.strerror})"
+            remedy = "make the file, the same on every node, readable for this user"
+            raise self._wrong(None, "cluster_secret_file", problem, remedy) from None
+        except UnicodeDecodeError:
+            raise self._wrong(None, "cluster_secret_file", f"{path} is not UTF-8 text", _SECRET_REMEDY) from None
+        if len(secret) not in _SECRET_LENGTHS:
+            problem = f"{path} does not hold a text of 16 to 1024 characters"
+            raise self._wrong(None, "cluster_secret_file", problem, _SECRET_REMEDY)
+        return secret.encode()
 
     def _node(self, index: int, table: dict[str, Any]) -> PeerNode:
         for key in table:

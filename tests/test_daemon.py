@@ -121,13 +121,6 @@ async def test_one_directory_that_cannot_be_used_does_not_stop_the_others(tmp_pa
         await run.ready.wait()
 
 
-async def test_a_node_that_does_not_vote_is_refused(tmp_path: Path) -> None:
-    text = 'cluster_id = "c"\n'
-    for number, voter in ((1, "true"), (2, "false")):
-        text += f'[[node]]\nid = {number}\nhost = "127.0.0.1"\nport = {number}\npeer_port = {10 + number}\nvoter = {voter}\n'
-    assert "not a voter" in await refusal(tmp_path, parse_peers(text, Path("peers.toml")), node_id=2)
-
-
 async def test_what_a_refused_start_took_is_free_again(tmp_path: Path) -> None:
     peers = one_node_peers()
     (tmp_path / "file").write_text("in the way")

@@ -62,3 +62,15 @@ async def test_three_nodes_share_one_image_and_survive_a_restart(tmp_path: Path)
             await agreed([*nodes, third], topic, 6)
             async with connected(third) as connection:
                 assert (await fetch(connection, topic, 0, led[3])).high_watermark == 1
+
+
+async def test_an_observer_follows_serves_and_forwards(tmp_path: Path) -> None:
+    ports = free_ports(4)
+    text = 'cluster_id = "c"\ncluster_secret = "known to both of them"\n'
+    for number, voter in ((1, "true"), (2, "false")):
+        text += f'[[node]]\nid = {number}\nhost = "127.0.0.1"\nport = {ports.pop()}\npeer_port = {ports.pop()}\nvoter = {voter}\n'
+    peers = parse_peers(text, Path("peers.toml"))
+    async with node(tmp_path / "1", peers=peers, node_id=1) as voter, node(tmp_path / "2", peers=peers, node_id=2) as observer:
+        async with connected(observer) as connection:
+            await create_topic(connection, "t", partitions=4)
+        assert set((await agreed([voter, observer], "t", 4)).values()) == {1, 2}

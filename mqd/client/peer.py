@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -77,6 +77,8 @@ class PeerConnection:
         self._outbox_filled = trio.Event()
         self._outbox_written = trio.Event()
         self._next_correlation_id = 0
+        self._silent_since = 0.0
+        """When the oldest unanswered request was made, or the last answer came: whichever is later."""
         self._failure: str | None = None
         self._scope = trio.CancelScope()
 
@@ -103,10 +105,15 @@ class PeerConnection:
         """Every waiter fails with `reason`; `run` returns soon. Quiet when it is closed already."""
         self._fail(reason)
 
-    def put_first(self, frame: bytes) -> None:
-        """A frame for before the first request, without an answer."""
-        assert self._next_correlation_id == 0
-        self._outbox.append((frame, None))
+    @property
+    def idle(self) -> bool:
+        """Nothing that was asked is unanswered."""
+        return not self._waiters
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds for which an answer has been due and nothing came; 0.0 while none is due."""
+        return trio.current_time() - self._silent_since if self._waiters else 0.0
 
     # -- requests
 
@@ -174,6 +181,8 @@ class PeerConnection:
             self._slots.release()  # passes the wake-up on to the next one in line
             raise ConnectionBroken(self._failure, sent=False)
         waiter = _Waiter(api, version, self._take_correlation_id())
+        if not self._waiters:
+            self._silent_since = trio.current_time()
         self._waiters.append(waiter)
         self._put(api, version, waiter.correlation_id, body, waiter)
         await waiter.ended.wait()
@@ -262,6 +271,8 @@ class PeerConnection:
         if not self._waiters or self._waiters[0].correlation_id != correlation_id:
             raise ProtocolError(f"an answer to request {correlation_id}, which is not the one whose turn it is")
         waiter = self._waiters.popleft()
+        if self._waiters:
+            self._silent_since = trio.current_time()
         waiter.frame = frame
         waiter.ended.set()
         self._slots.release()
@@ -325,19 +336,27 @@ async def start_peer(
     client_id: str = "mqd",
     timeout_s: float = 10.0,
     negotiate: bool = True,
-    greeting: bytes = b"",
+    introduce: Callable[[Stream], Awaitable[None]] | None = None,
 ) -> PeerConnection:
     """Connect, run the connection in `nursery`, negotiate. The connection lives until it breaks, is closed, or the nursery ends.
 
-    `greeting` is sent first, a whole frame that is not answered.
+    `introduce` does what must be done on the fresh stream before any other byte; it raises OSError where that fails.
     """
     address = f"{host}:{port}"
     try:
         stream = await network.connect(host, port, timeout=timeout_s)
     except OSError as error:
         raise unreachable(address, error) from None
+    if introduce is not None:
+        try:
+            await introduce(stream)
+        except OSError as error:
+            stream.close()
+            raise unreachable(address, error) from None
+        except BaseException:
+            stream.close()
+            raise
     connection = PeerConnection(stream, peer=address, client_id=client_id)
-    connection.put_first(greeting)
     try:
         await nursery.start(connection.run)
         if negotiate:

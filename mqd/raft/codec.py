@@ -1,8 +1,8 @@
-"""What one voter says to another, as bytes: seven messages and a handshake. Pure; nothing is ever unpickled.
+"""What one node of the quorum says to another, as bytes. Pure; nothing is ever unpickled.
 
 A frame on the peer listener is an ordinary request: int32 length, then request header v1 (int16 api key, int16
-version 0, int32 correlation id, nullable string client id), then the body below. Two private keys are used, both
-without an answer: 32000 opens a connection (once, first), 32001 carries a message.
+version 0, int32 correlation id, nullable string client id), then the body below. Two private keys are used: 32000 opens a
+connection (introduction.py), 32001 carries a message and is never answered.
 
 Body of a message: uint32 CRC-32C of the rest, uint8 type, fixed fields, then entries or a snapshot's bytes.
 Whatever does not decode to exactly one message within its bounds is a ProtocolError, and the connection is closed.
@@ -14,7 +14,6 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from crc32c import crc32c
 
@@ -23,7 +22,6 @@ from mqd.errors import ProtocolError
 
 API_KEY_HANDSHAKE = 32000
 API_KEY_MESSAGE = 32001
-PROTOCOL_VERSION = 1
 
 COMMAND = b"\x00"
 """First byte of an entry that the machine applies; the rest are the machine's bytes."""
@@ -111,14 +109,62 @@ class TimeoutNow:
     term: int
 
 
-Message = RequestVote | Vote | AppendEntries | AppendReply | InstallSnapshot | SnapshotReply | TimeoutNow
+@dataclass(frozen=True, slots=True)
+class PreVote:
+    """Would the receiver vote for the sender in `term`, which is not the sender's yet? (Raft, 9.6)"""
+
+    term: int
+    last_index: int
+    last_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreVoteReply:
+    """granted: it would, in `term`. Else only `term` matters: the sender is behind it."""
+
+    term: int
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """The sender remembers nothing, so it neither votes nor acknowledges: what does the receiver know? `nonce`: of this life."""
+
+    term: int
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The answer to Inquiry `nonce`. formed: the sender is a voter that has not forgotten anything itself."""
+
+    term: int
+    nonce: int
+    last_index: int
+    formed: bool
+
+
+Message = (
+    RequestVote
+    | Vote
+    | AppendEntries
+    | AppendReply
+    | InstallSnapshot
+    | SnapshotReply
+    | TimeoutNow
+    | PreVote
+    | PreVoteReply
+    | Inquiry
+    | Account
+)
+
 
 def check_plausible(message: Message, *, term: int, last_index: int) -> None:
     """Raise ProtocolError for a message that no voter can have come to send to one in `term` whose log ends at `last_index`."""
     if message.term > term + TERM_LEAP_MAX:
         raise ProtocolError(f"{type(message).__name__} of term {message.term}, this node is in term {term}")
     match message:
-        case RequestVote():
+        case RequestVote() | PreVote() | Account():
             numbers: tuple[int, ...] = (message.last_index,)
         case AppendEntries():
             numbers = (message.commit_index, message.previous_index)
@@ -142,6 +188,10 @@ _FIXED: dict[type[Any], tuple[int, struct.Struct]] = {
     InstallSnapshot: (5, struct.Struct(">BQQQQQ")),
     SnapshotReply: (6, struct.Struct(">BQQQ")),
     TimeoutNow: (7, struct.Struct(">BQ")),
+    PreVote: (8, struct.Struct(">BQQQ")),
+    PreVoteReply: (9, struct.Struct(">BQ?")),
+    Inquiry: (10, struct.Struct(">BQQ")),
+    Account: (11, struct.Struct(">BQQQ?")),
 }
 
 
@@ -157,7 +207,7 @@ def encode_message(message: Message) -> bytes:
                 parts.append(entry.command)
         case InstallSnapshot(term, index, index_term, size, offset, data):
             parts = [fixed.pack(kind, term, index, index_term, size, offset), data]
-        case RequestVote(term, last_index, last_term):
+        case RequestVote(term, last_index, last_term) | PreVote(term, last_index, last_term):
             parts = [fixed.pack(kind, term, last_index, last_term)]
         case AppendReply(term, next_index, success, reset):
             parts = [fixed.pack(kind, term, next_index, success, reset)]
@@ -165,6 +215,12 @@ def encode_message(message: Message) -> bytes:
             parts = [fixed.pack(kind, term, index, offset)]
         case Vote(term) | TimeoutNow(term):
             parts = [fixed.pack(kind, term)]
+        case PreVoteReply(term, granted):
+            parts = [fixed.pack(kind, term, granted)]
+        case Inquiry(term, nonce):
+            parts = [fixed.pack(kind, term, nonce)]
+        case Account(term, nonce, last_index, formed):
+            parts = [fixed.pack(kind, term, nonce, last_index, formed)]
     body = b"".join(parts)
     assert len(body) <= limits.RAFT_MESSAGE_BYTES_MAX, len(body)
     return _CRC.pack(crc32c(body)) + body
@@ -224,6 +280,16 @@ def _decode_reply(data: bytes) -> AppendReply:
     return AppendReply(term, next_index, bool(success), bool(reset))
 
 
+def _decode_pre_vote_reply(data: bytes) -> PreVoteReply:
+    term, granted = _numbers(data, PreVoteReply)
+    return PreVoteReply(term, bool(granted))
+
+
+def _decode_account(data: bytes) -> Account:
+    term, nonce, last_index, formed = _numbers(data, Account)
+    return Account(term, nonce, last_index, bool(formed))
+
+
 def _decode_snapshot(data: bytes) -> InstallSnapshot:
     term, index, index_term, size, offset = _numbers(data, InstallSnapshot, exact=False)
     chunk = data[_FIXED[InstallSnapshot][1].size :]
@@ -240,48 +306,14 @@ _DECODERS: dict[int, Callable[[bytes], Message]] = {
     5: _decode_snapshot,
     6: lambda data: SnapshotReply(*_numbers(data, SnapshotReply)),
     7: lambda data: TimeoutNow(*_numbers(data, TimeoutNow)),
+    8: lambda data: PreVote(*_numbers(data, PreVote)),
+    9: _decode_pre_vote_reply,
+    10: lambda data: Inquiry(*_numbers(data, Inquiry)),
+    11: _decode_account,
 }
 
 
-# -- handshake and frames
-
-
-@dataclass(frozen=True, slots=True)
-class Handshake:
-    """The first frame of a connection: who calls whom, in which cluster, and in which life of its process."""
-
-    cluster_id: str
-    sender: int
-    receiver: int
-    incarnation: UUID
-
-
-_HANDSHAKE = struct.Struct(">4sHii16sH")
-_HANDSHAKE_MAGIC = b"mqdQ"
-
-
-def encode_handshake(handshake: Handshake) -> bytes:
-    cluster = handshake.cluster_id.encode()
-    fixed = (PROTOCOL_VERSION, handshake.sender, handshake.receiver, handshake.incarnation.bytes, len(cluster))
-    return _HANDSHAKE.pack(_HANDSHAKE_MAGIC, *fixed) + cluster
-
-
-def decode_handshake(body: bytes | memoryview) -> Handshake:
-    """Raises ProtocolError for a stranger or another version of this protocol."""
-    if len(body) < _HANDSHAKE.size:
-        raise ProtocolError(f"handshake of {len(body)} bytes")
-    magic, version, sender, receiver, incarnation, size = _HANDSHAKE.unpack_from(body)
-    if magic != _HANDSHAKE_MAGIC:
-        raise ProtocolError("handshake without mqd's mark: the caller is not an mqd node")
-    if version != PROTOCOL_VERSION:
-        raise ProtocolError(f"handshake of protocol version {version}; this node speaks {PROTOCOL_VERSION}")
-    cluster = bytes(body[_HANDSHAKE.size :])
-    if len(cluster) != size:
-        raise ProtocolError("handshake with a cut or overlong cluster id")
-    try:
-        return Handshake(cluster.decode(), sender, receiver, UUID(bytes=incarnation))
-    except UnicodeDecodeError as error:
-        raise ProtocolError("handshake with a cluster id that is not UTF-8") from error
+# -- frames
 
 
 _REQUEST = struct.Struct(">hhih")

@@ -46,6 +46,8 @@ class QuorumState:
     node_uuid: UUID
     term: int
     vote: int | None
+    formed: bool = True
+    """False from formatting until this voter knows that it has forgotten nothing, see elections.py."""
 
 
 def encode_state(state: QuorumState) -> bytes:
@@ -56,6 +58,7 @@ def encode_state(state: QuorumState) -> bytes:
         "node_uuid": str(state.node_uuid),
         "term": state.term,
         "vote": state.vote,
+        "formed": state.formed,
     }
     line = json.dumps(fields).encode()
     return b"%s\n%08x\n" % (line, crc32c(line))
@@ -70,7 +73,8 @@ def decode_state(data: bytes) -> QuorumState:
     if fields["version"] != FORMAT_VERSION:
         raise Damaged(f"it has format version {fields['version']}, this mqd reads {FORMAT_VERSION}")
     uuid = UUID(fields["node_uuid"])
-    return QuorumState(fields["cluster_id"], fields["node_id"], uuid, fields["term"], fields["vote"])
+    formed = fields.get("formed", True)  # the first release did not write it
+    return QuorumState(fields["cluster_id"], fields["node_id"], uuid, fields["term"], fields["vote"], formed)
 
 
 # -- snapshot

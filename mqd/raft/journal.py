@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from errno import EIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,6 +106,11 @@ class Journal:
         return self._state.vote if self._state.term == self.term else None
 
     @property
+    def formed(self) -> bool:
+        """False: this node starts from nothing, see elections.py."""
+        return self._state.formed
+
+    @property
     def base_index(self) -> int:
         return self.entries[0].index
 
@@ -152,8 +158,12 @@ class Journal:
 
     def set_term(self, term: int, vote: int | None) -> None:
         assert term >= self.term, (term, self.term)
-        state = self._state
-        self._state = QuorumState(state.cluster_id, state.node_id, state.node_uuid, term, vote)
+        self._state = replace(self._state, term=term, vote=vote)
+        self._state_dirty = True
+
+    def set_formed(self) -> None:
+        """This voter knows that it has forgotten nothing; for good."""
+        self._state = replace(self._state, formed=True)
         self._state_dirty = True
 
     def append(self, command: bytes, index: int, term: int) -> None:
@@ -368,7 +378,7 @@ def _format(disk: Disk, directory: Path, *, cluster_id: str, node_id: int, node_
         )
     header = JournalHeader(cluster_id, node_id, node_uuid, _BEGINNING.index, _BEGINNING.term)
     disk.write_atomic(path, formats.encode_journal(header, []))
-    disk.write_atomic(directory / STATE_NAME, formats.encode_state(QuorumState(cluster_id, node_id, node_uuid, 0, None)))
+    disk.write_atomic(directory / STATE_NAME, formats.encode_state(QuorumState(cluster_id, node_id, node_uuid, 0, None, formed=False)))
 
 
 def _is_blank(data: bytes) -> bool:

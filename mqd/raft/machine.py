@@ -75,6 +75,8 @@ class RaftStatus:
     leader; -inf where it does not lead. A quorum of one hears itself: always now."""
     peers: tuple[PeerStatus, ...] = ()
     """Everybody else, voters and observers, by id."""
+    abstains: str | None = None
+    """Why this voter does not vote yet, and what it waits for, in words; None for one that does, and for observers."""
 
 
 class NotLeader(Exception):

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pysyncobj.config
 import pysyncobj.fast_queue
@@ -27,8 +27,9 @@ import pysyncobj.syncobj as core
 import pysyncobj.transport
 import pysyncobj.version
 from pysyncobj.syncobj import SyncObj
+from pysyncobj.transport import Transport
 
-from mqd.raft.codec import Entry
+from mqd.raft.codec import Entry, Message, RequestVote, TimeoutNow, Vote
 from mqd.raft.journal import Journal
 
 _VERSION = "0.3.17"
@@ -122,6 +123,27 @@ class NoPoller:
 
     def poll(self, timeout: float) -> None:
         pass
+
+
+class Outbox(Transport):  # type: ignore[misc]
+    """Where PySyncObj's own messages go: votes and transfers, turned from its dicts into ours."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None, [])
+        self.messages: list[tuple[int, Message]] = []
+
+    def send(self, node: Any, message: dict[str, Any]) -> bool:
+        match message["type"]:
+            case "request_vote":
+                said: Message = RequestVote(message["term"], message["last_log_index"], message["last_log_term"])
+            case "response_vote":
+                said = Vote(message["term"])
+            case "timeout_now":
+                said = TimeoutNow(message["term"])
+            case other:
+                raise AssertionError(f"pysyncobj sends {other!r} by itself")
+        self.messages.append((node.id, said))
+        return True
 
 
 class LogFace:

@@ -3,7 +3,8 @@
 PySyncObj 0.3.17 keeps the roles, terms, votes, election timers, the commit rule and the order of applying. What it does
 unsafely is replaced here, each time in the same place: the append handler (A, B), replies (C, L), snapshots (D, E, I),
 callbacks (F), its journal (G, H), back-tracking (J), sending (K, N), forwarding (M), whom it hears (O), silent disk
-errors (P). The letters are those of tests/raft/test_defects.py, where each is shown.
+errors (P), elections that nobody needs and voters that have forgotten (Q). The letters are those of tests/raft/test_defects.py,
+where each is shown.
 
 Durability, by construction:
 - A turn changes memory only. Whatever it wants to say waits in `outbox` until the journal's flush has returned.
@@ -21,71 +22,42 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, NoReturn
 
 import pysyncobj.syncobj as core
 from pysyncobj.config import FAIL_REASON, SyncObjConf
 from pysyncobj.node import Node
 from pysyncobj.syncobj import SyncObj
-from pysyncobj.transport import Transport
 
 from mqd import limits
 from mqd.raft import formats
 from mqd.raft.codec import (
     COMMAND,
     NO_OP,
+    Account,
     AppendEntries,
     AppendReply,
+    Inquiry,
     InstallSnapshot,
     Message,
+    PreVote,
+    PreVoteReply,
     RequestVote,
     SnapshotReply,
     TimeoutNow,
     Vote,
 )
+from mqd.raft.elections import Amnesia, Poll
+from mqd.raft.fates import Fate, Settle, pysyncobj_callback, tell
+from mqd.raft.followers import Followers
 from mqd.raft.journal import Journal
-from mqd.raft.machine import Machine, Role
-from mqd.raft.pinned import LogFace, NoPoller, at, monotonic
+from mqd.raft.machine import Machine, PeerStatus, Role
+from mqd.raft.pinned import LogFace, NoPoller, Outbox, at, monotonic
 
 logger = logging.getLogger(__name__)
 
 _FIRST_INDEX = 2
 """Of an entry: index 1 is the empty beginning, the same on every node."""
-
-
-class _Outbox(Transport):  # type: ignore[misc]
-    """Where PySyncObj's own messages go: votes and transfers, turned from its dicts into ours."""
-
-    def __init__(self) -> None:
-        super().__init__(None, None, [])
-        self.messages: list[tuple[int, Message]] = []
-
-    def send(self, node: Any, message: dict[str, Any]) -> bool:
-        match message["type"]:
-            case "request_vote":
-                said: Message = RequestVote(message["term"], message["last_log_index"], message["last_log_term"])
-            case "response_vote":
-                said = Vote(message["term"])
-            case "timeout_now":
-                said = TimeoutNow(message["term"])
-            case other:
-                raise AssertionError(f"pysyncobj sends {other!r} by itself")
-        self.messages.append((node.id, said))
-        return True
-
-
-class Fate(Enum):
-    """What became of a proposal."""
-
-    APPLIED = "applied"
-    REFUSED = "refused"
-    """Not the leader: it is in no log, or another entry took its place."""
-    UNKNOWN = "unknown"
-
-
-Settle = Callable[[int, Fate], None]
-"""Called once with (index, fate); the index counts for APPLIED only."""
 
 
 class QuorumBroken(Exception):
@@ -94,7 +66,8 @@ class QuorumBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds. An election starts after a silence between the two timeouts, drawn anew each time."""
+    """Seconds. An election starts after a silence between the two timeouts, drawn anew each time; a leader that has not heard
+    a majority for the longer one leads no more."""
 
     election_timeout_min: float = 0.4
     election_timeout_max: float = 1.4
@@ -114,8 +87,10 @@ class _Sending:
 
 
 class RaftNode(SyncObj):  # type: ignore[misc]
-    """One voter. The owner calls, in this order and never two at once: any of `receive`, `connected`, `disconnected`,
-    `propose`; `turn`; the journal's `flush` if it is dirty; `flushed`. See service.py for the real owner."""
+    """One voter, or an observer: a node that follows the log, is never counted, and never votes.
+
+    The owner calls, in this order and never two at once: any of `receive`, `connected`, `disconnected`,
+    `reborn`, `peer_gone`, `propose`; `turn`; the journal's `flush` if it is dirty; `flushed`. See service.py for the real owner."""
 
     def __init__(
         self,
@@ -128,6 +103,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         now: float,
         timing: Timing,
         cluster_id: str,
+        observers: Iterable[int] = (),
         compact_entries: int = limits.RAFT_JOURNAL_ENTRIES_MAX,
         compact_bytes: int = limits.RAFT_JOURNAL_BYTES_MAX,
         entries_kept: int = limits.RAFT_JOURNAL_ENTRIES_KEPT,
@@ -149,10 +125,21 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._votes: set[int] = set()
         self._sending: dict[int, _Sending] = {}
         self._incoming: tuple[tuple[int, int, int], bytearray] | None = None
-        self._outbox = _Outbox()
+        self._outbox = Outbox()
         self.elections = 0
-        others = sorted(set(voters) - {node_id})
+        self._voters = frozenset(voters)
+        self._observing = node_id not in self._voters
+        others = sorted(self._voters - {node_id})
         self._peers = {peer: Node(peer) for peer in others}
+        self._everyone = self._peers | {peer: Node(peer) for peer in sorted(set(observers) - self._voters - {node_id})}
+        self._followers = Followers(self._voters, self._everyone)
+        self._poll = Poll(node_id, self._voters, patience=timing.election_timeout_min)
+        self._amnesia: Amnesia | None = None
+        if not journal.formed and not self._observing:
+            if others:
+                self._amnesia = Amnesia(node_id, self._voters, nonce=int(random() * (1 << 53)))
+            else:
+                journal.set_formed()  # there is nobody whom it could contradict
         configuration = SyncObjConf(
             autoTick=False,
             dynamicMembershipChange=False,
@@ -164,17 +151,18 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             connectionTimeout=timing.election_timeout_max * 2.5,
             appendEntriesPeriod=timing.heartbeat,
             appendEntriesBatchSizeBytes=limits.RAFT_BATCH_BYTES,
-            leaderFallbackTimeout=timing.election_timeout_max * 2,
+            leaderFallbackTimeout=timing.election_timeout_max,
             onStateChanged=self._on_role,
         )
         with at(now):
             super().__init__(Node(node_id), list(self._peers.values()), configuration, transport=self._outbox)
+        self._SyncObj__readonlyNodes = {node for peer, node in self._everyone.items() if peer not in self._voters}
         self._poller = NoPoller()
         self._SyncObj__serializer = None  # files and pickle: never again
         if (snapshot := journal.take_boot_snapshot()) is not None:
             machine.restore(snapshot.state)
         self._SyncObj__raftLastApplied = journal.snapshot_index
-        if not others:
+        if not others and not self._observing:
             self._SyncObj__raftElectionDeadline = float("-inf")  # nobody to wait for
 
     # -- what the owner sees
@@ -209,8 +197,27 @@ class RaftNode(SyncObj):  # type: ignore[misc]
     def connected_peers(self) -> tuple[int, ...]:
         return tuple(sorted(node.id for node in self._SyncObj__connectedNodes))
 
+    @property
+    def abstains(self) -> str | None:
+        """Why this voter does not vote yet, for the operator."""
+        return self._amnesia.waits_for() if self._amnesia is not None else None
+
+    def majority_heard_at(self, now: float) -> float:
+        """When a majority, this leader included, had last been heard; -inf for who does not lead."""
+        if not self._is_leader:
+            return float("-inf")
+        heard = self._SyncObj__lastResponseTime
+        return float(sorted([now, *(heard[node] for node in self._peers.values())], reverse=True)[len(self._voters) // 2])
+
+    def peers(self) -> tuple[PeerStatus, ...]:
+        """Everybody else, by id, as a leader sees them."""
+        match = self._SyncObj__raftMatchIndex
+        return self._followers.statuses({peer: match[node] for peer, node in self._everyone.items()} if self._is_leader else None)
+
     def next_deadline(self) -> float:
         """When the next turn is due if nothing happens. In the past: now."""
+        if self._amnesia is not None and not self._amnesia.follows:
+            return self._amnesia.ask_at
         if not self._is_leader:
             return float(self._SyncObj__raftElectionDeadline)
         return float(self._SyncObj__newAppendEntriesTime) if self._peers else float("inf")
@@ -219,11 +226,31 @@ class RaftNode(SyncObj):  # type: ignore[misc]
 
     def connected(self, peer: int) -> None:
         """What is sent to `peer` from now on arrives in order, or the connection ends."""
-        self._SyncObj__onNodeConnected(self._peers[peer])
+        self._SyncObj__onNodeConnected(self._everyone[peer])
+        if self._amnesia is not None:
+            self._amnesia.ask_at = float("-inf")
 
     def disconnected(self, peer: int) -> None:
         self._sending.pop(peer, None)
-        self._SyncObj__onNodeDisconnected(self._peers[peer])
+        self._SyncObj__onNodeDisconnected(self._everyone[peer])
+
+    def reborn(self, peer: int) -> None:
+        """`peer` runs anew; nothing that its earlier life said comes any more. What that one acknowledged may be forgotten."""
+        if self._is_leader:
+            node = self._everyone[peer]
+            self._sending.pop(peer, None)
+            self._SyncObj__raftMatchIndex[node] = 0  # a match is what is known, so that less is always right
+            self._SyncObj__raftNextIndex[node] = self._journal.last_index + 1
+
+    def peer_gone(self, now: float, peer: int) -> None:
+        """The process of `peer` seems to have ended. If it led, stand soon: all who noticed draw a short time-out."""
+        if self.leader_id != peer:
+            return
+        self._SyncObj__raftLeader = None
+        self._poll.leader_gone()
+        if not self._observing and self._amnesia is None:
+            soon = now + self._timing.election_timeout_min / 2 * self._random()
+            self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, soon)
 
     def propose(self, command: bytes, settle: Settle) -> None:
         """Queue a command (with its first byte, see codec.py) for the next turn; `settle` is told, now or later."""
@@ -232,13 +259,24 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._proposals.append((command, settle))
 
     def receive(self, now: float, sender: int, message: Message) -> None:
-        """A voter said something; anyone else is not heard. Raises QuorumBroken, StorageError."""
-        node = self._peers.get(sender)
-        if node is None:
+        """A voter said something, or an observer answered; anyone else is not heard. Raises QuorumBroken, StorageError."""
+        node = self._everyone.get(sender)
+        if node is None or (sender not in self._voters and not isinstance(message, AppendReply | SnapshotReply)):
             logger.warning("raft: ignored a message from %d, which is no voter", sender)
+            return
+        if not self._may_hear(message):
             return
         with at(now):
             match message:
+                case PreVote():
+                    self._on_pre_vote(node, message)
+                case PreVoteReply():
+                    self._on_pre_vote_reply(node, message)
+                case Inquiry(_, nonce):
+                    self.reborn(sender)
+                    self._say(node, Account(self.term, nonce, self._journal.last_index, self._amnesia is None))
+                case Account() if self._amnesia is not None:
+                    self._amnesia.on_account(sender, message)
                 case AppendEntries():
                     self._on_append(node, message)
                 case AppendReply():
@@ -257,6 +295,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]
     def turn(self, now: float) -> None:
         """Time passed, or messages and proposals came: elect, commit, apply, send. Raises what the machine raises."""
         with at(now):
+            self._tend_memory(now)
+            self._tend_poll(now)
             self._SyncObj__raftCommitIndex = self._proven_commit
             self.doTick(0.0)
             if self._is_leader and self._announced_commit < self._commit:
@@ -313,6 +353,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]
 
     def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
         timing = self._timing
+        if self._observing or self._amnesia is not None:
+            return float("inf")  # never stands
         return timing.election_timeout_min + (timing.election_timeout_max - timing.election_timeout_min) * self._random()
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> int:  # noqa: N802
@@ -328,11 +370,11 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         while self._proposals:
             command, settle = self._proposals.popleft()
             if not self._is_leader:
-                _tell(settle, 0, Fate.REFUSED)
+                tell(settle, 0, Fate.REFUSED)
                 continue
             index = self._journal.last_index + 1
             self._journal.append(command, index, self.term)
-            self._SyncObj__commandsWaitingCommit[index].append((self.term, _pysyncobj_callback(settle)))
+            self._SyncObj__commandsWaitingCommit[index].append((self.term, pysyncobj_callback(settle)))
         if self._is_leader:
             self._SyncObj__sendAppendEntries()
 
@@ -357,9 +399,11 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             self.elections += 1
             self._announced_commit = 0
             self._sending.clear()
+            self._followers.clear()
         if old == core._RAFT_STATE.LEADER:
             self._sending.clear()
             self._fail_waiting()
+            self._SyncObj__raftElectionDeadline = monotonic() + self._SyncObj__generateRaftTimeout()
         self._votes.clear()
 
     def _fail_waiting(self) -> None:
@@ -369,6 +413,75 @@ class RaftNode(SyncObj):  # type: ignore[misc]
                 callback(None, FAIL_REASON.UNKNOWN_OUTCOME)
 
     # -- elections
+
+    def _may_hear(self, message: Message) -> bool:
+        """An observer hears its leader only; so does a voter that has forgotten, once it knows whom to follow."""
+        if self._observing:
+            return isinstance(message, AppendEntries | InstallSnapshot)
+        if self._amnesia is None or isinstance(message, Inquiry | Account):
+            return True
+        return self._amnesia.follows and isinstance(message, AppendEntries | InstallSnapshot)
+
+    def _tend_poll(self, now: float) -> None:
+        """When it is time to stand, ask first. PySyncObj stands by itself once the time-out is over: it is not, unless it may."""
+        if self._is_leader or self._observing or self._amnesia is not None or not self._peers or self._SyncObj__transferInProgress:
+            return
+        if self._SyncObj__raftElectionDeadline >= now:
+            return
+        if self._poll.won:
+            self._poll.end()
+            return
+        self._SyncObj__raftElectionDeadline = now + self._SyncObj__generateRaftTimeout()
+        self._SyncObj__raftLeader = None
+        self._poll.begin(self.term + 1)
+        for node in self._peers.values():
+            self._say(node, PreVote(self.term + 1, self._journal.last_index, self._journal.entries[-1].term))
+
+    def _on_pre_vote(self, node: Any, message: PreVote) -> None:
+        if message.term < self.term or (message.term == self.term and self._SyncObj__votedForNodeId is not None):
+            self._say(node, PreVoteReply(self.term, False))
+            return
+        last = (self._journal.entries[-1].term, self._journal.last_index)
+        if not self._is_leader and self._poll.grants(monotonic()) and (message.last_term, message.last_index) >= last:
+            self._say(node, PreVoteReply(message.term, True))
+
+    def _on_pre_vote_reply(self, node: Any, message: PreVoteReply) -> None:
+        if message.granted:
+            if message.term == self.term + 1 and not self._is_leader and self._poll.on_grant(node.id, message.term):
+                self._SyncObj__raftElectionDeadline = float("-inf")
+        elif message.term > self.term:
+            self._poll.end()
+            self._step_down(message.term)
+
+    def _tend_memory(self, now: float) -> None:
+        """Of a voter that starts from nothing: ask, and decide."""
+        amnesia = self._amnesia
+        if amnesia is None:
+            return
+        if not amnesia.follows:
+            if (term := amnesia.first_formation(self._journal.last_index)) is not None:
+                self._enter_term_without_vote(term)
+                self._remember()
+            elif (term := amnesia.may_follow()) is not None:
+                self._enter_term_without_vote(term)
+                amnesia.follows = True
+            elif now >= amnesia.ask_at:
+                amnesia.ask_at = now + self._timing.heartbeat
+                for node in self._peers.values():
+                    self._say(node, Inquiry(self.term, amnesia.nonce))
+        elif amnesia.whole_at is not None and self._commit >= amnesia.whole_at:
+            self._remember()
+
+    def _enter_term_without_vote(self, term: int) -> None:
+        term = max(term, self.term)
+        if term > 0:
+            self._SyncObj__setCurrentTerm(term, self._SyncObj__selfNode.id)
+
+    def _remember(self) -> None:
+        self._amnesia = None
+        self._journal.set_formed()
+        self._SyncObj__raftElectionDeadline = monotonic() + self._SyncObj__generateRaftTimeout()
+        logger.info("raft: this voter votes from now on, in terms after %d", self.term)
 
     def _hand_over(self, node: Any, kind: str, **fields: int) -> None:
         SyncObj._SyncObj__onMessageReceived(self, node, {"type": kind, **fields})
@@ -392,6 +505,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
 
     def _follow(self, node: Any, term: int) -> None:
         """`node` leads `term`, which is not behind ours."""
+        self._poll.heard_leader(monotonic())
         if term == self.term and self._is_leader:
             raise QuorumBroken(f"node {node.id} leads term {term}, and so does this one")
         if term > self.term:
@@ -441,6 +555,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             journal.append(*entry)
         known = previous + len(entries)  # the last index proven equal to the leader's
         self._proven_commit = max(self._proven_commit, min(message.commit_index, known))
+        if self._amnesia is not None and known >= message.commit_index and journal.holds(message.commit_index, message.term):
+            self._amnesia.whole_at = message.commit_index
         self._reply(node, known + 1, success=True)
 
     def _on_append_reply(self, node: Any, message: AppendReply) -> None:
@@ -453,6 +569,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             return
         if message.success:
             match_index[node] = max(match_index[node], message.next_index - 1)
+            self._followers.on_success(node.id, match_index[node], self._journal.last_index, monotonic())
             next_index[node] = max(before, message.next_index)  # never back over what is in flight
             if (sending := self._sending.get(node.id)) is not None and match_index[node] >= sending.index:
                 del self._sending[node.id]
@@ -468,12 +585,13 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         if not self._is_leader or term != self.term:
             return False
         self._SyncObj__lastResponseTime[node] = monotonic()
+        self._followers.on_heard(node.id, monotonic())
         return True
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
         self._SyncObj__newAppendEntriesTime = monotonic() + self._timing.heartbeat
         self._announced_commit = self._commit
-        for node in self._peers.values():
+        for node in self._everyone.values():
             self._send_to(node, heartbeat=True)
 
     def _send_to(self, node: Any, *, heartbeat: bool) -> None:
@@ -572,21 +690,3 @@ _ROLES = {
     core._RAFT_STATE.CANDIDATE: Role.CANDIDATE,
     core._RAFT_STATE.LEADER: Role.LEADER,
 }
-
-
-def _pysyncobj_callback(settle: Settle) -> Callable[[Any, int], None]:
-    def callback(result: Any, reason: int) -> None:
-        if reason == FAIL_REASON.SUCCESS:
-            _tell(settle, result, Fate.APPLIED)
-        else:
-            _tell(settle, 0, Fate.REFUSED if reason == FAIL_REASON.DISCARDED else Fate.UNKNOWN)
-
-    return callback
-
-
-def _tell(settle: Settle, index: int, fate: Fate) -> None:
-    """One that raises must not stop the entry from being counted as applied: PySyncObj would apply it again."""
-    try:
-        settle(index, fate)
-    except Exception:
-        logger.exception("raft: whoever waited for entry %d failed to hear of it", index)

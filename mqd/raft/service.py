@@ -1,4 +1,4 @@
-"""The quorum as a service: one task that turns PySyncObj, one that calls each peer, and a worker thread for fsync.
+"""The quorum as a service: one task that turns PySyncObj, one that calls each peer, and fsync off the loop.
 
 The loop: take what came (messages, proposals, connections), turn the node, flush the journal in a worker thread if the turn
 changed it, and only then send what the turn said and answer whom it answered. While the flush runs, what comes waits
@@ -8,41 +8,47 @@ Failures have four fates: a peer's bytes end its connection; a journal that cann
 (StorageError rises out of `run`, never retried); a machine or quorum that breaks its rules does too; a disk without space, its
 reserve used up, makes the turn wait until there is some, which to everybody else is a slow disk: nothing of the turn was said.
 
-Only voters take part: a node that is not in `voters` has no RaftService.
+Every node takes part: voters, and observers, which follow the log and are never counted.
 """
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import logging
 import math
 import os
+import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import trio
 
 from mqd import limits
-from mqd.errors import ErrorCode, MqError, StorageError
+from mqd.errors import ErrorCode, MqError, ProtocolError, StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
 from mqd.io.net import Network, Stream
 from mqd.raft import codec
 from mqd.raft.codec import COMMAND, NO_OP, Message
+from mqd.raft.fates import Fate
+from mqd.raft.introduction import ANSWER_BYTES_MAX, Doorkeeper, IntroductionFailed, Refused, Visit
 from mqd.raft.journal import Journal, open_journal
 from mqd.raft.machine import Machine, NotLeader, OutcomeUnknown, PeerStatus, RaftStatus, Role
-from mqd.raft.seams import Fate, RaftNode, Timing
+from mqd.raft.seams import RaftNode, Timing
 from mqd.raft.transport import (
     BACKOFF_SECONDS_MAX,
     BACKOFF_SECONDS_MIN,
     CONNECT_TIMEOUT_SECONDS,
+    INTRODUCTION_TIMEOUT_SECONDS,
     SEND_TIMEOUT_SECONDS,
     STEADY_SECONDS,
-    Doorkeeper,
     PeerQueue,
 )
 
@@ -66,6 +72,11 @@ SPACE_RETRY_SECONDS = 1.0
 SPACE_TOLD_EVERY_SECONDS = 30.0
 STAND_DOWN_SECONDS = 1.0
 """How long a stopping leader waits for another one."""
+REFUSALS_TOLD_EVERY_SECONDS = 30.0
+"""Who is refused calls again at once: the same refusal is told no more often."""
+ENDED_LIVES_KEPT = 16
+
+_LENGTH = struct.Struct(">i").unpack
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +110,7 @@ class _Waiting:
 
 
 class RaftService:
-    """One voter of the metadata quorum. `run` is its life; everything else may be called while it runs, from Trio's
+    """One voter of the metadata quorum, or an observer. `run` is its life; everything else may be called while it runs, from Trio's
     thread. Before `run` and after it, proposals are refused with NotLeader(None)."""
 
     def __init__(
@@ -114,18 +125,25 @@ class RaftService:
         entropy: Entropy,
         network: Network,
         machine: Machine,
+        observers: Mapping[int, tuple[str, int]] | None = None,
+        secret: bytes | None = None,
         timing: Timing | None = None,
         on_role_change: Callable[[RaftStatus], None] | None = None,
         proposal_timeout: float = PROPOSAL_TIMEOUT_SECONDS,
         in_thread: InThread | None = None,
     ) -> None:
-        """`voters`: every voter's id and the address of its peer listener, this node's included.
+        """`voters`, `observers`: ids and the addresses of peer listeners, together all nodes of the cluster, this one included.
+        `secret`: the cluster secret, of which every node must prove knowledge before it is heard.
         `on_role_change(status)`: called after the turn in which role, readiness, term or leader changed."""
-        if node_id not in voters:
-            raise ValueError(f"node {node_id} is not among the voters {sorted(voters)}")
+        everyone = {**voters, **(observers or {})}
+        if node_id not in everyone:
+            raise ValueError(f"node {node_id} is not among the nodes {sorted(everyone)}")
         self._node_id = node_id
-        self._addresses = {peer: address for peer, address in sorted(voters.items()) if peer != node_id}
+        self._own_address = everyone[node_id]
         self._voters = frozenset(voters)
+        self._observers = frozenset(everyone) - self._voters
+        called = everyone if node_id in self._voters else voters  # observers have nothing to say to each other
+        self._addresses = {peer: address for peer, address in sorted(called.items()) if peer != node_id}
         self._cluster_id = cluster_id
         self._directory = directory
         self._disk, self._clock, self._entropy, self._network = disk, clock, entropy, network
@@ -137,11 +155,24 @@ class RaftService:
         once was refused (ECONNREFUSED). A hint, not a proof."""
         self._proposal_timeout = proposal_timeout
         self._blocking: InThread = in_thread if in_thread is not None else disk.offload
-        self._doorkeeper = Doorkeeper(cluster_id=cluster_id, node_id=node_id, voters=self._voters, incarnation=entropy.uuid())
+        self._doorkeeper = Doorkeeper(
+            cluster_id=cluster_id,
+            node_id=node_id,
+            nodes=frozenset(everyone),
+            incarnation=entropy.uuid(),
+            secret=secret,
+            new_uuid=entropy.uuid,
+        )
+        self._lives: dict[int, UUID] = {}
+        """Of each node that introduced itself: its newest incarnation. What an earlier one said counts no more."""
+        self._ended_lives: deque[UUID] = deque(maxlen=ENDED_LIVES_KEPT * len(everyone))
+        self._refusals: dict[str, float] = {}
+        """What was refused, and when that was last told."""
         self._queue_wakes = {peer: trio.Event() for peer in self._addresses}
         self._queues = {peer: PeerQueue(peer, wake=partial(self._wake_sender, peer)) for peer in self._addresses}
         self._inbox: deque[tuple[int, Message]] = deque()
-        self._connections: deque[tuple[int, bool]] = deque()
+        self._news: deque[Callable[[RaftNode], None]] = deque()
+        """Of connections, for the node's next turn, in order."""
         self._proposals: deque[tuple[bytes, _Waiting]] = deque()
         self._unsettled = 0
         self._unreachable = dict.fromkeys(self._addresses, "not tried yet")
@@ -155,14 +186,22 @@ class RaftService:
         """While the disk has no space for what is due: what to tell those who ask."""
         self._node: RaftNode | None = None
         self._journal: Journal | None = None
-        self._status = RaftStatus(Role.FOLLOWER, False, 0, None, 0, 0, 0, 0, 0, tuple(sorted(voters)), ())
+        self._status = RaftStatus(
+            Role.FOLLOWER, False, 0, None, 0, 0, 0, 0, 0, tuple(sorted(voters)), (), observers=tuple(sorted(self._observers))
+        )
         self._turns = self._received = self._dropped = 0
 
     # -- for everyone
 
     def status(self) -> RaftStatus:
         """As of the last turn."""
+        if self._alone and self._status.role is Role.LEADER:
+            return replace(self._status, majority_heard_at=self._clock.monotonic())
         return self._status
+
+    @property
+    def _alone(self) -> bool:
+        return self._voters == {self._node_id}
 
     @property
     def short_of_space(self) -> bool:
@@ -222,20 +261,65 @@ class RaftService:
 
     # -- for the peer listener, and for whoever else calls one
 
-    def greeting(self, receiver: int) -> bytes:
-        """The first frame of any connection of this node to the peer listener of `receiver`."""
-        return self._doorkeeper.greeting(receiver)
+    async def introduce(self, stream: Stream, receiver: int) -> None:
+        """On a fresh connection to the peer listener of `receiver`: make sure of each other, before any other byte.
 
-    def accept_handshake(self, body: bytes | memoryview, peer_address: str) -> int:
-        """The body (after the request header) of an inbound connection's first frame, api key 32000: the voter's id.
+        Raises OSError: IntroductionFailed (in words; Refused where one side said no), or the connection's own. The stream is of no use
+        then, nor when this was cancelled."""
+        call = self._doorkeeper.call(receiver)
+        with trio.move_on_after(INTRODUCTION_TIMEOUT_SECONDS):
+            await stream.send_all(call.hello())
+            await stream.send_all(call.prove(await _receive_answer(stream)))
+            call.finish(await _receive_answer(stream))
+            return
+        raise IntroductionFailed(f"it took the call and did not introduce itself within {INTRODUCTION_TIMEOUT_SECONDS} s")
 
-        Raises ProtocolError with the reason: close the connection and log it."""
-        return self._doorkeeper.admit(body, peer_address)
+    def visit(self, caller_address: str) -> Visit:
+        """An inbound connection that begins to introduce itself: pass what it says to `hear`."""
+        return self._doorkeeper.answer(caller_address)
 
-    def receive(self, node_id: int, body: bytes | memoryview) -> None:
-        """The body of a further frame, api key 32001, of a connection that shook hands as `node_id`. Copies what it keeps.
+    def hear(self, visit: Visit, body: bytes | memoryview, correlation_id: int) -> bytes:
+        """The body (behind the request header) of a frame with api key 32000: the answer, a whole frame to send.
+
+        Then `visit.refusal` is set (close the connection behind the answer; the reason is logged here), or `visit.node_id` is (who
+        it is), or more is to come. Raises ProtocolError: close the connection and log it."""
+        answer = visit.hear(body, correlation_id)
+        if visit.refusal is not None:
+            self._tell_refusal(visit.refusal)
+        elif visit.node_id is not None and visit.incarnation is not None:
+            self._begin_life(visit.node_id, visit.incarnation)
+        return answer
+
+    def _tell_refusal(self, refusal: str) -> None:
+        now = self._clock.monotonic()
+        address, _, why = refusal.partition(" ")
+        key = f"{address.rpartition(':')[0]} {why}"  # each try comes from another port
+        if now - self._refusals.get(key, -math.inf) >= REFUSALS_TOLD_EVERY_SECONDS:
+            self._refusals = {told: at for told, at in self._refusals.items() if now - at < REFUSALS_TOLD_EVERY_SECONDS}
+            if len(self._refusals) < limits.RAFT_INBOX_MESSAGES_MAX:
+                self._refusals[key] = now
+            logger.warning("raft: refused a connection: %s", refusal)
+
+    def _begin_life(self, node_id: int, incarnation: UUID) -> None:
+        before = self._lives.get(node_id)
+        if before == incarnation:
+            return
+        if incarnation in self._ended_lives:
+            raise ProtocolError(f"node {node_id} speaks of a life that has ended: do two processes run under one id?")
+        self._lives[node_id] = incarnation
+        if before is not None:
+            self._ended_lives.append(before)
+        self._inbox = deque(pair for pair in self._inbox if pair[0] != node_id)
+        if node_id in self._addresses:
+            self._news.append(lambda node: node.reborn(node_id))
+            self._wake.set()
+
+    def receive(self, node_id: int, body: bytes | memoryview, incarnation: UUID | None = None) -> None:
+        """The body of a frame with api key 32001, of a connection that introduced itself as `node_id`. Copies what it keeps.
 
         Raises ProtocolError: close the connection and log it. There is no answer to send."""
+        if incarnation is not None and incarnation != self._lives.get(node_id):
+            raise ProtocolError(f"a Raft message of an earlier life of node {node_id}")
         message = codec.decode_message(body)
         codec.check_plausible(message, term=self._status.term, last_index=self._status.last_index)
         self._received += 1
@@ -259,15 +343,17 @@ class RaftService:
                 cluster_id=self._cluster_id,
                 node_id=self._node_id,
                 new_uuid=self._entropy.uuid,
-                sole_voter=len(self._voters) == 1,
+                sole_voter=self._alone,
                 reserve_bytes=limits.RAFT_RESERVE_BYTES,
             )
         )
         self._journal = journal
+        self._warn_of_open_door()
         try:
             self._node = RaftNode(
                 node_id=self._node_id,
                 voters=self._voters,
+                observers=self._observers,
                 journal=journal,
                 machine=self._machine,
                 random=self._entropy.random,
@@ -292,7 +378,7 @@ class RaftService:
         node = self._node
         if node is None or self._status.role is not Role.LEADER:
             return True
-        if not self._addresses:
+        if self._alone:
             return False
         with trio.move_on_after(STAND_DOWN_SECONDS):
             while self._status.role is Role.LEADER and not node.stand_down():
@@ -312,6 +398,16 @@ class RaftService:
         self._stopping = True
         self._stop_wanted.set()
         self._wake.set()
+
+    def _warn_of_open_door(self) -> None:
+        host, port = self._own_address
+        if not self._doorkeeper.has_secret and self._addresses and not _is_loopback(host):
+            logger.warning(
+                "the peer listener %s:%d is open to the network without a cluster secret: whoever reaches it can pass for a node of this"
+                " cluster; set cluster_secret or cluster_secret_file in the peers file of every node",
+                host,
+                port,
+            )
 
     # -- the loop
 
@@ -335,12 +431,8 @@ class RaftService:
     def _take(self, node: RaftNode) -> None:
         """Hand over all that came since the last turn. No awaits."""
         self._wake = trio.Event()
-        while self._connections:
-            peer, connected = self._connections.popleft()
-            if connected:
-                node.connected(peer)
-            else:
-                node.disconnected(peer)
+        while self._news:
+            self._news.popleft()(node)
         now = self._clock.monotonic()
         while self._inbox:
             node.receive(now, *self._inbox.popleft())
@@ -394,7 +486,11 @@ class RaftService:
             durable_index=journal.durable_index,
             snapshot_index=journal.snapshot_index,
             voters=before.voters,
-            connected=node.connected_peers,
+            connected=tuple(peer for peer in node.connected_peers if peer in self._voters),
+            observers=before.observers,
+            majority_heard_at=node.majority_heard_at(self._clock.monotonic()),
+            peers=node.peers(),
+            abstains=node.abstains,
         )
         self._announce(before)
 
@@ -431,13 +527,15 @@ class RaftService:
         return status.leader_id not in status.connected
 
     def _what_is_missing(self) -> str:
-        absent = [peer for peer in self._addresses if peer not in self._status.connected]
+        absent = [peer for peer in self._addresses if peer in self._voters and peer not in self._status.connected]
         reachable, voters = len(self._voters) - len(absent), len(self._voters)
         what = "a leader" if reachable * 2 > voters else "a majority"
         reasons = [
             f"no answer from node {peer} at {self._addresses[peer][0]}:{self._addresses[peer][1]} ({self._unreachable[peer]})"
             for peer in absent
         ]
+        if self._status.abstains is not None:
+            reasons.append(self._status.abstains)
         return ", ".join([f"waiting for {what}: {reachable} of {voters} voters reachable", *reasons])
 
     def _end(self, journal: Journal) -> None:
@@ -450,33 +548,60 @@ class RaftService:
             queue.close()
         journal.close()
         before = self._status
-        self._status = replace(before, role=Role.FOLLOWER, ready=False, leader_id=None, connected=())
+        self._status = replace(before, role=Role.FOLLOWER, ready=False, leader_id=None, connected=(), majority_heard_at=-math.inf)
         self._announce(before)
 
     # -- calling a peer
 
     async def _call_peer(self, peer: int, host: str, port: int) -> None:
-        """Keep one connection to `peer`, for ever."""
+        """Keep one connection to `peer`, for ever. A connection that broke is made anew at once: when that is refused, the peer is gone."""
         backoff = BACKOFF_SECONDS_MIN
+        broke = False
         while True:
-            began = self._clock.monotonic()
+            began: float | None = None
             try:
                 stream = await self._network.connect(host, port, timeout=CONNECT_TIMEOUT_SECONDS)
             except OSError as error:
                 logger.debug("raft: node %d does not answer at %s:%d: %s", peer, host, port, error)
                 self._unreachable[peer] = _reason(error)
+                if broke and error.errno == errno.ECONNREFUSED:
+                    self._gone(peer)
+                broke = False
             else:
                 try:
-                    reason = await self._talk(stream, self._queues[peer])
+                    reason = await self._introduced(stream, peer)
+                    if reason is None:
+                        began, broke = self._clock.monotonic(), True
+                        reason = await self._talk(stream, self._queues[peer])
+                        logger.info("raft: connection to node %d at %s:%d ended: %s", peer, host, port, reason)
                 finally:
                     stream.close()
                     self._set_connected(peer, False)
-                logger.info("raft: connection to node %d at %s:%d ended: %s", peer, host, port, reason)
                 self._unreachable[peer] = reason
-            if self._clock.monotonic() - began > STEADY_SECONDS:
+            if began is not None and self._clock.monotonic() - began > STEADY_SECONDS:
                 backoff = BACKOFF_SECONDS_MIN
+                continue
             await trio.sleep(backoff * (0.5 + self._entropy.random() / 2))
             backoff = min(backoff * 2, BACKOFF_SECONDS_MAX)
+
+    async def _introduced(self, stream: Stream, peer: int) -> str | None:
+        """None, or why not."""
+        try:
+            await self.introduce(stream, peer)
+        except OSError as error:
+            reason = _reason(error)
+            if isinstance(error, Refused) and self._unreachable[peer] != reason:  # it is tried again, and told once
+                logger.warning("raft: not connected to node %d at %s:%d: %s", peer, *self._addresses[peer], reason)
+            return reason
+        return None
+
+    def _gone(self, peer: int) -> None:
+        logger.info("raft: node %d is gone: its connection broke and nothing listens at its address", peer)
+        now = self._clock.monotonic()
+        self._news.append(lambda node: node.peer_gone(now, peer))
+        self._wake.set()
+        if self.on_peer_gone is not None:
+            self.on_peer_gone(peer)
 
     def _wake_sender(self, peer: int) -> None:
         self._queue_wakes[peer].set()
@@ -485,7 +610,7 @@ class RaftService:
         queue = self._queues[peer]
         if queue.opened != connected:
             queue.open() if connected else queue.close()
-            self._connections.append((peer, connected))
+            self._news.append(lambda node: node.connected(peer) if connected else node.disconnected(peer))
             self._wake.set()
 
     async def _talk(self, stream: Stream, queue: PeerQueue) -> str:
@@ -504,7 +629,8 @@ class RaftService:
 
         async def send() -> None:
             nonlocal ended
-            data = self._doorkeeper.greeting(queue.peer)
+            self._set_connected(queue.peer, True)
+            data = b""
             while not queue.overflowed:
                 if data:
                     with trio.move_on_after(SEND_TIMEOUT_SECONDS) as slow:
@@ -516,7 +642,6 @@ class RaftService:
                     if slow.cancelled_caught:
                         ended = f"it took nothing for {SEND_TIMEOUT_SECONDS} s"
                         return
-                    self._set_connected(queue.peer, True)
                 else:
                     await self._queue_wakes[queue.peer].wait()
                     self._queue_wakes[queue.peer] = trio.Event()
@@ -528,6 +653,32 @@ class RaftService:
             await send()
             nursery.cancel_scope.cancel()
         return ended
+
+
+async def _receive_answer(stream: Stream) -> bytes:
+    """One frame of a listener, without its length and not a byte more."""
+    size = _LENGTH(await _receive_exactly(stream, 4))[0]
+    if not 4 < size <= ANSWER_BYTES_MAX:
+        raise Refused(f"an answer of {size} bytes: who listens there is no mqd node, or of another release")
+    return await _receive_exactly(stream, size)
+
+
+async def _receive_exactly(stream: Stream, size: int) -> bytes:
+    data = memoryview(bytearray(size))
+    position = 0
+    while position < size:
+        received = await stream.receive_into(data[position:])
+        if not received:
+            raise IntroductionFailed("it closed the connection during the introduction (its log may say why)")
+        position += received
+    return bytes(data)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _reason(error: OSError) -> str:

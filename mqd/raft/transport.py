@@ -1,4 +1,4 @@
-"""What waits to be sent to one voter, and who may be heard. Pure: service.py connects and sends.
+"""What waits to be sent to one node. Pure: service.py connects and sends.
 
 One outbound TCP connection a peer carries this node's messages; the peer's own connection carries the answers. A
 connection is FIFO and loses nothing until it ends: when more waits than the bounds allow, the connection is ended, since
@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from uuid import UUID
 
 from mqd import limits
-from mqd.errors import ProtocolError
 from mqd.raft import codec
-from mqd.raft.codec import Handshake, Message
+from mqd.raft.codec import Message
 
 CONNECT_TIMEOUT_SECONDS = 2.0
+INTRODUCTION_TIMEOUT_SECONDS = 3.5
 SEND_TIMEOUT_SECONDS = 3.5
 """A peer that takes no byte for this long is gone, whatever TCP still hopes."""
 BACKOFF_SECONDS_MIN = 0.05
 BACKOFF_SECONDS_MAX = 1.0
-STEADY_SECONDS = 5.0
-"""A connection that lasted this long starts its successor's backoff from the minimum."""
+STEADY_SECONDS = 1.0
+"""A connection that lasted this long is replaced at once when it breaks, and its successor's backoff starts from the minimum."""
 
 
 class PeerQueue:
@@ -77,32 +76,3 @@ class PeerQueue:
     def _clear(self) -> None:
         self._frames.clear()
         self._bytes = 0
-
-
-class Doorkeeper:
-    """Checks the handshakes of those who call: only the other configured voters of this cluster are let in."""
-
-    def __init__(self, *, cluster_id: str, node_id: int, voters: frozenset[int], incarnation: UUID) -> None:
-        self._cluster_id = cluster_id
-        self._node_id = node_id
-        self._voters = voters
-        self._incarnation = incarnation
-
-    def greeting(self, receiver: int) -> bytes:
-        """The first frame of a connection to `receiver`."""
-        handshake = Handshake(self._cluster_id, self._node_id, receiver, self._incarnation)
-        return codec.encode_frame(codec.API_KEY_HANDSHAKE, 0, codec.encode_handshake(handshake))
-
-    def admit(self, body: bytes | memoryview, peer_address: str) -> int:
-        """The id of the voter that calls. Raises ProtocolError: the reason names both sides."""
-        handshake = codec.decode_handshake(body)
-        caller = f"{peer_address} says that it is node {handshake.sender}"
-        if handshake.cluster_id != self._cluster_id:
-            raise ProtocolError(f"{caller} of cluster {handshake.cluster_id!r}; this is cluster {self._cluster_id!r}")
-        if handshake.receiver != self._node_id:
-            raise ProtocolError(f"{caller} and wants node {handshake.receiver}; this is node {self._node_id}: check the peers files")
-        if handshake.sender == self._node_id:
-            raise ProtocolError(f"{caller}, which is this node's own id: two nodes run under one id")
-        if handshake.sender not in self._voters:
-            raise ProtocolError(f"{caller}, which is no voter; the voters are {sorted(self._voters)}")
-        return handshake.sender

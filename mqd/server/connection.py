@@ -29,7 +29,10 @@ from mqd.limits import (
     RECEIVE_BYTES_MAX,
     SEND_QUEUE_BYTES_MAX,
     SENDFILE_BYTES_MIN,
+    STRANGER_FRAME_BYTES_MAX,
 )
+from mqd.raft.introduction import Visit
+from mqd.server.context import PEER
 
 logger = logging.getLogger(__name__)
 
@@ -165,6 +168,7 @@ class Connection:
         "_spare_turn",
         "barrier",
         "client_id",
+        "frame_bytes_max",
         "frame_since",
         "is_dirty",
         "last_active",
@@ -175,8 +179,11 @@ class Connection:
         "parked",
         "peer",
         "peer_node",
+        "since",
         "slots",
         "sock",
+        "stranger_requests",
+        "visit",
     )
 
     def __init__(self, owner: Owner, sock: Socket, listener: str, now: float) -> None:
@@ -186,6 +193,12 @@ class Connection:
         self.listener = listener
         self.peer_node: int | None = None
         """On the peer listener: the node that introduced itself."""
+        self.visit: Visit | None = None
+        """On the peer listener: the introduction, from its first word on."""
+        self.since = now
+        self.stranger_requests = 0
+        """On the peer listener: requests before the introduction was complete."""
+        self.frame_bytes_max = STRANGER_FRAME_BYTES_MAX if listener == PEER else owner.request_bytes_max
         self.client_id: bytes | bytearray = b""
         """What the last request called its client, in UTF-8: checked once, not at each request."""
         self.open = True
@@ -288,8 +301,8 @@ class Connection:
         return self._frame_start + 4 + self._checked_size(_INT32(self._frame, self._frame_start)[0])
 
     def _checked_size(self, size: int) -> int:
-        if size < FRAME_BYTES_MIN or size > self.owner.request_bytes_max:
-            raise ProtocolError(f"a frame of {size} bytes (allowed: {FRAME_BYTES_MIN} to {self.owner.request_bytes_max})")
+        if size < FRAME_BYTES_MIN or size > self.frame_bytes_max:
+            raise ProtocolError(f"a frame of {size} bytes (allowed: {FRAME_BYTES_MIN} to {self.frame_bytes_max})")
         return size
 
     def _keep(self, rest: memoryview) -> None:
@@ -376,7 +389,7 @@ class Connection:
         while end - start >= 4:
             size = _INT32(buffer, start)[0]
             frame_end = start + 4 + size
-            if frame_end > end or size < FRAME_BYTES_MIN or size > self.owner.request_bytes_max:
+            if frame_end > end or size < FRAME_BYTES_MIN or size > self.frame_bytes_max:
                 self._checked_size(size)
                 break
             if self.barrier or len(slots) >= IN_FLIGHT_REQUESTS_MAX or (events & WRITABLE and self.held):
@@ -432,6 +445,20 @@ class Connection:
         waits_for_bytes = self._frame is None or self._frame_end < self._first_frame_end()
         if self.open and not self._closing and not self.held and waits_for_bytes:
             self._watch(self._events | READABLE)
+
+    def introduced(self, node_id: int) -> None:
+        """It is this node of the cluster: heard like any, from the next request on."""
+        self.peer_node = node_id
+        self.frame_bytes_max = self.owner.request_bytes_max
+
+    @property
+    def is_stranger(self) -> bool:
+        """On the peer listener, and nobody knows who."""
+        return self.listener == PEER and self.peer_node is None
+
+    def finish(self) -> None:
+        """Hear no more of this peer; what it asked for is still answered, then the connection closes."""
+        self._end_of_stream()
 
     def _end_of_stream(self) -> None:
         """The peer sends no more. What it asked for is still answered, then the connection closes."""

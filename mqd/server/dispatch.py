@@ -105,7 +105,7 @@ class Dispatcher:
             raise ProtocolError(f"a request of {end - start} bytes has no header")
         api_key, version, correlation_id, client_id_bytes = _HEAD(buffer, start)
         if connection.listener is PEER and connection.peer_node is None:
-            hello.check_stranger(api_key)
+            hello.check_stranger(connection, api_key)
         body = start + 10 + client_id_bytes if client_id_bytes > 0 else start + 10
         if body > end or client_id_bytes < -1:
             raise ProtocolError(f"client id of {client_id_bytes} bytes in a request of {end - start}")

@@ -1,11 +1,13 @@
-"""Requests of this node to the controller on another: one connection a peer, on its peer listener, opened when needed.
+"""Connections of this node to the peer listeners of others: one a peer for requests to the controller, more for whoever dials.
 
-The peer hears nobody who has not introduced himself, so that is done first; it is not answered.
+The peer hears nobody who has not introduced himself, so that is done first. A connection on which an answer is due and nothing came for
+a while is not used for further requests: what hangs behind a cut cable or in a stopped process would hang for all. Who waits on it
+goes on waiting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import trio
@@ -13,22 +15,31 @@ import trio
 from mqd.client.errors import ClientError
 from mqd.client.peer import PeerConnection, start_peer
 from mqd.config import Peers
-from mqd.io.net import Network
+from mqd.io.net import Network, Stream
 from mqd.protocol import apis
 from mqd.types import NodeId
+
+CONNECT_TIMEOUT_SECONDS = 2.0
+HUNG_SECONDS = 1.0
+"""Without the answer that is due for so long, a connection gets no more requests."""
+ABANDONED_SECONDS = 30.0
+"""After which nobody waits for an answer any more."""
+
+Introduce = Callable[[Stream, int], Awaitable[None]]
 
 
 class Forwarder:
     """Callable: (node id, API name, version, request) -> response. OSError when the node cannot be reached."""
 
-    def __init__(self, peers: Peers, node_id: int, network: Network, greeting: Callable[[int], bytes]) -> None:
-        """`greeting(node id)`: the frame that introduces this node there."""
+    def __init__(self, peers: Peers, node_id: int, network: Network, introduce: Introduce) -> None:
+        """`introduce(stream, node id)`: makes this node known there, on a fresh connection."""
         self._peers = peers
         self._client_id = f"mqd-node-{node_id}"
         self._network = network
-        self._greeting = greeting
+        self._introduce = introduce
         self._nursery: trio.Nursery | None = None
         self._connections: dict[int, PeerConnection] = {}
+        self._hung: list[PeerConnection] = []
         self._connecting: dict[int, trio.Lock] = {}
 
     async def run(self) -> None:
@@ -47,21 +58,14 @@ class Forwarder:
             raise OSError(f"node {node_id} cannot be asked: {error}") from error
         return response
 
-    async def _connection(self, node_id: int) -> PeerConnection:
-        async with self._connecting.setdefault(node_id, trio.Lock()):
-            connection = self._connections.get(node_id)
-            if connection is None or connection.failure is not None:
-                connection = self._connections[node_id] = await self._introduced(node_id)
-            return connection
-
     async def dial(self, node_id: NodeId) -> PeerConnection:
-        """A connection of its own to that node's peer listener, introduced. OSError when it cannot be had."""
+        """A fresh connection of the caller's own, which the caller closes; it ends with the forwarder. OSError when it cannot be had."""
         try:
-            return await self._introduced(node_id)
+            return await self._dial(node_id)
         except ClientError as error:
             raise OSError(f"node {node_id} cannot be reached: {error}") from error
 
-    async def _introduced(self, node_id: int) -> PeerConnection:
+    async def _dial(self, node_id: int) -> PeerConnection:
         peer = self._peers.nodes[node_id]
         assert self._nursery is not None, "the forwarder runs as long as the node does"
         return await start_peer(
@@ -70,6 +74,24 @@ class Forwarder:
             peer.host,
             peer.peer_port,
             client_id=self._client_id,
+            timeout_s=CONNECT_TIMEOUT_SECONDS,
             negotiate=False,
-            greeting=self._greeting(node_id),
+            introduce=lambda stream: self._introduce(stream, node_id),
         )
+
+    async def _connection(self, node_id: int) -> PeerConnection:
+        async with self._connecting.setdefault(node_id, trio.Lock()):
+            connection = self._connections.get(node_id)
+            if connection is not None and connection.silent_for > HUNG_SECONDS:
+                self._hung.append(self._connections.pop(node_id))
+                connection = None
+            self._close_hung()
+            if connection is None or connection.failure is not None:
+                connection = self._connections[node_id] = await self._dial(node_id)
+            return connection
+
+    def _close_hung(self) -> None:
+        for connection in self._hung:
+            if connection.idle or connection.silent_for > ABANDONED_SECONDS:
+                connection.close("it hung, and was replaced")
+        self._hung = [connection for connection in self._hung if connection.failure is None]

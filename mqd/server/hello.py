@@ -1,8 +1,8 @@
 """The peer listener's own requests: another node introduces itself, then sends Raft messages on the same connection.
 
 They travel in Kafka frames with private API keys, so that one listener, one framing and one set of limits serve all; the
-bodies are mqd/raft/'s. From a connection that has not introduced itself nothing is heard but ApiVersions, with which
-whoever watches a node may see that it lives.
+bodies are mqd/raft/'s (introduction.py, codec.py). From a connection that has not introduced itself nothing is heard but ApiVersions,
+with which whoever watches a node may see that it lives, in few and small frames; and it has little time.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from struct import Struct
 
 from mqd.errors import ProtocolError
+from mqd.limits import STRANGER_REQUESTS_MAX
 from mqd.server.connection import Connection
 from mqd.server.context import Node
 
@@ -20,10 +21,13 @@ API_VERSIONS = 18
 _HEAD = Struct(">hhih").unpack_from
 
 
-def check_stranger(api_key: int) -> None:
+def check_stranger(connection: Connection, api_key: int) -> None:
     """Raise ProtocolError for what a connection of the peer listener may not ask before it has introduced itself."""
     if api_key not in (HANDSHAKE, API_VERSIONS):
         raise ProtocolError(f"a request with API key {api_key} before an introduction: this port is for the nodes of the cluster")
+    connection.stranger_requests += 1
+    if connection.stranger_requests > STRANGER_REQUESTS_MAX:
+        raise ProtocolError(f"more than {STRANGER_REQUESTS_MAX} requests before an introduction")
 
 
 def is_private(api_key: int) -> bool:
@@ -31,13 +35,20 @@ def is_private(api_key: int) -> bool:
 
 
 def handle(node: Node, connection: Connection, api_key: int, frame: memoryview) -> None:
-    """Take one private request; none is answered. Raises ProtocolError where the connection must be closed."""
-    body = frame[10 + max(0, _HEAD(frame)[3]) :]  # behind the client id
+    """Take one private request; only an introduction is answered. Raises ProtocolError where the connection must be closed."""
+    _, _, correlation_id, client_id_bytes = _HEAD(frame)
+    body = frame[10 + max(0, client_id_bytes) :]
+    visit = connection.visit
     if api_key == HANDSHAKE:
-        if connection.peer_node is not None:
-            raise ProtocolError("a second introduction on one connection")
-        connection.peer_node = node.raft.accept_handshake(body, connection.peer)
+        if visit is None:
+            visit = connection.visit = node.raft.visit(connection.peer)
+        answer = node.raft.hear(visit, body, correlation_id)
+        if visit.node_id is not None:
+            connection.introduced(visit.node_id)
+        connection.slot().complete([answer])
+        if visit.refusal is not None:
+            connection.finish()
         return
-    if connection.peer_node is None:
+    if connection.peer_node is None or visit is None:
         raise ProtocolError("a Raft message before an introduction")
-    node.raft.receive(connection.peer_node, body)
+    node.raft.receive(connection.peer_node, body, visit.incarnation)

@@ -17,7 +17,7 @@ import trio
 from mqd.config import NodeConfig
 from mqd.controller.configs import effective_node_config
 from mqd.io.net import Listener, Network, Socket
-from mqd.limits import FRAME_RECEIVE_TIMEOUT_MS, IN_FLIGHT_BYTES_MAX, PEER_CONNECTIONS_MAX, RECEIVE_ARENA_BYTES
+from mqd.limits import FRAME_RECEIVE_TIMEOUT_MS, IN_FLIGHT_BYTES_MAX, PEER_CONNECTIONS_MAX, RECEIVE_ARENA_BYTES, STRANGER_SECONDS_MAX
 from mqd.server.connection import Arena, Connection
 from mqd.server.context import CLIENT, PEER, Node
 from mqd.server.dispatch import Dispatcher
@@ -230,6 +230,9 @@ class Server:
             for connection in list(self._connections):
                 if connection.frame_is_late(now, FRAME_RECEIVE_TIMEOUT_MS / 1000):
                     logger.warning("closing a connection peer=%s reason=a request did not arrive whole in time", connection.peer)
+                    connection.close()
+                elif connection.is_stranger and now - connection.since > STRANGER_SECONDS_MAX:
+                    logger.debug("closing a connection peer=%s reason=no introduction in time", connection.peer)
                     connection.close()
                 elif now - connection.last_active > _SPARE_SECONDS:
                     connection.drop_spare()

@@ -17,9 +17,10 @@ from typing import Any
 from uuid import UUID
 
 from mqd.raft.codec import COMMAND, Message, RequestVote, decode_message, encode_message
+from mqd.raft.fates import Fate
 from mqd.raft.journal import Journal, open_journal
 from mqd.raft.machine import Role
-from mqd.raft.seams import Fate, RaftNode, Timing
+from mqd.raft.seams import RaftNode, Timing
 from tests.raft.memory_disk import MemoryDisk
 
 Callback = Callable[[Any, str], None]
@@ -245,6 +246,9 @@ class Ours(Group):
     """RaftNode with its journal on a MemoryDisk. Messages cross as bytes."""
 
     node_class: type[RaftNode] = RaftNode
+    formed = True
+    """Whether a voter that starts from nothing counts as one that has forgotten nothing."""
+    observers: list[int] = []  # noqa: RUF012  # replaced, never changed
 
     def __init__(self, nodes: int = 3, **options: Any) -> None:
         self.disks = {i: MemoryDisk(i) for i in range(1, nodes + 1)}
@@ -254,10 +258,13 @@ class Ours(Group):
 
     def start(self, i: int) -> None:
         journal = open_journal(self.disks[i], Path("raft"), cluster_id="c", node_id=i, new_uuid=lambda: UUID(int=i))
+        if self.formed and not journal.formed:
+            journal.set_formed()
         self.journals[i], self.machines[i] = journal, _Values()
         self.nodes[i] = self.node_class(
             node_id=i,
             voters=self.ids,
+            observers=self.observers,
             journal=journal,
             machine=self.machines[i],
             random=self.random.random,
@@ -266,6 +273,11 @@ class Ours(Group):
             cluster_id="c",
             entries_kept=0,
         )
+
+    def force_election(self, i: int) -> None:
+        """As if a majority had promised its votes."""
+        self.nodes[i]._poll.won = True
+        super().force_election(i)
 
     def _flush(self, i: int) -> None:
         if self.journals[i].dirty:

@@ -1,11 +1,13 @@
 """Voters on virtual time, a network that delays and breaks, power cuts that lose unsynced writes: one seed, one run.
 
-    python -m tests.raft.simulate --seeds 0-500 [--nodes 5] [--seconds 20]
+    python -m tests.raft.simulate --seeds 0-500 [--nodes 5] [--observers 1] [--seconds 20] [--no-wipes]
 
 The nodes are the real RaftNode and Journal. After every event the safety properties of Raft (Ongaro, figure 3.2) are checked:
 election safety, log matching, leader completeness, state machine safety; that a committed entry is durable on a majority; and
-that nothing is applied that is not durable on the node that applies it. At the end all heals, and all must converge with no
-acknowledged command lost or doubled. A violation names the seed that shows it again.
+that nothing is applied that is not durable on the node that applies it; that observers never vote or stand; and that a leader has
+heard a majority within the longest election time-out. Besides crashes and cuts, one voter's disk may be emptied while all others have
+theirs (once a run: a second loss would be one too many). At the end all heals, and all must converge with no acknowledged command lost
+or doubled. A violation names the seed that shows it again.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from pathlib import Path
 from uuid import UUID
 
 from mqd.raft.codec import COMMAND, NO_OP, Entry, Message, decode_message, encode_message
+from mqd.raft.fates import Fate
 from mqd.raft.journal import Journal, open_journal
 from mqd.raft.machine import Role
-from mqd.raft.seams import Fate, RaftNode, Timing
+from mqd.raft.seams import RaftNode, Timing
 from tests.raft.memory_disk import MemoryDisk, PowerCut
 
 
@@ -66,7 +69,8 @@ class Life:
         self.journal: Journal = open_journal(disk, Path("raft"), cluster_id="sim", node_id=node_id, new_uuid=lambda: UUID(int=node_id))
         self.node: RaftNode = world.node_class(
             node_id=node_id,
-            voters=world.ids,
+            voters=world.voters,
+            observers=world.observers,
             journal=self.journal,
             machine=self.machine,
             random=world.random.random,
@@ -79,6 +83,8 @@ class Life:
         self.machine.on_apply = self._on_apply
         self.machine.on_snapshot = lambda: world.check_commits(self)  # while the entries are still there to look at
         self.busy = False
+        self.met: dict[int, Life] = {}
+        """Of each other node: the life that last introduced itself here."""
         self.term_led = 0
         self.checked: Entry | None = None
 
@@ -98,6 +104,8 @@ class World:
         compact_entries: int | None = None,
         node_class: type[RaftNode] = RaftNode,
         fault_every: float = 1.0,
+        observers: int = 0,
+        wipes: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.node_class = node_class
@@ -105,7 +113,12 @@ class World:
         self.compact_entries = compact_entries if compact_entries is not None else self.random.choice([5, 20, 10_000])
         self.entries_kept = self.random.choice([0, 3, 1000])
         self.now = 0.0
-        self.ids = list(range(1, nodes + 1))
+        self.voters = list(range(1, nodes + 1))
+        self.observers = list(range(nodes + 1, nodes + observers + 1))
+        self.ids = [*self.voters, *self.observers]
+        self.wiped: int | None = None
+        self.may_wipe = wipes and nodes > 2
+        self.wipes = self.gone = self.gone_leaders = 0
         self.disks = {i: MemoryDisk(self.random.getrandbits(32)) for i in self.ids}
         self.lives: dict[int, Life | None] = dict.fromkeys(self.ids)
         self.links: dict[tuple[int, int], deque[bytes]] = {(a, b): deque() for a in self.ids for b in self.ids if a != b}
@@ -210,10 +223,29 @@ class World:
         life.node.abandon()
         self.lives[i] = None
         self.disks[i].crash()
+        noticed = [a for a, b in self.links if b == i and self.up[a, b] and self.blocked[a, b] <= self.now]
         for a, b in self.links:
             if i in (a, b):
                 self.disconnect(a, b)
+        for other in noticed:  # the connection broke, and nothing listens there now
+            self.at(self.random.choice([0.0005, 0.01]), partial(self.notice, self.lives[other], i))
+        if self.may_wipe and i in self.voters and self.random.random() < 0.7 and self.safe_to_wipe(i):
+            self.disks[i].files.clear()
+            self.read_back.pop(i, None)
+            self.may_wipe, self.wiped = False, i
+            self.wipes += 1
         self.at(self.random.choice([0.05, 0.5, 2.0]), lambda: self.start(i))
+
+    def safe_to_wipe(self, i: int) -> bool:
+        """All other voters have theirs and know what they know: a voter may lose everything only then."""
+        others = [life for j in self.voters if j != i and (life := self.lives[j]) is not None]
+        return len(others) == len(self.voters) - 1 and all(life.journal.formed and not life.journal.dirty for life in others)
+
+    def notice(self, life: Life | None, gone: int) -> None:
+        if life is not None:
+            self.gone += 1
+            self.gone_leaders += life.node.leader_id == gone
+            self.when_idle(life, lambda: life.node.peer_gone(self.now, gone))
 
     # -- network
 
@@ -221,11 +253,15 @@ class World:
         source = self.lives[a]
         if source is None or self.up[a, b]:
             return
-        if self.lives[b] is None or self.blocked[a, b] > self.now:
+        target = self.lives[b]
+        if target is None or self.blocked[a, b] > self.now:
             self.at(self.random.uniform(0.05, 0.3), lambda: self.connect(a, b))
             return
         self.connections += 1
         self.up[a, b] = self.connections
+        if target.met.get(a) is not source:
+            target.met[a] = source
+            self.when_idle(target, lambda: target.node.reborn(a))
         self.when_idle(source, lambda: source.node.connected(b))
 
     def disconnect(self, a: int, b: int) -> None:
@@ -339,6 +375,10 @@ class World:
                     raise Violation(f"leader {life.node_id} of term {node.term} lacks committed entry {index} of term {term}")
         fresh = journal.entries[-1] is not life.checked
         life.checked = journal.entries[-1]
+        if node.role is not Role.FOLLOWER and life.node_id not in self.voters:
+            raise Violation(f"observer {life.node_id} is {node.role}")
+        if node.role is Role.LEADER and self.now - node.majority_heard_at(self.now) > Timing().election_timeout_max:
+            raise Violation(f"node {life.node_id} leads and has heard no majority for {self.now - node.majority_heard_at(self.now):.2f} s")
         previous_term = journal.entries[0].term
         for entry in journal.entries[1:] if fresh else ():
             known = self.entries.setdefault((entry.index, entry.term), (entry.command, previous_term))
@@ -356,9 +396,9 @@ class World:
         if index <= life.journal.base_index:
             raise Violation(f"node {life.node_id} committed {index} by a snapshot that nobody had committed")
         entry = life.journal.entries[index - life.journal.base_index]
-        copies = sum(self._durable_on(i, index, entry.term) for i in self.ids)
-        if copies * 2 <= len(self.ids):
-            raise Violation(f"node {life.node_id} commits {index} of term {entry.term} with {copies} durable copies of {len(self.ids)}")
+        copies = sum(self._durable_on(i, index, entry.term) for i in self.voters)
+        if copies * 2 <= len(self.voters):
+            raise Violation(f"node {life.node_id} commits {index} of term {entry.term} with {copies} durable copies of {len(self.voters)}")
         self.committed[index] = (entry.term, entry.command)
 
     def _durable_on(self, i: int, index: int, term: int) -> bool:
@@ -405,22 +445,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Simulate the quorum under faults, one run a seed.")
     parser.add_argument("--seeds", default="0-99", help="first-last")
     parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--observers", type=int, default=1)
+    parser.add_argument("--no-wipes", action="store_true", help="no disk is emptied")
     parser.add_argument("--seconds", type=float, default=20.0, help="of virtual time under faults")
     parser.add_argument("--fault-every", type=float, default=1.0, help="mean seconds between faults")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     first, _, last = options.seeds.partition("-")
-    began, bad, totals = time.monotonic(), [], [0] * 5
+    began, bad, totals = time.monotonic(), [], [0] * 8
     for seed in range(int(first), int(last or first) + 1):
-        world = World(seed, nodes=options.nodes, seconds=options.seconds, fault_every=options.fault_every)
+        world = World(
+            seed,
+            nodes=options.nodes,
+            seconds=options.seconds,
+            fault_every=options.fault_every,
+            observers=options.observers,
+            wipes=not options.no_wipes,
+        )
         try:
             world.run()
         except Exception as error:
             bad.append(seed)
             print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)
-        numbers = (world.events, world.messages, world.elections, world.crashes, len(world.acknowledged))
+        numbers = (world.events, world.messages, world.elections, world.crashes, len(world.acknowledged), world.wipes)
+        numbers += (world.gone, world.gone_leaders)
         totals = [total + number for total, number in zip(totals, numbers, strict=True)]
-    print("events {}, messages {}, elections {}, crashes {}, acknowledged {}".format(*totals))
+    figures = "events {}, messages {}, elections {}, crashes {}, acknowledged {}, wiped disks {}, noticed deaths {}, of leaders {}"
+    print(figures.format(*totals))
     print(f"{len(bad)} bad seeds {bad[:20]} in {time.monotonic() - began:.0f} s")
     raise SystemExit(bool(bad))
 

@@ -1,9 +1,8 @@
-"""Messages and handshakes: what is encoded is decoded, anything else is a ProtocolError."""
+"""Messages: what is encoded is decoded, anything else is a ProtocolError."""
 
 from __future__ import annotations
 
 import struct
-from uuid import UUID
 
 import pytest
 from crc32c import crc32c
@@ -15,12 +14,15 @@ from mqd.raft import codec
 from mqd.raft.codec import (
     COMMAND,
     NO_OP,
+    Account,
     AppendEntries,
     AppendReply,
     Entry,
-    Handshake,
+    Inquiry,
     InstallSnapshot,
     Message,
+    PreVote,
+    PreVoteReply,
     RequestVote,
     SnapshotReply,
     TimeoutNow,
@@ -28,7 +30,6 @@ from mqd.raft.codec import (
     decode_message,
     encode_message,
 )
-from mqd.raft.transport import Doorkeeper
 
 numbers = st.integers(0, (1 << 62) - 1)
 
@@ -56,6 +57,10 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(AppendReply, numbers, numbers, st.booleans(), st.booleans()),
     st.builds(SnapshotReply, numbers, numbers, numbers),
     st.builds(TimeoutNow, numbers),
+    st.builds(PreVote, numbers, numbers, numbers),
+    st.builds(PreVoteReply, numbers, st.booleans()),
+    st.builds(Inquiry, numbers, numbers),
+    st.builds(Account, numbers, numbers, numbers, st.booleans()),
 )
 
 
@@ -131,6 +136,10 @@ FAR_INDEX = LAST + codec.INDEX_LEAP_MAX
         ),
         (SnapshotReply(FAR_TERM, FAR_INDEX, 0), [SnapshotReply(FAR_TERM + 1, 1, 0), SnapshotReply(TERM, FAR_INDEX + 1, 0)]),
         (TimeoutNow(FAR_TERM), [TimeoutNow(FAR_TERM + 1)]),
+        (PreVote(FAR_TERM, FAR_INDEX, 0), [PreVote(FAR_TERM + 1, 0, 0), PreVote(TERM, FAR_INDEX + 1, 0)]),
+        (PreVoteReply(FAR_TERM, True), [PreVoteReply(FAR_TERM + 1, False)]),
+        (Inquiry(FAR_TERM, 0), [Inquiry(FAR_TERM + 1, 0)]),
+        (Account(FAR_TERM, 0, FAR_INDEX, True), [Account(FAR_TERM + 1, 0, 0, True), Account(TERM, 0, FAR_INDEX + 1, True)]),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -139,40 +148,3 @@ def test_what_no_voter_can_have_come_to_send(plausible: Message, absurd: list[Me
     for message in absurd:
         with pytest.raises(ProtocolError, match=type(message).__name__):
             codec.check_plausible(message, term=TERM, last_index=LAST)
-
-
-def test_handshakes() -> None:
-    handshake = Handshake("clüster", 2, 1, UUID(int=5))
-    body = codec.encode_handshake(handshake)
-    assert codec.decode_handshake(memoryview(body)) == handshake
-    for bad, reason in [
-        (b"", "0 bytes"),
-        (b"GET " + body[4:], "not an mqd node"),
-        (body[:4] + b"\x00\x09" + body[6:], "protocol version 9"),
-        (body[:-1], "cut or overlong"),
-        (body + b"x", "cut or overlong"),
-        (body[:-7] + b"\xff" * 7, "not UTF-8"),
-    ]:
-        with pytest.raises(ProtocolError, match=reason):
-            codec.decode_handshake(bad)
-
-
-def test_only_the_right_caller_is_let_in() -> None:
-    def doors(cluster: str = "c", node: int = 1) -> Doorkeeper:
-        return Doorkeeper(cluster_id=cluster, node_id=node, voters=frozenset({1, 2, 3}), incarnation=UUID(int=1))
-
-    def greeting(caller: Doorkeeper, receiver: int) -> bytes:
-        frame = caller.greeting(receiver)
-        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-        assert frame[4:14] == struct.pack(">hhih", codec.API_KEY_HANDSHAKE, 0, 0, -1)
-        return frame[14:]
-
-    assert doors().admit(greeting(doors(node=2), 1), "a:1") == 2
-    for caller, receiver, reason in [
-        (doors("d", 2), 1, "a:1 says that it is node 2 of cluster 'd'; this is cluster 'c'"),
-        (doors(node=2), 3, "wants node 3; this is node 1: check the peers files"),
-        (doors(node=1), 1, "two nodes run under one id"),
-        (doors(node=9), 1, r"no voter; the voters are \[1, 2, 3\]"),
-    ]:
-        with pytest.raises(ProtocolError, match=reason):
-            doors().admit(greeting(caller, receiver), "a:1")

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from struct import unpack_from
+from typing import Any
 
 import pytest
 import trio
@@ -190,15 +191,19 @@ class Voters:
         self.services: dict[int, RaftService] = {}
         self.scopes: dict[int, trio.CancelScope] = {}
         self.refused: list[str] = []
-        self.streams: dict[int, set[trio.SocketStream]] = {i: set() for i in listeners}
+        self.options: dict[str, Any] = {}
+        self.observing: set[int] = set()
         for i in listeners:
             nursery.start_soon(self._serve, i)
 
-    async def start(self, i: int, *, cluster: str = "c") -> None:
+    async def start(self, i: int, *, cluster: str = "c", **options: Any) -> None:
         self.machines[i] = Log()
+        options = {**self.options, **options}
+        voters = {j: address for j, address in self.addresses.items() if j not in self.observing}
         self.services[i] = RaftService(
             node_id=i,
-            voters=self.addresses,
+            voters=voters,
+            observers={j: address for j, address in self.addresses.items() if j in self.observing},
             cluster_id=cluster,
             directory=self.directory / f"{cluster}-{i}",
             disk=OsDisk(),
@@ -207,6 +212,7 @@ class Voters:
             network=OsNetwork(),
             machine=self.machines[i],
             timing=QUICK,
+            **options,
         )
         self.scopes[i] = trio.CancelScope()
         await self.nursery.start(self._run, i)
@@ -225,9 +231,9 @@ class Voters:
                 connections.start_soon(self._connection, i, await self.listeners[i].accept())
 
     async def _connection(self, i: int, stream: trio.SocketStream) -> None:
-        sender, buffer = None, bytearray()
+        visit, buffer = self.services[i].visit("127.0.0.1:1") if i in self.services else None, bytearray()
         async with stream:
-            while i in self.services and (data := await stream.receive_some(65536)):
+            while visit is not None and i in self.services and (data := await stream.receive_some(65536)):
                 buffer += data
                 while len(buffer) >= 4 and len(buffer) >= 4 + (size := unpack_from(">i", buffer)[0]):
                     frame = bytes(buffer[4 : 4 + size])
@@ -235,12 +241,16 @@ class Voters:
                     if i not in self.services:
                         return
                     try:
-                        if sender is None:
-                            assert unpack_from(">hhih", frame) == (codec.API_KEY_HANDSHAKE, 0, 0, -1)
-                            sender = self.services[i].accept_handshake(frame[10:], "127.0.0.1")
+                        if visit.node_id is None:
+                            key, _, correlation_id, client_id_bytes = unpack_from(">hhih", frame)
+                            assert (key, client_id_bytes) == (codec.API_KEY_HANDSHAKE, -1)
+                            await stream.send_all(self.services[i].hear(visit, frame[10:], correlation_id))
+                            if visit.refusal is not None:
+                                self.refused.append(visit.refusal)
+                                return
                         else:
                             assert unpack_from(">hh", frame) == (codec.API_KEY_MESSAGE, 0)
-                            self.services[i].receive(sender, frame[10:])
+                            self.services[i].receive(visit.node_id, frame[10:], visit.incarnation)
                     except ProtocolError as error:
                         self.refused.append(str(error))
                         return
@@ -334,8 +344,10 @@ async def test_a_leader_without_a_majority_knows_no_outcome(tmp_path: Path) -> N
 
 async def test_a_node_of_another_cluster_is_kept_out(tmp_path: Path) -> None:
     async with three_voters(tmp_path) as voters:
-        await voters.start(1)
-        await voters.start(2)
+        for i in (1, 2, 3):
+            await voters.start(i)
+        await voters.wait_leader()
+        voters.kill(3)
         leader = await voters.wait_leader()
         term = voters.services[leader].status().term
         await voters.start(3, cluster="d")
@@ -370,8 +382,8 @@ async def test_one_message_of_the_last_term_does_not_end_all_elections(tmp_path:
         assert voters.services[leader].status().term < 100
 
 
-def test_only_voters_have_a_service(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="node 1 is not among the voters"):
+def test_only_nodes_of_the_cluster_have_a_service(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"node 1 is not among the nodes \[2\]"):
         RaftService(
             node_id=1,
             voters={2: ("127.0.0.1", 1)},

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import trio
@@ -16,6 +17,8 @@ from mqd.io.clock import SystemClock
 from mqd.io.entropy import RandomEntropy
 from mqd.io.net import Listener, Poller, Stream
 from mqd.raft.codec import AppendEntries, encode_message
+from mqd.raft.introduction import Doorkeeper
+from mqd.raft.journal import open_journal
 from mqd.raft.service import RaftService
 from tests.raft.memory_disk import MemoryDisk
 
@@ -30,17 +33,27 @@ class Machine:
 
 
 class Silent:
-    """A connection that takes everything and never answers, until `gone`."""
+    """A connection to a node that introduces itself, takes everything else and never answers, until `gone`."""
 
-    def __init__(self, gone: trio.Event) -> None:
+    def __init__(self, gone: trio.Event, node_id: int) -> None:
         self.gone = gone
+        nodes = frozenset(range(1, 9))
+        keeper = Doorkeeper(cluster_id="c", node_id=node_id, nodes=nodes, incarnation=uuid4(), secret=None, new_uuid=uuid4)
+        self.visit = keeper.answer("test")
+        self.answers = bytearray()
 
     async def receive_into(self, view: memoryview) -> int:
-        await self.gone.wait()
-        return 0
+        if not self.answers:
+            await self.gone.wait()
+        taken = bytes(self.answers[: len(view)])
+        del self.answers[: len(view)]
+        view[: len(taken)] = taken
+        return len(taken)
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await trio.lowlevel.checkpoint()
+        if self.visit.node_id is None:
+            self.answers += self.visit.hear(bytes(data[14:]), 0)
 
     def close(self) -> None: ...
 
@@ -60,7 +73,7 @@ class SomeNetwork:
     async def connect(self, host: str, port: int, *, timeout: float = 10.0) -> Stream:
         await trio.lowlevel.checkpoint()
         if port in self.answering:
-            return Silent(self.gone)
+            return Silent(self.gone, port - 41_000)
         raise ConnectionRefusedError(errno.ECONNREFUSED, f"Error connecting to {(host, port)}: Connection refused")  # as Trio does
 
     async def listen(self, host: str, port: int) -> Listener:
@@ -75,13 +88,23 @@ async def in_place(call: Callable[[], Any]) -> Any:
     return call()
 
 
-def voter(network: SomeNetwork, *others: int) -> RaftService:
+def formed_disk() -> MemoryDisk:
+    """Of a voter that is not new."""
+    disk = MemoryDisk()
+    journal = open_journal(disk, Path("raft"), cluster_id="c", node_id=1, new_uuid=uuid4)
+    journal.set_formed()
+    journal.flush()
+    journal.close()
+    return disk
+
+
+def voter(network: SomeNetwork, *others: int, disk: MemoryDisk | None = None) -> RaftService:
     return RaftService(
         node_id=1,
         voters={i: ("localhost", 41_000 + i) for i in (1, *others)},
         cluster_id="c",
         directory=Path("raft"),
-        disk=MemoryDisk(),
+        disk=disk if disk is not None else formed_disk(),
         clock=SystemClock(),
         entropy=RandomEntropy(),
         network=network,
@@ -110,6 +133,14 @@ async def test_only_those_who_are_missing_are_named(autojump_clock: MockClock, c
     (line,) = await told(voter(SomeNetwork(41_002, 41_003), 2, 3, 4), 2.1, caplog)
     assert line.startswith("waiting for a leader: 3 of 4 voters reachable, no answer from node 4 at localhost:41004")
     assert "node 2" not in line
+
+
+async def test_a_voter_that_starts_from_nothing_says_what_it_waits_for(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    raft = voter(SomeNetwork(41_002), 2, 3, disk=MemoryDisk())
+    (line,) = await told(raft, 2.1, caplog)
+    assert line.startswith("waiting for a leader: 2 of 3 voters reachable, no answer from node 3")
+    assert line.endswith("this voter starts from nothing, so it does not vote yet: it waits to hear from node 2, 3")
+    assert raft.status().term == 0
 
 
 async def test_with_a_leader_it_is_quiet(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,30 +10,32 @@ from struct import pack, unpack_from
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mqd.config import PeerNode, Peers
-from mqd.server.forward import Forwarder
+from mqd.io.net import Stream
+from mqd.server.forward import ABANDONED_SECONDS, HUNG_SECONDS, Forwarder
 from mqd.types import NodeId
 from tests.client.fake import CREATE_TOPICS, METADATA, FakeBroker, FakeCluster, Hang, HangUp, MemoryStream, Raw
 
 TWO = NodeId(2)
+HANDSHAKE = 32_000
 CREATE = {"topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}], "timeout_ms": 1000}
 
 
-HANDSHAKE = 32_000
-
-
-def greeting(node_id: int) -> bytes:
-    return pack(">ihhih", 14, HANDSHAKE, node_id, 0, -1) + b"I'm1"
+async def introduce(stream: Stream, receiver: int) -> None:
+    await stream.send_all(pack(">ihhih", 14, HANDSHAKE, receiver, 0, -1) + b"I'm1")
+    assert await stream.receive_into(memoryview(bytearray(4))) == 4
 
 
 async def hears(broker: FakeBroker, answer: Callable[..., Awaitable[bool]], stream: MemoryStream, frame: memoryview) -> bool:
-    """As a node does: an introduction is not answered."""
+    """As a node does: an introduction comes first, is made to the right one, and is answered."""
     if unpack_from(">h", frame)[0] != HANDSHAKE:
+        assert (HANDSHAKE, broker.node_id) in broker.requests
         return await answer(stream, frame)
-    assert bytes(frame) == greeting(broker.node_id)[4:]
+    assert unpack_from(">hh", frame) == (HANDSHAKE, broker.node_id)
     broker.requests.append((HANDSHAKE, broker.node_id))
+    await stream.send_all(b"yes!")
     return True
 
 
@@ -46,7 +48,7 @@ async def forwarding() -> AsyncIterator[tuple[FakeCluster, Forwarder]]:
             broker._answer = partial(hears, broker, broker._answer)  # type: ignore[method-assign]
         # clients' ports lead nowhere: what is forwarded goes to the peer listener
         nodes = {number: PeerNode(number, "fake", 1, 9000 + number, None, True, "advertised", 2) for number in (1, 2)}
-        forwarder = Forwarder(Peers("cluster", nodes, Path("peers.toml")), 1, cluster, greeting)
+        forwarder = Forwarder(Peers("cluster", nodes, Path("peers.toml")), 1, cluster, introduce)
         nursery.start_soon(forwarder.run)
         await wait_all_tasks_blocked()
         yield cluster, forwarder
@@ -99,3 +101,49 @@ async def test_who_gives_up_waiting_does_not_break_the_connection() -> None:
             nursery.cancel_scope.cancel()
         assert cluster.connects == 1
         assert not cluster.brokers[2].streams[0].closed
+
+
+async def test_a_connection_that_hangs_is_replaced_and_who_waits_on_it_goes_on_waiting(autojump_clock: MockClock) -> None:
+    async with forwarding() as (cluster, forward):
+        cluster.brokers[2].script(METADATA, Hang())
+        answers: list[object] = []
+
+        async def ask() -> None:
+            try:
+                answers.append(await forward(TWO, "metadata", 9, {"topics": []}))
+            except OSError as error:
+                answers.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.sleep(HUNG_SECONDS * 0.9)
+            assert cluster.connects == 1
+            await trio.sleep(HUNG_SECONDS * 0.2)
+            assert await forward(TWO, "metadata", 9, {"topics": []})
+            assert cluster.connects == 2 and answers == []
+            await trio.sleep(ABANDONED_SECONDS)
+            assert await forward(TWO, "metadata", 9, {"topics": []})
+        assert cluster.connects == 2
+        (failure,) = answers
+        assert isinstance(failure, OSError) and "it hung, and was replaced" in str(failure)
+
+
+async def test_a_slow_answer_among_others_is_no_hang(autojump_clock: MockClock) -> None:
+    async with forwarding() as (cluster, forward):
+        for _ in range(5):
+            assert await forward(TWO, "metadata", 9, {"topics": []})
+            await trio.sleep(HUNG_SECONDS * 2)  # nothing is due meanwhile
+        assert cluster.connects == 1
+
+
+async def test_whoever_dials_gets_a_connection_of_his_own_introduced_already() -> None:
+    async with forwarding() as (cluster, forward):
+        await forward(TWO, "metadata", 9, {"topics": []})
+        mine = await forward.dial(TWO)
+        assert cluster.connects == 2 and cluster.brokers[2].requests.count((HANDSHAKE, 2)) == 2
+        mine.close()
+        assert await forward(TWO, "metadata", 9, {"topics": []})
+        assert cluster.connects == 2
+        cluster.down.add(2)
+        with pytest.raises(OSError, match="node 2 cannot be reached"):
+            await forward.dial(TWO)

@@ -1,0 +1,55 @@
+"""When a leader last heard each other node, and when each last had everything (KIP-836). Pure. Nothing is decided by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from mqd.raft.machine import PeerStatus
+
+
+@dataclass(slots=True)
+class _Seen:
+    heard_at: float = -inf
+    matched_at: float = -inf
+    """When it last said what it holds."""
+    end_then: int = 0
+    """Where the leader's log ended at that time."""
+    caught_up_at: float = -inf
+
+
+class Followers:
+    """One leader's term long; `clear` begins the next."""
+
+    def __init__(self, voters: Iterable[int], everyone: Iterable[int]) -> None:
+        self._voters = frozenset(voters)
+        self._everyone = sorted(everyone)
+        self._seen = {peer: _Seen() for peer in self._everyone}
+
+    def clear(self) -> None:
+        self._seen = {peer: _Seen() for peer in self._everyone}
+
+    def on_heard(self, peer: int, now: float) -> None:
+        self._seen[peer].heard_at = now
+
+    def on_success(self, peer: int, match_index: int, last_index: int, now: float) -> None:
+        """`peer` holds everything up to `match_index`, and the leader's log ends at `last_index`.
+
+        A follower of a busy leader never holds all of it at once, so who now holds what there was when it last answered was caught up
+        then."""
+        seen = self._seen[peer]
+        if match_index >= last_index:
+            seen.caught_up_at = now
+        elif match_index >= seen.end_then:
+            seen.caught_up_at = max(seen.caught_up_at, seen.matched_at)
+        seen.matched_at, seen.end_then = now, last_index
+
+    def statuses(self, match_index: Mapping[int, int] | None) -> tuple[PeerStatus, ...]:
+        """None: this node does not lead, and knows nothing."""
+        if match_index is None:
+            return tuple(PeerStatus(peer, peer in self._voters, 0, -inf, -inf) for peer in self._everyone)
+        return tuple(
+            PeerStatus(peer, peer in self._voters, match_index[peer], seen.heard_at, seen.caught_up_at)
+            for peer, seen in self._seen.items()
+        )
