@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mqctl.diagnosis import Finding, Observed
     from mqd.client.cluster import ClusterClient
     from mqd.client.descriptions import Quorum, QuorumReplica
+    from mqd.client.metadata import BrokerInfo
 
 ResultT = TypeVar("ResultT")
 
@@ -169,21 +170,21 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
         nursery.start_soon(ask, "quorum", admin.describe_quorum)
         nursery.start_soon(ask, "partitions", admin.describe_partitions)
         nursery.start_soon(ask, "moves", _moves(admin))
-    alive: list[int] = []
+    alive: list[BrokerInfo] = []
     if not isinstance(found["cluster"], ClientError):
-        alive = [each.node_id for each in found["cluster"].brokers if each.node_id not in found["cluster"].fenced]
+        alive = [each for each in found["cluster"].brokers if each.node_id not in found["cluster"].fenced]
     topics = [] if isinstance(found["partitions"], ClientError) else sorted({tp.topic for tp in found["partitions"]})
     unreachable: dict[int, str] = {}
 
-    async def reach(node: int) -> None:
-        unreachable[node] = f"no answer within {limit_s:g} s"
+    async def reach(broker: BrokerInfo) -> None:
+        unreachable[broker.node_id] = f"no answer within {limit_s:g} s"
         with trio.move_on_after(limit_s):
             try:
-                await client.connection_to_node(node)
+                await client.connection_to(broker.address)
             except ClientError as error:
-                unreachable[node] = error.message
+                unreachable[broker.node_id] = error.message
             else:
-                del unreachable[node]
+                del unreachable[broker.node_id]
 
     async def least() -> dict[str, int]:
         configs = await admin.describe_configs([Resource(ResourceType.TOPIC, name) for name in topics], [MIN_ISR])
@@ -195,9 +196,9 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
         return ", ".join([*(f"topic {name}" for name in throttled.topics), *(f"node {node}" for node in throttled.nodes)])
 
     async with trio.open_nursery() as nursery:
-        for node in alive:
-            nursery.start_soon(reach, node)
-    reached = [node for node in alive if node not in unreachable]
+        for broker in alive:
+            nursery.start_soon(reach, broker)
+    reached = [broker.node_id for broker in alive if broker.node_id not in unreachable]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask, "min_isr", least)
         nursery.start_soon(ask, "throttled", lambda: throttle(reached))
