@@ -98,12 +98,14 @@ def test_replicas_lie_on_the_nodes_that_metadata_names(
 ) -> None:
     name = new_name()
     cluster.create_topic(name, assignment={0: [1, 2], 1: [2, 3], 2: [3, 1]})
-    for node_id in cluster.nodes:
-        answer = connect(node_id).ask("DescribeLogDirs", 1, topics=None)
-        held = {
-            row.partition_index for result in answer.results for topic in result.topics if topic.name == name for row in topic.partitions
-        }
-        assert held == {1: {0, 2}, 2: {0, 1}, 3: {1, 2}}[node_id]
+    wanted = {1: {0, 2}, 2: {0, 1}, 3: {1, 2}}
+
+    def held(node_id: int) -> set[int]:
+        results = connect(node_id).ask("DescribeLogDirs", 1, topics=None).results
+        return {row.partition_index for result in results for topic in result.topics if topic.name == name for row in topic.partitions}
+
+    # a new topic's ISR is full before its followers have heard of it
+    until(lambda: {node_id: held(node_id) for node_id in cluster.nodes} == wanted, "the replicas")
 
 
 def test_new_topics_are_spread_over_nodes(cluster: Ensemble, new_name: Callable[[], str]) -> None:
