@@ -28,7 +28,7 @@ from typing import Any
 
 from bench import floors
 from chaos.ensemble import Ensemble, ensemble
-from chaos.node import NodeFailed
+from chaos.node import NodeFailed, end_on_sigterm
 from chaos.workload import Producer, TrialFailed
 
 SCENARIOS = ("leader", "controller", "both")
@@ -177,6 +177,7 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE", help="write everything there, too")
     options = parser.parse_args()
     scenarios = options.only or list(SCENARIOS)
+    end_on_sigterm()
     directory = Path(tempfile.mkdtemp(prefix="failover-"))
     clusters: list[Ensemble] = []
     try:

@@ -25,7 +25,7 @@ from bench.generators import BenchError, binary, client_load, generate
 from bench.produce_fetch import QUICK_PART, describe, measure
 from bench.questions import Figure, Question, Run, throughput, topic_on
 from chaos.ensemble import Ensemble, ensemble
-from chaos.node import NodeFailed
+from chaos.node import NodeFailed, end_on_sigterm
 
 ALL = -1
 """acks"""
@@ -174,6 +174,7 @@ def main() -> int:
         return 0
     run = Run(part=QUICK_PART if options.quick else 1.0)
     rounds = options.rounds or (1 if options.quick else 3)
+    end_on_sigterm()
     directory = Path(tempfile.mkdtemp(prefix="replicated-", dir=options.data))
     tested: list[Broker] = []
     try:

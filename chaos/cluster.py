@@ -31,7 +31,7 @@ from .ensemble import Ensemble, ensemble, mqd_ensemble
 from .history import Key
 from .links import Links
 from .nemesis import Fault, Step, Target, steps
-from .node import NodeFailed
+from .node import NodeFailed, end_on_sigterm
 from .replicas import differences
 from .workload import Producer, Reader, TrialFailed, gather, read_all
 
@@ -265,6 +265,7 @@ def main() -> int:
         parser.error("--cuts works through mqd's peers file: not with --kind kafka")
     replay = f"python -m chaos.cluster --nodes {arguments.nodes} --seconds {arguments.seconds:g} --seed {arguments.seed}"
     replay += f" --session-ms {arguments.session_ms} --kind {arguments.kind}" + (" --cuts" if arguments.cuts else "")
+    end_on_sigterm()
     directory = arguments.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     links: Links | None = None
     cluster: Ensemble | None = None

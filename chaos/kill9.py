@@ -25,7 +25,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from .checker import Anomaly, check
-from .node import Node, NodeFailed
+from .node import Node, NodeFailed, end_on_sigterm
 from .workload import Producer, TrialFailed, gather, read_all
 
 TOPIC = "kill9"
@@ -127,6 +127,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="use this directory and leave it there")
     arguments = parser.parse_args()
     replay = f"python -m chaos.kill9 --rounds {arguments.rounds} --seed {arguments.seed} --partitions {arguments.partitions}"
+    end_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="mqd-kill9-") as directory:
         node = Node(arguments.keep or Path(directory))
         trial = Trial(node, arguments.rounds, arguments.seed, arguments.partitions)

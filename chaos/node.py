@@ -30,6 +30,11 @@ class NodeFailed(Exception):
     """The process did not do what it was asked; the message ends with the tail of its standard error."""
 
 
+def end_on_sigterm() -> None:
+    """Let SIGTERM end this program as an exception does, so that the processes it started are ended, too."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+
+
 def free_port() -> int:
     """A loopback port that nobody listens on now, outside the range that outgoing connections take theirs from."""
     return free_ports(1)[0]

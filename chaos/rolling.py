@@ -28,7 +28,7 @@ import confluent_kafka
 import kafka  # type: ignore[import-untyped]
 
 from .ensemble import Ensemble, ensemble
-from .node import NodeFailed
+from .node import NodeFailed, end_on_sigterm
 
 INTERVAL_S = 0.002
 CATCH_UP_S = 60.0
@@ -245,6 +245,7 @@ def main() -> int:
     parser.add_argument("--session-ms", type=int, default=None, help="broker session timeout (the broker's default)")
     arguments = parser.parse_args()
     logging.getLogger().addHandler(logging.NullHandler())  # the clients tell of every retry; what counts is what they raise
+    end_on_sigterm()
     directory = Path(tempfile.mkdtemp(prefix="rolling-"))
     cluster: Ensemble | None = None
     try:
