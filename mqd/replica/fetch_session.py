@@ -159,11 +159,11 @@ class Followed(Wanted):
         if self.held is not partition:
             self.unwatch()
             self.held = partition
-            partition.watches.add(self)
+            partition.watches[self] = None
 
     def unwatch(self) -> None:
         if self.held is not None:
-            self.held.watches.discard(self)
+            self.held.watches.pop(self, None)
             self.held = None
 
     def note(self) -> FollowerSession:
@@ -174,7 +174,7 @@ class Followed(Wanted):
 class Watched(Protocol):
     """A partition, as a session sees it."""
 
-    watches: set[Any]
+    watches: dict[Any, None]
 
 
 class FollowerSession:

@@ -157,9 +157,9 @@ class Partition:
         """Produce requests that wait for the high watermark, in the order of their offsets."""
         self.syncs: deque[tuple[Append, ProduceTicket]] = deque()
         """Produce requests with acks=1 that wait for this replica's own fdatasync, in the order of their offsets."""
-        self.fetches: set[FetchWaiter] = set()
-        """Consumers' requests parked here until the high watermark has moved far enough."""
-        self.watches: set[Watch] = set()
+        self.fetches: dict[FetchWaiter, None] = {}
+        """Consumers' requests parked here until the high watermark has moved far enough. A dict for its order: a set's differs by run."""
+        self.watches: dict[Watch, None] = {}
         """Followers' fetch sessions that have this partition in them: they are told of whatever is new here."""
         self.touched = False
         """Whether this turn of the loop appended here; reset when the turn ends."""

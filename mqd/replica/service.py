@@ -482,7 +482,7 @@ class ReplicaService:
     @staticmethod
     def _tell_followers(partitions: Sequence[Partition]) -> None:
         """There is something new in these: followers that wait are answered, each once, with all of it."""
-        sessions = {watch.note() for partition in partitions for watch in partition.watches}
+        sessions = dict.fromkeys(watch.note() for partition in partitions for watch in partition.watches)
         for session in sessions:
             session.wake()
 

@@ -82,13 +82,13 @@ class FetchWaiter:
     def park(self, partitions: Iterable[HoldsFetches]) -> None:
         self.partitions = tuple(partitions)
         for partition in self.partitions:
-            partition.fetches.add(self)
+            partition.fetches[self] = None
 
     def free(self) -> None:
         if not self.freed:
             self.freed = True
             for partition in self.partitions:
-                partition.fetches.discard(self)
+                partition.fetches.pop(self, None)
             self.partitions = ()
             self.release()
 
@@ -96,7 +96,7 @@ class FetchWaiter:
 class HoldsFetches(Protocol):
     """A partition, as a waiter sees it."""
 
-    fetches: set[FetchWaiter]
+    fetches: dict[FetchWaiter, None]
 
 
 class Waits(Protocol):
