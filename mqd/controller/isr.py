@@ -8,7 +8,7 @@ reassignment in sync completes it (reassignments.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -21,7 +21,7 @@ from mqd.controller.records import LoseReplicas, PartitionUpdate, Record
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import REQUEST_PARTITIONS_MAX
-from mqd.types import NO_EPOCH, NO_NODE, Decision, NodeId
+from mqd.types import NO_EPOCH, NO_NODE, Decision, IsrChange, IsrOutcome, NodeId
 
 
 class IsrWish(NamedTuple):
@@ -75,6 +75,43 @@ class IsrAltered(NamedTuple):
     leader_epoch: int = NO_EPOCH
     isr: tuple[NodeId, ...] = ()
     partition_epoch: int = NO_EPOCH
+
+
+def alter_partition_request(node_id: NodeId, broker_epoch: int, changes: Iterable[IsrChange]) -> dict[str, Any]:
+    """The fields of Kafka's AlterPartition request, version 3."""
+    topics: dict[UUID, list[dict[str, Any]]] = {}
+    for change in changes:
+        row = {
+            "partition_index": change.topic_partition.partition,
+            "leader_epoch": change.leader_epoch,
+            "partition_epoch": change.partition_epoch,
+            "leader_recovery_state": 0,
+            "new_isr_with_epochs": [{"broker_id": member, "broker_epoch": epoch} for member, epoch in change.isr],
+        }
+        topics.setdefault(change.topic_id, []).append(row)
+    return {
+        "broker_id": node_id,
+        "broker_epoch": broker_epoch,
+        "topics": [{"topic_id": topic_id, "partitions": rows} for topic_id, rows in topics.items()],
+    }
+
+
+def isr_outcomes(changes: Iterable[IsrChange], response: Mapping[str, Any]) -> Iterator[IsrOutcome]:
+    """What a response says about each change, in their order."""
+    rows = {(topic["topic_id"], row["partition_index"]): row for topic in response["topics"] for row in topic["partitions"]}
+    for change in changes:
+        row = rows.get((change.topic_id, change.topic_partition.partition))
+        if row is None:
+            yield IsrOutcome(change.topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+            continue
+        yield IsrOutcome(
+            change.topic_partition,
+            ErrorCode(row["error_code"]),
+            NodeId(row["leader_id"]),
+            row["leader_epoch"],
+            tuple(row["isr"]),
+            row["partition_epoch"],
+        )
 
 
 def alter_partition_response(results: Iterable[IsrAltered]) -> dict[str, Any]:

@@ -164,6 +164,8 @@ def settle_reassigned(
 
     `wished`: the partition with its new replica set, its leader still the one before.
     """
+    if wished is None and not before.adding and not before.removing:
+        return settle(before, may_lead=may_lead, least=least, isr=isr, unclean=unclean)
     target = replace(before if wished is None else wished, isr=tuple(isr))
     staying = [node_id for node_id in target.isr if node_id not in target.removing]
     if (target.adding or target.removing) and staying and set(staying).issuperset(target.adding):

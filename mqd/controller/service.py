@@ -11,7 +11,7 @@ On every node `run` registers the node as a broker, sends heartbeats, and, while
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -46,9 +46,11 @@ from mqd.controller.image import MetadataImage, MetadataMachine, Subscriber
 from mqd.controller.isr import (
     AlterPartitions,
     ReportOfflineReplicas,
+    alter_partition_request,
     alter_partition_response,
     decide_alter_partitions,
     decide_report_offline,
+    isr_outcomes,
 )
 from mqd.controller.producer_ids import AllocateProducerIds, ProducerIdBlock, decide_allocate_producer_ids
 from mqd.controller.reassignments import AlterReassignments, decide_alter_reassignments
@@ -130,7 +132,8 @@ _PAUSED_AFTER_S = 1.0
 """A watch that wakes up this late, or by a quarter of a session, was not running: heartbeats are waiting unread, so nobody is
 called silent."""
 _LEAVING_POLL_S = 0.1
-_REPORTED_AT_ONCE = 10_000
+_ALTERED_AT_ONCE = 1_000
+_REPORTED_AT_ONCE = 1_000
 _OWN_REQUEST_TIMEOUT_S = 5.0
 
 
@@ -443,35 +446,22 @@ class ControllerService:
     async def alter_partitions(self, changes: Sequence[IsrChange]) -> list[IsrOutcome]:
         """Ask for other ISRs of partitions that this node leads; one outcome for each change, in its order.
 
-        Raises MqError where nothing is known to have happened, or the whole request was refused.
+        Raises MqError where nothing is known to have happened, or a whole request was refused.
         """
-        request = {
-            "broker_id": self.node_id,
-            "broker_epoch": self._broker_epoch,
-            "topics": [
-                {
-                    "topic_id": change.topic_id,
-                    "partitions": [
-                        {
-                            "partition_index": change.topic_partition.partition,
-                            "leader_epoch": change.leader_epoch,
-                            "partition_epoch": change.partition_epoch,
-                            "leader_recovery_state": 0,
-                            "new_isr_with_epochs": [{"broker_id": node_id, "broker_epoch": epoch} for node_id, epoch in change.isr],
-                        }
-                    ],
-                }
-                for change in changes
-            ],
-        }
+        outcomes: list[IsrOutcome] = []
+        for start in range(0, len(changes), _ALTERED_AT_ONCE):
+            outcomes += await self._alter_partitions(changes[start : start + _ALTERED_AT_ONCE])
+        return outcomes
+
+    async def _alter_partitions(self, changes: Sequence[IsrChange]) -> Iterable[IsrOutcome]:
+        request = alter_partition_request(self.node_id, self._broker_epoch, changes)
 
         async def here() -> Mapping[str, Any]:
             return alter_partition_response(await self.submit(AlterPartitions.of_request(request, 3)))
 
         response = await self.at_controller(here, "alter_partition", 3, request, timeout=_OWN_REQUEST_TIMEOUT_S)
         _check(response)
-        rows = {(topic["topic_id"], row["partition_index"]): row for topic in response["topics"] for row in topic["partitions"]}
-        return [_outcome(change, rows.get((change.topic_id, change.topic_partition.partition))) for change in changes]
+        return isr_outcomes(changes, response)
 
     async def report_offline(self, partitions: Collection[TopicPartition]) -> None:
         """Tell that this node's replicas of these partitions are lost. Works while the node is fenced, too. Raises MqError."""
@@ -676,19 +666,6 @@ def _check(response: Mapping[str, Any]) -> None:
     if response["error_code"]:
         code = ErrorCode(response["error_code"])
         raise MqError(code, f"The controller refuses: {code.name}.")
-
-
-def _outcome(change: IsrChange, row: Mapping[str, Any] | None) -> IsrOutcome:
-    if row is None:
-        return IsrOutcome(change.topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
-    return IsrOutcome(
-        change.topic_partition,
-        ErrorCode(row["error_code"]),
-        NodeId(row["leader_id"]),
-        row["leader_epoch"],
-        tuple(row["isr"]),
-        row["partition_epoch"],
-    )
 
 
 def _names_not_controller(response: Mapping[str, Any]) -> bool:
