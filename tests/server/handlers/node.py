@@ -50,10 +50,10 @@ class FakeNode(SimpleNamespace):
         assert isinstance(answer, Mapping)
         return api.decode_response(version, api.encode_response(version, answer))
 
-    async def create(self, *names: str, partitions: int = 1, **configs: str) -> None:
+    async def create(self, *names: str, partitions: int = 1, factor: int = 1, **configs: str) -> None:
         """Topics, with configs whose dots are underscores."""
         rows = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
-        topics = [{"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": rows} for name in names]
+        topics = [{"name": name, "num_partitions": partitions, "replication_factor": factor, "configs": rows} for name in names]
         answer = await self.ask("create_topics", 7, topics=topics)
         assert [topic.error_code for topic in answer.topics] == [0] * len(names)
 
