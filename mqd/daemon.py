@@ -66,6 +66,8 @@ _LISTEN_REMEDIES = {
     errno.EACCES: "a port below 1024 takes a privilege: give another one to",
 }
 _NO_ADDRESS = "it must be an address of this machine: see"
+_NO_BOUND = 2**63 - 1
+"""What Kafka's rates say where there is none."""
 _DESCRIPTORS_SHARED = 1 << 16
 """What a node counts with that shares its process with others and has no say in its limits."""
 _LEAVE_SECONDS = 2.0
@@ -309,8 +311,8 @@ class _Daemon:
                     self.seams.announce(f"mqd node {self.me.id} ready on {self.me.host}:{listeners[CLIENT].port}")
                 await self.stop.wait()
                 await self._leave()
+                await self.raft.stop()  # the peer listener still hears the answers that the hand-over waits for
                 serving.cancel_scope.cancel()
-            await self.raft.stop()
             background.cancel_scope.cancel()
 
     # -- this node in the cluster
@@ -473,6 +475,7 @@ class _Publisher:
     async def activate(self, image: MetadataImage) -> None:
         """The image is current: open what it assigns to this node, and remove what it does not."""
         self.active = True
+        self._set_rates(image)
         everything = {TopicPartition(topic.name, index) for topic in image.topics.values() for index in range(len(topic.partitions))}
         mine = {
             TopicPartition(topic.name, index): topic.topic_id
@@ -514,6 +517,7 @@ class _Publisher:
         changed = {name for kind, name in delta.configs_changed if kind == "topic" and name in image.topics}
         if any(kind == "node" for kind, _ in delta.configs_changed):
             changed = set(image.topics)
+            self._set_rates(image)
         for name in sorted(changed):
             self.replica.configure(name, self._settings(image, name))
 
@@ -547,7 +551,19 @@ class _Publisher:
     def _settings(self, image: MetadataImage, topic: str) -> TopicSettings:
         config = effective_node_config(self.config, image, self.node_id)
         options: Mapping[str, Any] = topic_options(config, image.topic_configs(topic))
-        return TopicSettings(LogConfig.from_options(options), options["min.insync.replicas"])
+        return TopicSettings(
+            LogConfig.from_options(options),
+            options["min.insync.replicas"],
+            options["leader.replication.throttled.replicas"],
+            options["follower.replication.throttled.replicas"],
+        )
+
+    def _set_rates(self, image: MetadataImage) -> None:
+        """The replication quotas of this node (KIP-73), which may change while it runs."""
+        config = effective_node_config(self.config, image, self.node_id)
+        for throttle, role in ((self.replica.leader_throttle, "leader"), (self.replica.follower_throttle, "follower")):
+            rate = config.integer(f"{role}.replication.throttled.rate")
+            throttle.set_rate(rate if rate < _NO_BOUND else None)
 
 
 @contextmanager
