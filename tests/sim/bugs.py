@@ -14,11 +14,13 @@ from typing import Any
 from unittest.mock import patch
 
 from mqd.controller import brokers, elections, isr
+from mqd.log.partition_log import PartitionLog
 from mqd.log.producers import Producers
-from mqd.log.service import LogService
+from mqd.log.reading import Reader
 from mqd.raft.codec import AppendEntries
 from mqd.raft.seams import RaftNode
 from mqd.raft.service import RaftService
+from mqd.replica.follower import Followed, Follower, Truncate
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 
@@ -108,12 +110,12 @@ def acks_all_at_append() -> Patches:
 
 @bug("consumers are served beyond the high watermark")
 def serves_uncommitted() -> Patches:
-    original = LogService.read
+    original = Reader.read
 
-    def read(self: LogService, log: Any, offset: int, *, limit_offset: int, **rest: Any) -> Any:
+    def read(self: Reader, log: PartitionLog, offset: int, *, limit_offset: int, **rest: Any) -> Any:
         return original(self, log, offset, limit_offset=log.written_end_offset, **rest)
 
-    yield LogService, "read", read
+    yield Reader, "read", read
 
 
 @bug("the high watermark does not wait for the slowest member of the ISR")
@@ -139,6 +141,56 @@ def high_watermark_moves_below_min_isr() -> Patches:
 @bug("a follower joins the ISR without having caught up")
 def joins_without_catching_up() -> Patches:
     yield Partition, "_may_join", lambda self, follower: self._is_eligible(follower)
+
+
+@bug("requests of a stale or an unknown leader epoch are accepted (KIP-320)")
+def stale_leader_epoch_accepted() -> Patches:
+    yield Partition, "fence", lambda self, current_leader_epoch: None
+
+
+@bug("flush.before.ack waits for the write only")
+def flush_before_ack_ignored() -> Patches:
+    yield Partition, "local_end_offset", lambda self: self.log.written_end_offset
+
+
+# -- followers
+
+
+@bug("whoever becomes a follower cuts its log to its high watermark (KIP-101)")
+def truncates_to_high_watermark() -> Patches:
+    original = Follower._action
+    cut: list[Any] = []
+
+    def action(self: Follower, followed: Any, row: Any, now: float) -> Any:
+        partition = followed.partition
+        if not any(followed is one for one in cut):
+            cut.append(followed)
+            if partition.high_watermark < partition.log.log_end_offset:
+                self._name_again(followed.key)
+                return Truncate(followed, partition.high_watermark)
+        return original(self, followed, row, now)
+
+    yield Follower, "_action", action
+
+
+@bug("a follower does not say in which epoch its log ends, so nobody notices that it differs (KIP-595)")
+def keeps_what_differs() -> Patches:
+    original = Followed.asked
+
+    def asked(self: Followed, partition_bytes_max: int) -> Any:
+        found = original(self, partition_bytes_max)
+        return found and (*found[:3], -1, *found[4:])
+
+    yield Followed, "asked", asked
+
+
+@bug("a follower says that it has what it has not synced, although its topic has flush.before.ack")
+def follower_claims_what_is_not_synced() -> Patches:
+    def asked(self: Followed, partition_bytes_max: int) -> Any:
+        log = self.partition.log
+        return (self.key[1], self.leader_epoch, log.log_end_offset, log.last_epoch, log.log_start_offset, partition_bytes_max)
+
+    yield Followed, "asked", asked
 
 
 # -- the controller
@@ -192,6 +244,20 @@ def _decides(operation: type, decide: Callable[..., Any]) -> Patches:
 @bug("a batch that was appended before is appended again")
 def no_deduplication() -> Patches:
     yield Producers, "check", lambda self, *batch: None
+
+
+@bug("a follower does not learn the producers of what it appends")
+def followers_forget_producers() -> Patches:
+    original = PartitionLog.plan_append_as_follower
+
+    def plan(self: PartitionLog, view: memoryview, **how: Any) -> int:
+        known, self.producers = self.producers, Producers()
+        try:
+            return original(self, view, **how)
+        finally:
+            self.producers = known
+
+    yield PartitionLog, "plan_append_as_follower", plan
 
 
 @bug("logs of topics that were deleted while the node was down stay")

@@ -26,12 +26,11 @@ def test_seeds(nodes: int, seed: int) -> None:
 def test_a_seed_replays_byte_for_byte_whatever_the_hashes_are() -> None:
     """Sets are iterated in an order that hangs on PYTHONHASHSEED, objects in one that hangs on their addresses."""
     script = "from mqd.testing.runner import *; print(run_seed(Settings(seed=3, seconds=3.0)).digest)"
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", script], env={**os.environ, "PYTHONHASHSEED": hashes}, capture_output=True, text=True, check=True, timeout=120
-        ).stdout
-        for hashes in ("1", "2")
-    }
+    digests = set()
+    for hashes in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hashes}
+        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=120)
+        digests.add(done.stdout)
     assert len(digests) == 1 and digests != {"\n"}
 
 
