@@ -230,12 +230,11 @@ def _leaderless(states: Mapping[TopicPartition, PartitionState], found: list[Top
             if state.last_known_elr
             else f"bring back {_nodes_named(nodes, 'or')}"
         )
-        yield Finding(
-            "leaderless",
-            BAD,
-            f"{_named(partitions)} without a leader: neither reads nor writes",
-            f"{last}; as the last resort, and with loss of records, `mqctl partition elect-leader {_argument(partitions)} --unclean`",
-        )
+        if any(set(states[tp].replicas) - set(states[tp].offline) for tp in partitions):
+            last += f"; as the last resort, and with loss of records, `mqctl partition elect-leader {_argument(partitions)} --unclean`"
+        else:
+            last += "; no other replica lives"
+        yield Finding("leaderless", BAD, f"{_named(partitions)} without a leader: neither reads nor writes", last)
 
 
 def _moves(seen: Observed) -> Iterable[Finding]:

@@ -109,8 +109,8 @@ def health(settings: Settings) -> None:
     try:
         seen = run(asked, lambda client: observe(client, limit_s))
     except Failure as failure:
-        remedy = failure.remedy or "start the nodes; the log of each says what it waits for"
-        raise Failure(failure.message, remedy=f"{remedy}; are these the addresses of the cluster (--bootstrap)?") from None
+        remedy = failure.remedy or "start the nodes, or name others with --bootstrap; the log of each says what it waits for"
+        raise Failure(failure.message, remedy=remedy) from None
     findings = diagnose(seen)
     healthy = all(each.healthy for each in findings)
     if settings.output == "table":

@@ -95,6 +95,8 @@ def test_a_leaderless_partition_says_who_must_come_back() -> None:
     assert one.remedy.startswith("bring back node 3, which was in sync last") and "elect-leader a:0 --unclean" in one.remedy
     (one,) = found(observed(partitions={A0: state._replace(elr=())}), "leaderless")
     assert one.remedy.startswith("bring back nodes 1, 2 or 3;")
+    (one,) = found(observed(partitions={A0: PartitionState(-1, 5, (3,), (), (3,), (), (3,))}), "leaderless")
+    assert one.remedy.endswith("no other replica lives") and "--unclean" not in one.remedy
 
 
 def test_each_partition_is_told_of_once_by_its_worst_fault() -> None:
