@@ -123,6 +123,17 @@ async def test_a_host_without_a_listener_refuses_and_one_that_is_cut_off_says_no
 
 
 @simulated()
+async def test_no_connection_is_made_where_one_way_is_held() -> None:
+    two = Two()
+    await two.at_a.listen("10.0.0.1", 9092)
+    for source, target in ((two.a, two.b), (two.b, two.a)):
+        two.fabric.hold(source, target)
+        with pytest.raises(TimeoutError):
+            await two.at_b.connect("10.0.0.1", 9092, timeout=2.0)
+        two.fabric.heal()
+
+
+@simulated()
 async def test_a_connection_is_made_once_the_link_heals() -> None:
     two = Two()
     await two.at_a.listen("10.0.0.1", 9092)
@@ -146,7 +157,12 @@ async def test_what_a_held_link_keeps_arrives_in_order_after_it_heals() -> None:
         assert waiting.cancelled_caught
         assert sock.receive_into(memoryview(bytearray(100))) == 21
         two.fabric.heal()
-        assert await received(stream, 6) == b"onetwo"
+        two.fabric.hold(two.a, two.b)  # again, before anything of it has arrived
+        await trio.sleep(3)
+        sock.send(b"three")
+        await trio.sleep(3)
+        two.fabric.heal()
+        assert await received(stream, 11) == b"onetwothree"
 
 
 @simulated()
@@ -186,7 +202,6 @@ async def test_a_power_cut_is_silence_until_the_machine_is_back_and_knows_nothin
         assert silent.cancelled_caught
         await stream.send_all(b"anybody there?")
         await trio.sleep(60)
-        await stream.send_all(b"?")
         two.fabric.power_on(two.a)
         with pytest.raises(ConnectionResetError):
             await received(stream, 1)
@@ -214,12 +229,16 @@ async def test_closing_a_stream_ends_the_wait_of_its_own_reader() -> None:
 
 @simulated()
 async def test_a_dead_process_neither_sends_nor_closes() -> None:
-    async with connected() as (two, sock, _stream):
+    async with connected() as (two, sock, stream):
         two.process_a.end()
         with pytest.raises(Killed):
             sock.send(b"from the grave")
         sock.close()
         assert sock.endpoint.is_open
+        two.process_b.end()
+        stream.close()
+        await trio.sleep(1)
+        assert not sock.endpoint.readable()
 
 
 @simulated()
