@@ -326,8 +326,8 @@ class LogService:
         self._flush_due.pop(log, None)
         if log in self._touched:
             self._touched.remove(log)
-        directory = self.directories[log.directory]
-        directory.to_sync.pop(log, None)
+        self.directories[log.directory].to_sync.pop(log, None)
+        self._syncer.tell()
 
     # -- appending: no await from here to the end of `flush` ---------------------------------------------------------
 
@@ -456,6 +456,7 @@ class LogService:
         directory.failed = str(error)
         self._homes.changed()
         directory.to_sync.clear()
+        self._syncer.tell()
         for log in self.logs.values():
             if log.directory == path:
                 log.failed, log.heals = str(error), False
@@ -535,6 +536,10 @@ class LogService:
     def request_sync(self, log: PartitionLog, *, whole: bool = True) -> None:
         """Have a worker thread make durable what is written now; `on_durable` tells when that moved `durable_end_offset`."""
         self._syncer.request(log, whole=whole)
+
+    async def wait_synced(self) -> None:
+        """Until a sync has ended, of whichever log, well or not."""
+        await self._syncer.wait()
 
     def checkpoint_high_watermark(self, partition: TopicPartition, high_watermark: Offset) -> None:
         """Note the high watermark of a partition; written within seconds, and at the latest by `close`."""
