@@ -17,7 +17,13 @@ from tests.sim.bugs import BUGS
 
 SEEDS_MAX = 25
 FOUND: dict[str, tuple[int, int, float]] = {}
-QUICK = ("acks-all-at-append", "followers-forget-producers", "high-watermark-ignores-a-member", "raft-counts-unsynced", "serves-uncommitted")
+QUICK = (
+    "acks-all-at-append",
+    "followers-forget-producers",
+    "high-watermark-ignores-a-member",
+    "raft-counts-unsynced",
+    "serves-uncommitted",
+)
 
 
 def test_there_are_twelve_and_each_has_its_place() -> None:

@@ -1,0 +1,226 @@
+"""The probes on nodes made of cardboard: each violation is seen when it happens, and nothing in a history without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
+from mqd.protocol.batch import build_batch
+from mqd.protocol.files import ProducerSnapshotEntry
+from mqd.testing.probes import Probes
+from mqd.types import NodeId, TopicPartition
+
+TP = TopicPartition("t", 0)
+ID = UUID(int=7)
+
+
+class Replica:
+    """One replica of the one partition: its log is a list of batches."""
+
+    def __init__(self, node_id: int, leader: int = 1) -> None:
+        self.path = Path(f"/{node_id}/t-0")
+        self.data = bytearray()
+        self.log: Any = SimpleNamespace(
+            topic_partition=TP, topic_id=ID, path=self.path, log_start_offset=0, log_end_offset=0, written_end_offset=0, cuts=0,
+            failed=None, queue=[], segments=[SimpleNamespace(base_offset=0, size=0)], segment_index=lambda offset: 0,
+            producers=SimpleNamespace(entries=lambda: []), epochs=SimpleNamespace(latest=0),
+        )  # fmt: skip
+        self.partition: Any = SimpleNamespace(
+            node_id=node_id, log=self.log, high_watermark=0, leader_epoch=0, is_leader=node_id == leader,
+            assignment=SimpleNamespace(isr=(1, 2, 3)),
+        )  # fmt: skip
+
+    def append(self, value: bytes, *, epoch: int = 0) -> None:
+        self.data += build_batch([(None, value)], base_offset=self.log.log_end_offset, partition_leader_epoch=epoch)
+        self._ends(self.log.log_end_offset + 1)
+
+    def cut(self, offset: int, size: int) -> None:
+        del self.data[size:]
+        self.log.cuts += 1
+        self._ends(offset)
+
+    def _ends(self, offset: int) -> None:
+        self.log.log_end_offset = self.log.written_end_offset = offset
+        self.log.segments[0].size = len(self.data)
+
+
+class Cardboard:
+    """Three nodes with one partition."""
+
+    def __init__(self) -> None:
+        self.replicas = {node_id: Replica(node_id) for node_id in (1, 2, 3)}
+        self.images = {node_id: MetadataImage() for node_id in (1, 2, 3)}
+        self.daemons = {node_id: self.new_daemon(node_id) for node_id in (1, 2, 3)}
+        self.probes = Probes(self, (1, 2, 3))
+
+    def new_daemon(self, node_id: int) -> Any:
+        partitions = {0: self.replicas[node_id].partition}
+        replica = SimpleNamespace(by_name={b"t": partitions}, by_id={ID.bytes: partitions})
+        raft = SimpleNamespace(_node=None, _journal=None)
+        return SimpleNamespace(raft=raft, machine=SimpleNamespace(image=self.images[node_id]), replica=replica)
+
+    def daemon(self, node_id: int) -> Any:
+        return self.daemons[node_id]
+
+    def contents(self, node_id: int, path: Path) -> bytes | bytearray:
+        return self.replicas[node_id].data
+
+    def look(self) -> str | None:
+        for node_id in (1, 2, 3):
+            self.probes.look(node_id)
+        return self.probes.violation
+
+
+@pytest.fixture
+def world() -> Cardboard:
+    """Everybody has a and b, both committed."""
+    world = Cardboard()
+    world.look()
+    for value in (b"a", b"b"):
+        for replica in world.replicas.values():
+            replica.append(value)
+            assert world.look() is None
+    for replica in world.replicas.values():
+        replica.partition.high_watermark = 2
+        assert world.look() is None
+    return world
+
+
+def test_nothing_is_seen_where_nothing_is_wrong(world: Cardboard) -> None:
+    assert world.probes.is_committed(TP, 1) and not world.probes.is_committed(TP, 2)
+    world.probes.validate()
+    assert world.look() is None
+
+
+def test_an_uncommitted_end_may_be_cut(world: Cardboard) -> None:
+    size = len(world.replicas[3].data)
+    world.replicas[3].append(b"x")
+    assert world.look() is None
+    world.replicas[3].cut(2, size)
+    assert world.look() is None
+    assert world.probes.counts.truncations == 1 and world.probes.counts.truncated_below_high_watermark == 0
+
+
+def test_a_high_watermark_that_goes_back(world: Cardboard) -> None:
+    world.replicas[2].partition.high_watermark = 1
+    assert "I5" in str(world.look())
+
+
+def test_a_high_watermark_beyond_the_end(world: Cardboard) -> None:
+    world.replicas[2].partition.high_watermark = 3
+    assert "I4" in str(world.look())
+
+
+def test_a_high_watermark_that_an_in_sync_replica_has_not_reached(world: Cardboard) -> None:
+    for node_id in (1, 2):
+        world.replicas[node_id].append(b"c")
+    assert world.look() is None
+    world.replicas[1].partition.high_watermark = 3
+    assert "in-sync replica 3" in str(world.look())
+
+
+def test_a_follower_that_believes_more_than_any_leader(world: Cardboard) -> None:
+    world.replicas[2].append(b"c")
+    world.replicas[2].partition.high_watermark = 3
+    assert "I2" in str(world.look())
+
+
+def test_another_record_below_the_high_watermark(world: Cardboard) -> None:
+    for node_id, value in ((1, b"c"), (2, b"c"), (3, b"d")):
+        world.replicas[node_id].append(value)
+    assert world.look() is None
+    world.replicas[1].partition.high_watermark = 3
+    assert "CRC" in str(world.look())
+
+
+def test_a_cut_below_the_high_watermark(world: Cardboard) -> None:
+    world.replicas[2].cut(0, 0)
+    world.replicas[2].partition.high_watermark = 0
+    assert world.look() is not None
+
+
+def test_a_second_leader_in_one_epoch(world: Cardboard) -> None:
+    world.replicas[2].partition.is_leader = True
+    assert "two leaders in leader epoch 0" in str(world.look())
+
+
+def test_a_new_leader_without_what_was_committed(world: Cardboard) -> None:
+    for node_id in (1, 2):
+        world.replicas[node_id].append(b"c")
+        world.replicas[node_id].partition.assignment = SimpleNamespace(isr=(1, 2))
+    assert world.look() is None
+    world.replicas[1].partition.high_watermark = 3
+    assert world.look() is None
+    world.replicas[3].partition.is_leader, world.replicas[3].partition.leader_epoch = True, 1
+    assert "the new leader of epoch 1" in str(world.look())
+
+
+def test_a_killed_process_that_lost_what_it_had_written(world: Cardboard) -> None:
+    size = len(world.replicas[3].data)
+    world.replicas[3].append(b"c")
+    assert world.look() is None
+    world.replicas[3].cut(2, size)
+    world.daemons[3] = world.new_daemon(3)
+    assert "a restarted process lost" in str(world.look())
+
+
+def test_a_power_cut_may_lose_what_was_not_synced(world: Cardboard) -> None:
+    size = len(world.replicas[3].data)
+    world.replicas[3].append(b"c")
+    assert world.look() is None
+    world.probes.power_cut(3)
+    world.replicas[3].cut(2, size)
+    world.daemons[3] = world.new_daemon(3)
+    assert world.look() is None
+
+
+def test_a_replica_that_the_metadata_took_away_may_begin_anew(world: Cardboard) -> None:
+    partition = PartitionImage(NodeId(1), 0, 0, (NodeId(1), NodeId(2)), (NodeId(1), NodeId(2)))
+    image = world.images[1]
+    image.topics["t"] = TopicImage("t", ID, [partition])
+    image.index = 5
+    for replica in world.replicas.values():
+        replica.partition.assignment = SimpleNamespace(isr=(1, 2))
+    assert world.look() is None
+    world.replicas[3].cut(0, 0)
+    world.replicas[3].partition.high_watermark = 0
+    assert world.look() is None
+
+
+def test_two_images_of_one_partition_epoch(world: Cardboard) -> None:
+    for node_id, leader in ((1, 1), (2, 2)):
+        isr = (NodeId(1), NodeId(2))
+        world.images[node_id].topics["t"] = TopicImage("t", ID, [PartitionImage(NodeId(leader), 9, 4, isr, isr)])
+        world.images[node_id].index = 5
+    assert "two images of t-0 at partition epoch 4" in str(world.look())
+
+
+def test_a_leader_that_is_not_in_sync(world: Cardboard) -> None:
+    nodes = NodeId(1), NodeId(2), NodeId(3)
+    world.images[1].topics["t"] = TopicImage("t", ID, [PartitionImage(nodes[2], 1, 1, nodes, nodes[:2])])
+    world.images[1].index = 5
+    assert "not in sync" in str(world.look())
+
+
+def test_a_byte_that_changed_on_the_disk(world: Cardboard) -> None:
+    world.replicas[2].data[-1] ^= 1
+    assert world.look() is None
+    world.probes.validate()
+    assert "bytes of t-0 on node 2" in str(world.probes.violation)
+
+
+def test_offsets_with_a_hole(world: Cardboard) -> None:
+    world.replicas[2].log.log_end_offset = 3
+    world.replicas[2].append(b"c")
+    assert "I3" in str(world.look())
+
+
+def test_nodes_that_know_other_producers(world: Cardboard) -> None:
+    world.replicas[2].log.producers.entries = lambda: [ProducerSnapshotEntry(4, 0, 9, 1, 0, 0)]
+    world.probes.validate()
+    assert "I7" in str(world.probes.violation)
