@@ -14,7 +14,7 @@ import pytest
 from chaos.ensemble import Ensemble
 
 from .batches import batch
-from .clients import CLIENTS, TIMEOUT_S, Client, Message, confluent_consumer
+from .clients import CLIENTS, TIMEOUT_S, Client, Message
 from .conftest import RACKS, SESSION_MS
 from .wire import Wire, fetch, fetch_one, list_offsets, produce, produce_fields, until
 
@@ -196,8 +196,16 @@ def test_librdkafka_reads_from_the_replica_in_its_rack(cluster: Ensemble, new_na
         partitions = json.loads(text)["topics"].get(topic, {}).get("partitions", {})
         read_from.update(row["broker"] for number, row in partitions.items() if number == "0")
 
-    consumer = confluent_consumer(
-        cluster.bootstrap, client_rack="c", statistics_interval_ms=100, stats_cb=on_statistics, topic_metadata_refresh_interval_ms=500
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "in-a-rack",
+            "enable.auto.commit": False,
+            "client.rack": "c",
+            "statistics.interval.ms": 100,
+            "stats_cb": on_statistics,
+            "topic.metadata.refresh.interval.ms": 500,
+        }
     )
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
