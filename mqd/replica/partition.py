@@ -219,7 +219,10 @@ class Partition:
     def configure(self, min_insync_replicas: int) -> None:
         self.min_insync_replicas = min_insync_replicas
         self.short_of_replicas = len(self.in_sync.committed) < self.effective_min_insync_replicas
-        self.frozen = self.short_of_replicas or bool(self.assignment.elr)
+        assignment, in_sync = self.assignment, self.in_sync
+        # The answer to a proposal does not tell the ELR. Where members left with it, the metadata does, a moment later.
+        elr_is_unknown = assignment.partition_epoch < in_sync.partition_epoch and not in_sync.committed.issuperset(assignment.isr)
+        self.frozen = self.short_of_replicas or elr_is_unknown or bool(assignment.elr)
 
     def set_in_contact(self, in_contact: bool) -> None:
         self.in_contact = in_contact

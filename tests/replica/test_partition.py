@@ -10,8 +10,8 @@ import pytest
 from mqd.errors import ErrorCode, MqError
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.segment import Segment
-from mqd.replica.partition import Assignment, Partition
-from mqd.types import NO_NODE, NodeId, TopicPartition
+from mqd.replica.partition import Assignment, Partition, Rules
+from mqd.types import NO_NODE, IsrChange, IsrOutcome, NodeId, TopicPartition
 
 ME, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 TP = TopicPartition("t", 0)
@@ -171,3 +171,174 @@ def test_an_older_assignment_or_one_of_another_topic_is_a_bug() -> None:
         partition.assign(assignment(ME, 4), 1)
     with pytest.raises(AssertionError):
         partition.assign(assignment(ME, 6, topic_id=UUID(int=8, version=4)), 1)
+
+
+# -- followers
+
+
+def led(*, isr: tuple[NodeId, ...] = (ME, TWO, THREE), minimum: int = 1, lag_max: float = 10.0, start: int = 0) -> Partition:
+    """A leader of three in epoch 1, whose log ends at `start`; every node is alive with broker epoch 1."""
+    given = assignment(ME, 1, isr=isr)
+    log = a_log()
+    write(log, start)
+    partition = Partition(ME, log, given, minimum, Rules(lag_max, lambda node_id: 1))
+    partition.assign(given, minimum, 0.0)
+    return partition
+
+
+def append(partition: Partition, count: int = 1) -> None:
+    partition.before_write()
+    write(partition.log, count)
+    partition.advance()
+
+
+def test_the_high_watermark_is_what_all_in_sync_replicas_have() -> None:
+    partition = led()
+    append(partition, 5)
+    assert not partition.follower_fetched(TWO, 1, 5, 0, 1.0).moved
+    assert partition.follower_fetched(THREE, 1, 3, 0, 1.0).moved
+    assert partition.high_watermark == 3
+    assert not partition.follower_fetched(THREE, 1, 2, 0, 1.0).moved
+    assert partition.high_watermark == 3
+
+
+def test_a_follower_joins_at_the_high_watermark_and_the_start_of_the_epoch() -> None:
+    partition = led(isr=(ME,), start=4)
+    partition.high_watermark = 2
+    assert partition.follower_fetched(TWO, 1, 3, 0, 1.0).proposal is None  # its leader's epoch begins at 4
+    append(partition, 2)
+    partition.high_watermark = 6
+    assert partition.follower_fetched(TWO, 1, 5, 0, 1.0).proposal is None
+    news = partition.follower_fetched(TWO, 1, 6, 0, 1.0)
+    assert news.proposal is not None
+    assert news.proposal.isr == ((ME, 1), (TWO, 1))
+    assert partition.isr == {ME}
+    assert partition.pending_isr == frozenset({ME, TWO})
+    append(partition)
+    assert partition.high_watermark == 6  # it may be in already
+    assert partition.follower_fetched(THREE, 1, 7, 0, 1.0).proposal is None  # one change at a time
+
+
+@pytest.mark.parametrize(("registered", "fetched"), [(None, 1), (2, 1), (1, 2)])
+def test_only_the_living_incarnation_that_is_registered_joins(registered: int | None, fetched: int) -> None:
+    partition = led(isr=(ME,))
+    partition.rules.eligible = lambda node_id: registered
+    assert partition.follower_fetched(TWO, fetched, 0, 0, 1.0).proposal is None
+
+
+def test_the_high_watermark_waits_for_who_is_about_to_join_and_no_longer() -> None:
+    partition = led(isr=(ME,))
+    partition.in_sync.propose(IsrChange(TP, TOPIC_ID, 1, 0, ((ME, 1),)))  # another change is in flight
+    partition.follower_fetched(TWO, 1, 0, 0, 1.0)
+    append(partition, 2)
+    assert partition.high_watermark == 0
+    partition.count(11.5)
+    assert partition.advance()
+    assert partition.high_watermark == 2
+
+
+def test_who_could_not_join_while_a_change_was_in_flight_joins_afterwards() -> None:
+    partition = led(isr=(ME,))
+    proposal = partition.follower_fetched(TWO, 1, 0, 0, 1.0).proposal
+    assert proposal is not None
+    partition.follower_fetched(THREE, 1, 0, 0, 1.0)
+    assert partition.expand(1.0) is None
+    partition.in_sync.settle(proposal, IsrOutcome(TP, ErrorCode.NONE, ME, 1, (ME, TWO), 1))
+    partition.isr_settled(1.0)
+    assert partition.expand(20.0) is None  # not heard of for too long
+    expanded = partition.expand(2.0)
+    assert expanded is not None
+    assert (expanded.isr, expanded.partition_epoch) == (((ME, 1), (TWO, 1), (THREE, 1)), 1)
+
+
+def test_who_is_behind_for_too_long_leaves() -> None:
+    partition = led()
+    partition.follower_fetched(TWO, 1, 0, 0, 1.0)
+    append(partition)
+    assert partition.shrink(9.9) is None
+    partition.follower_fetched(TWO, 1, 1, 0, 10.0)
+    change = partition.shrink(10.1)
+    assert change is not None
+    assert [node for node, _ in change.isr] == [ME, TWO]
+    assert partition.shrink(20.0) is None  # in flight
+    assert partition.high_watermark == 0  # until that is committed
+    partition.in_sync.settle(change, IsrOutcome(TP, ErrorCode.NONE, ME, 1, (ME, TWO), 1))
+    assert not partition.isr_settled(20.0)  # whether who left is eligible to lead, only the metadata says
+    assert partition.assign(Assignment(TP, TOPIC_ID, ME, 1, (ME, TWO, THREE), (ME, TWO), 1), 1, 20.0)
+    assert partition.high_watermark == 1
+
+
+def test_a_follower_of_a_quiet_partition_is_not_behind_when_it_is_written_again() -> None:
+    class Session:
+        last_used = 0.0
+
+    session = Session()
+    partition = led()
+    for node in (TWO, THREE):
+        partition.follower_fetched(node, 1, 0, 0, 1.0, session)
+    session.last_used = 1000.0
+    append(partition)
+    assert partition.shrink(1009.0) is None
+    assert partition.shrink(1011.0) is not None
+
+
+def test_a_leader_under_load_knows_who_keeps_up() -> None:
+    partition = led(lag_max=3.0)
+    for second in range(10):  # always one batch behind, never at the end
+        partition.follower_fetched(TWO, 1, second, 0, float(second))
+        partition.follower_fetched(THREE, 1, 0, 0, float(second))
+        append(partition)
+    assert partition.shrink_candidates(9.5) == {THREE}
+
+
+def test_nothing_is_committed_while_others_are_eligible_to_lead() -> None:
+    partition = led(isr=(ME, TWO), minimum=1)
+    partition.assign(Assignment(TP, TOPIC_ID, ME, 1, (ME, TWO, THREE), (ME,), 1, (TWO,)), 1)
+    append(partition)
+    assert partition.high_watermark == 0
+    partition.check_append(-1)
+    partition.assign(Assignment(TP, TOPIC_ID, ME, 1, (ME, TWO, THREE), (ME,), 2), 1)
+    assert partition.high_watermark == 1
+
+
+def test_an_assignment_older_than_the_controller_s_answer_changes_nothing() -> None:
+    partition = led(isr=(ME,))
+    proposal = partition.follower_fetched(TWO, 1, 0, 0, 1.0).proposal
+    assert proposal is not None
+    partition.in_sync.settle(proposal, IsrOutcome(TP, ErrorCode.NONE, ME, 1, (ME, TWO), 2))
+    partition.assign(Assignment(TP, TOPIC_ID, ME, 1, (ME, TWO, THREE), (ME,), 1), 1)
+    assert partition.isr == {ME, TWO}
+
+
+def test_who_led_again_after_another_knows_nothing_of_its_followers() -> None:
+    partition = led()
+    append(partition)
+    partition.follower_fetched(TWO, 1, 1, 0, 1.0)
+    partition.assign(assignment(ME, 2, isr=(ME, TWO, THREE)), 1, 2.0)
+    assert partition.followers[TWO].end_offset == 1  # nobody else has led in between
+    partition.assign(assignment(ME, 4, isr=(ME, TWO, THREE)), 1, 3.0)
+    assert partition.followers[TWO].end_offset == -1
+
+
+def test_a_follower_s_high_watermark_follows_and_stays_within_its_log() -> None:
+    partition = a_partition(leader=TWO)
+    write(partition.log, 3)
+    assert partition.follower_progress(2, 0)
+    assert not partition.follower_progress(1, 0)
+    assert partition.high_watermark == 2
+    assert partition.follower_progress(9, 0)
+    assert partition.high_watermark == 3
+    assert partition.follower_progress(9, 1)  # the leader's log begins later
+    partition.log.log_end_offset = partition.log.written_end_offset = 1
+    partition.log_replaced()
+    assert partition.high_watermark == 1
+
+
+def test_records_are_gone_where_every_in_sync_replica_says_so() -> None:
+    partition = led(isr=(ME, TWO), start=5)
+    partition.high_watermark = 5
+    partition.log.advance_log_start(4)
+    assert partition.low_watermark == -1
+    partition.follower_fetched(TWO, 1, 5, 3, 1.0)
+    partition.follower_fetched(THREE, 1, 5, 0, 1.0)
+    assert partition.low_watermark == 3

@@ -148,7 +148,8 @@ class Replication:
     def hear(self, node: NodeId) -> None:
         """The newest metadata comes to one node, with whatever it missed left out."""
         replica = self.replicas[node]
-        replica.partition.assign(self.truth, self.minimum, self.now)
+        minimum = self.random.choice((1, self.minimum))  # nodes need not agree with the controller on `min.insync.replicas`
+        replica.partition.assign(self.truth, minimum, self.now)
         if replica.partition.is_leader:
             self.moved(replica)
 

@@ -10,7 +10,7 @@ from mqd.replica.waiters import Append, Deadlines, FetchWaiter, ProduceTicket
 
 class Holder:
     def __init__(self) -> None:
-        self.fetches: set[FetchWaiter] = set()
+        self.fetches: dict[FetchWaiter, None] = {}
 
 
 class Ticket(ProduceTicket):
@@ -39,9 +39,8 @@ def test_a_waiter_leaves_every_partition_and_is_released_once() -> None:
     released: list[int] = []
     waiter = FetchWaiter(lambda: released.append(1), 1, 0.0)
     holders = (Holder(), Holder())
-    waiter.partitions = holders
-    for holder in holders:
-        holder.fetches.add(waiter)
+    waiter.park(holders)
+    assert all(waiter in holder.fetches for holder in holders)
     waiter.free()
     waiter.free()
     assert released == [1]

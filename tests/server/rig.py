@@ -10,6 +10,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from struct import pack, unpack_from
 from types import SimpleNamespace
@@ -294,6 +295,9 @@ class Rig:
         for node_id in node_ids:
             self.change(RegisterBroker(node_id, UUID(int=node_id), f"host{node_id}", 9090 + node_id, None))
             self.change(SetBrokerFencing(node_id, self.image.brokers[node_id].epoch, False))
+
+    def set_rack(self, node_id: NodeId, rack: str) -> None:
+        self.image.brokers[node_id] = replace(self.image.brokers[node_id], rack=rack)
 
     def create(
         self,

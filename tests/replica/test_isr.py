@@ -1,0 +1,85 @@
+"""The ISR on its leader: what is proposed, what may be true, and what the controller's answers make of it."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from mqd.errors import ErrorCode
+from mqd.replica.isr import InSync, Verdict
+from mqd.types import IsrChange, IsrOutcome, NodeId, TopicPartition
+
+TP = TopicPartition("t", 0)
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+
+
+def change(*isr: NodeId, partition_epoch: int = 5) -> IsrChange:
+    return IsrChange(TP, UUID(int=7), 3, partition_epoch, tuple((node, 1) for node in isr))
+
+
+def proposed(*isr: NodeId) -> tuple[InSync, IsrChange]:
+    in_sync = InSync((ONE, TWO), 5)
+    proposal = change(*isr)
+    in_sync.propose(proposal)
+    return in_sync, proposal
+
+
+def refused(code: ErrorCode) -> IsrOutcome:
+    return IsrOutcome(TP, code)
+
+
+def test_until_it_is_decided_members_of_both_count() -> None:
+    in_sync, _ = proposed(ONE, THREE)
+    assert in_sync.committed == {ONE, TWO}
+    assert in_sync.maximal == {ONE, TWO, THREE}
+    with pytest.raises(AssertionError):
+        in_sync.propose(change(ONE))
+
+
+def test_what_the_controller_took_is_committed() -> None:
+    in_sync, proposal = proposed(ONE, THREE)
+    assert in_sync.settle(proposal, IsrOutcome(TP, ErrorCode.NONE, ONE, 3, (ONE, THREE), 6)) is Verdict.COMMITTED
+    assert in_sync.committed == in_sync.maximal == {ONE, THREE}
+    assert in_sync.partition_epoch == 6
+    assert in_sync.proposal is None
+
+
+@pytest.mark.parametrize("code", [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NEW_LEADER_ELECTED])
+def test_where_the_controller_knows_more_the_metadata_is_waited_for(code: ErrorCode) -> None:
+    in_sync, proposal = proposed(ONE, THREE)
+    assert in_sync.settle(proposal, refused(code)) is Verdict.WAIT
+    assert in_sync.maximal == {ONE, TWO, THREE}  # an earlier attempt may have been taken
+    in_sync.commit((ONE,), 6)
+    assert in_sync.maximal == {ONE}
+    assert in_sync.proposal is None
+    assert in_sync.settle(proposal, IsrOutcome(TP, ErrorCode.NONE, ONE, 3, (ONE, THREE), 6)) is Verdict.STALE
+    assert in_sync.committed == {ONE}
+
+
+def test_a_leader_that_was_replaced_by_its_own_change_waits_for_the_metadata() -> None:
+    in_sync, proposal = proposed(ONE, THREE)
+    assert in_sync.settle(proposal, IsrOutcome(TP, ErrorCode.NONE, THREE, 4, (ONE, THREE), 6)) is Verdict.WAIT
+    assert in_sync.maximal == {ONE, TWO, THREE}
+
+
+def test_an_ineligible_member_is_given_up() -> None:
+    in_sync, proposal = proposed(ONE, TWO, THREE)
+    assert in_sync.settle(proposal, refused(ErrorCode.INELIGIBLE_REPLICA)) is Verdict.DROPPED
+    assert in_sync.maximal == {ONE, TWO}
+    assert in_sync.proposal is None
+
+
+def test_an_attempt_of_unknown_outcome_may_still_be_taken() -> None:
+    in_sync, proposal = proposed(ONE, TWO, THREE)
+    assert in_sync.settle(proposal, None) is Verdict.RETRY
+    assert in_sync.settle(proposal, refused(ErrorCode.INELIGIBLE_REPLICA)) is Verdict.RETRY
+    assert in_sync.maximal == {ONE, TWO, THREE}
+    assert in_sync.settle(proposal, refused(ErrorCode.INELIGIBLE_REPLICA)) is Verdict.DROPPED
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID])
+def test_anything_else_is_tried_again(code: ErrorCode) -> None:
+    in_sync, proposal = proposed(ONE)
+    assert in_sync.settle(proposal, refused(code)) is Verdict.RETRY
+    assert in_sync.proposal is proposal

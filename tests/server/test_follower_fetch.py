@@ -1,0 +1,497 @@
+"""Followers' fetches through the whole server: who may ask, what moves the high watermark, what waits and what wakes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trio.testing import MockClock
+
+from mqd.errors import ErrorCode, MqError
+from mqd.server.context import CLIENT, PEER
+from mqd.types import IsrChange, IsrOutcome, NodeId
+from tests.log.support import batch
+from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
+
+THIRD = NodeId(3)
+VERSION = 17
+
+
+class Follower:
+    """A follower of one topic's partitions by an incremental session, as bytes on a connection."""
+
+    def __init__(self, node: Rig, client: Client, node_id: NodeId = OTHER) -> None:
+        self.node, self.client, self.node_id = node, client, node_id
+        self.session_id, self.epoch = 0, 0
+
+    @classmethod
+    async def connect(cls, node: Rig, node_id: NodeId = OTHER, kind: str = PEER) -> Follower:
+        client = await node.connect(kind)
+        for connection in node.server._connections:
+            if connection.sock is client.sock and kind == PEER:
+                connection.introduced(node_id)
+        return cls(node, client, node_id)
+
+    def body(self, *asked: tuple[str, int, int], epoch: int = 0, broker_epoch: int | None = None, **options: Any) -> dict[str, Any]:
+        """`asked`: (topic, partition, offset)."""
+        topics: dict[str, list[dict[str, int]]] = {}
+        for topic, index, offset in asked:
+            row = {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20, "current_leader_epoch": epoch}
+            for name in ("last_fetched_epoch", "log_start_offset", "partition_max_bytes", "current_leader_epoch"):
+                if name in options:
+                    row[name] = options[name]
+            topics.setdefault(topic, []).append(row)
+        known = self.node.image.brokers[self.node_id].epoch if broker_epoch is None else broker_epoch
+        return {
+            "replica_state": {"replica_id": self.node_id, "replica_epoch": known},
+            "max_wait_ms": options.get("max_wait_ms", 0),
+            "min_bytes": 1,
+            "max_bytes": options.get("max_bytes", 10 << 20),
+            "session_id": self.session_id,
+            "session_epoch": self.epoch,
+            "topics": [{**self.node.name_of(topic, 13, VERSION), "partitions": rows} for topic, rows in topics.items()],
+        }
+
+    async def fetch(self, *asked: tuple[str, int, int], **options: Any) -> Any:
+        """One round of the session, answered at once."""
+        answer = await self.client.ask("fetch", VERSION, self.body(*asked, **options))
+        self.told(answer)
+        return answer
+
+    def told(self, answer: Any) -> None:
+        if answer.error_code == 0:
+            self.session_id, self.epoch = answer.session_id, self.epoch + 1
+
+    async def park(self, *asked: tuple[str, int, int], **options: Any) -> None:
+        self.client.post("fetch", VERSION, self.body(*asked, max_wait_ms=10_000, **options))
+        await settle()
+        assert self.client.answers() == []
+
+    def answer(self) -> Any:
+        (answer,) = self.client.answers()
+        self.told(answer)
+        return answer
+
+
+def rows(answer: Any) -> list[Any]:
+    return [row for topic in answer.responses for row in topic.partitions]
+
+
+def row(answer: Any) -> Any:
+    (found,) = rows(answer)
+    return found
+
+
+def replicated(node: Rig, name: str = "t", partitions: int = 1, isr: Sequence[NodeId] = (ME, OTHER), **configs: str) -> None:
+    node.create(name, partitions=partitions, replicas=(ME, OTHER, THIRD), isr=isr, leader=None, **configs)
+
+
+# -- who may ask
+
+
+@pytest.mark.parametrize(("kind", "introduced"), [(CLIENT, OTHER), (PEER, THIRD)])
+async def test_only_a_node_that_introduced_itself_is_a_replica(tmp_path: Path, kind: str, introduced: NodeId) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node)
+        follower = await Follower.connect(node, introduced, kind)
+        follower.node_id = OTHER
+        answer = await follower.client.ask("fetch", VERSION, follower.body(("t", 0, 0)))
+        assert (answer.error_code, rows(answer)) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
+        assert node.partition("t").followers[OTHER].end_offset == -1
+
+
+async def test_an_old_version_is_refused_partition_by_partition(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node)
+        client = await node.connect()
+        assert (await client.fetch("t", 0, version=5, replica_id=OTHER)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+async def test_epochs_fence_followers(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node)
+        node.lead("t", ME)
+        follower = await Follower.connect(node)
+        for epoch, code in ((0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH), (1, ErrorCode.NONE)):
+            assert row(await follower.fetch(("t", 0, 0), epoch=epoch)).error_code == code
+        stale = node.image.brokers[OTHER].epoch - 1
+        node.partition("t").followers[OTHER].end_offset = -1
+        assert row(await follower.fetch(("t", 0, 0), epoch=1, broker_epoch=stale)).error_code == ErrorCode.STALE_BROKER_EPOCH
+        assert node.partition("t").followers[OTHER].end_offset == -1
+
+
+async def test_who_is_no_replica_as_far_as_is_known_asks_again(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", replicas=(ME, THIRD), isr=(ME,))
+        follower = await Follower.connect(node)
+        assert row(await follower.fetch(("t", 0, 0))).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+async def test_who_does_not_lead_gives_nothing_to_followers(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.register(THIRD)
+        replicated(node)
+        node.lead("t", THIRD, isr=(ME, OTHER, THIRD))
+        follower = await Follower.connect(node)
+        assert row(await follower.fetch(("t", 0, 0), epoch=1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+# -- what a fetch says
+
+
+async def produce_unanswered(node: Rig, value: bytes, acks: int = -1, partition: int = 0) -> Client:
+    """A produce that waits for followers."""
+    producer = await node.connect()
+    producer.post("produce", 9, node.produce_body("t", batch(value), acks=acks, partition=partition, timeout_ms=10_000))
+    await settle()
+    assert producer.answers() == []
+    return producer
+
+
+async def test_followers_read_to_the_end_and_their_next_fetch_commits(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node, min_insync_replicas="2")
+        follower, consumer = await Follower.connect(node), await node.connect()
+        producer = await produce_unanswered(node, b"a")
+        got = row(await follower.fetch(("t", 0, 0)))
+        assert (got.high_watermark, values(got.records)) == (0, [b"a"])
+        assert producer.answers() == []
+        consumer.post("fetch", 12, node.fetch_body("t", 0, max_wait_ms=10_000))
+        await settle()
+        assert consumer.answers() == []
+        await follower.park(("t", 0, 1))
+        (produced,) = producer.answers()
+        assert produced.responses[0].partition_responses[0].error_code == 0
+        (consumed,) = consumer.answers()
+        assert values(row(consumed).records) == [b"a"]
+        assert node.partition("t").high_watermark == 1
+
+
+async def test_a_divergence_or_an_offset_out_of_range_acknowledges_nothing(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node, isr=(ME,))
+        client = await node.connect()
+        await client.produce("t", batch(b"a", b"b"))
+        node.lead("t", ME)
+        await client.produce("t", batch(b"c"))
+        node.logs.delete_records(node.partition("t").log, 1)
+        follower = await Follower.connect(node)
+        got = row(await follower.fetch(("t", 0, 3), epoch=1, last_fetched_epoch=0))
+        assert (got.diverging_epoch.epoch, got.diverging_epoch.end_offset) == (0, 2)
+        got = row(await follower.fetch(("t", 0, 9), epoch=1))
+        assert (got.error_code, got.high_watermark, got.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 3, 1)
+        assert row(await follower.fetch(("t", 0, 0), epoch=1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert node.partition("t").followers[OTHER].end_offset == -1
+
+
+# -- what waits
+
+
+async def test_a_follower_wakes_by_what_is_written_and_gets_all_of_a_turn(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node, partitions=3)
+        follower = await Follower.connect(node)
+        await follower.fetch(*(("t", index, 0) for index in range(3)))
+        await follower.park()
+        producer = await node.connect()
+        for index in (0, 2):
+            producer.post("produce", 9, node.produce_body("t", batch(b"x"), partition=index, acks=1))
+        await settle()
+        answer = follower.answer()
+        assert [(one.partition_index, values(one.records)) for one in rows(answer)] == [(0, [b"x"]), (2, [b"x"])]
+        await follower.park(("t", 0, 1), ("t", 2, 1))
+
+
+async def test_a_new_high_watermark_goes_along_at_the_latest_when_the_wait_is_over(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node)
+        follower = await Follower.connect(node)
+        await follower.fetch(("t", 0, 0))
+        await produce_unanswered(node, b"a")
+        await follower.fetch()
+        await follower.park(("t", 0, 1))
+        mock_clock.jump(10.001)
+        await settle()
+        assert row(follower.answer()).high_watermark == 1
+        await follower.park()  # told once
+
+
+async def test_where_consumers_read_from_followers_a_new_high_watermark_is_told_at_once(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node)
+        node.replica.tells_high_watermarks = True
+        follower = await Follower.connect(node)
+        await follower.fetch(("t", 0, 0))
+        await produce_unanswered(node, b"a")
+        await follower.fetch()
+        assert row(await follower.fetch(("t", 0, 1), max_wait_ms=10_000)).high_watermark == 1
+
+
+async def test_a_role_that_changes_wakes_a_follower(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node)
+        follower = await Follower.connect(node)
+        await follower.fetch(("t", 0, 0))
+        await follower.park()
+        node.lead("t", OTHER)
+        await settle()
+        got = row(follower.answer())
+        assert (got.error_code, got.current_leader.leader_id) == (ErrorCode.FENCED_LEADER_EPOCH, OTHER)
+
+
+async def test_what_found_no_room_comes_next(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node, partitions=3, isr=(ME,))
+        client = await node.connect()
+        for index in range(3):
+            await client.produce("t", batch(b"x" * 100), partition=index)
+        follower = await Follower.connect(node)
+        answer = await follower.fetch(*(("t", index, 0) for index in range(3)), max_bytes=1)
+        assert [len(values(one.records)) for one in rows(answer)] == [1, 0, 0]
+        for index in (1, 2):
+            answer = await follower.fetch(("t", index - 1, 1), max_bytes=1)
+            assert [one.partition_index for one in rows(answer) if values(one.records)] == [index]
+
+
+async def test_a_session_of_many_costs_what_is_new(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node, partitions=20, isr=(ME,))
+        follower = await Follower.connect(node)
+        await follower.fetch(*(("t", index, 0) for index in range(20)))
+        session = node.replica.follower_sessions._sessions[OTHER]
+        assert [one.partition for one in session.news] == []
+        client = await node.connect()
+        await client.produce("t", batch(b"x"), partition=7)
+        assert [one.partition for one in session.news] == [7]
+        assert row(await follower.fetch()).partition_index == 7
+
+
+@pytest.mark.parametrize(
+    ("id_offset", "epoch", "code"),
+    [(0, 2, ErrorCode.INVALID_FETCH_SESSION_EPOCH), (1, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)],
+)
+async def test_wrong_sessions_of_followers(tmp_path: Path, id_offset: int, epoch: int, code: ErrorCode) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node)
+        follower = await Follower.connect(node)
+        await follower.fetch(("t", 0, 0))
+        follower.session_id += id_offset
+        follower.epoch = epoch
+        answer = await follower.client.ask("fetch", VERSION, follower.body())
+        assert (answer.error_code, answer.session_id) == (code, 0)
+
+
+async def test_a_follower_that_connects_anew_has_one_session(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node)
+        for _ in range(3):
+            await (await Follower.connect(node)).fetch(("t", 0, 0))
+        assert len(node.partition("t").watches) == 1
+
+
+async def test_the_throttle_holds_back_who_is_not_in_sync(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node, isr=(ME,))
+        client = await node.connect()
+        await client.produce("t", batch(b"x" * 100))
+        node.replica.leader_throttle.set_partitions("t", None)
+        node.replica.leader_throttle.set_rate(10)
+        follower = await Follower.connect(node)
+        assert values(row(await follower.fetch(("t", 0, 0))).records) == [b"x" * 100]
+        await client.produce("t", batch(b"y" * 100))
+        assert not any(values(one.records) for one in rows(await follower.fetch(("t", 0, 1))))
+        mock_clock.jump(30)
+        assert values(row(await follower.fetch()).records) == [b"y" * 100]
+
+
+# -- in-sync replicas
+
+
+async def test_a_follower_that_caught_up_joins_by_the_controller(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        asked: list[IsrChange] = []
+
+        async def alter(changes: Sequence[IsrChange]) -> list[IsrOutcome]:
+            asked.extend(changes)
+            if len(asked) == 1:
+                raise MqError(ErrorCode.NOT_CONTROLLER)
+            return [
+                IsrOutcome(one.topic_partition, ErrorCode.NONE, ME, one.leader_epoch, tuple(member for member, _ in one.isr), 1)
+                for one in changes
+            ]
+
+        node.replica.alter_partitions = alter
+        node.replica.eligible = lambda node_id: node.image.brokers[node_id].epoch
+        replicated(node, isr=(ME,))
+        client = await node.connect()
+        await client.produce("t", batch(b"a"))
+        follower = await Follower.connect(node)
+        await follower.fetch(("t", 0, 0))
+        assert not asked
+        await follower.fetch(("t", 0, 1))
+        while len(asked) < 2:
+            await settle()
+        await settle()
+        assert asked[0] is asked[1]
+        assert asked[0].isr == ((ME, node.image.brokers[ME].epoch), (OTHER, node.image.brokers[OTHER].epoch))
+        assert node.partition("t").isr == {ME, OTHER}
+
+
+# -- consumers at followers, and racks (KIP-392)
+
+
+async def test_consumers_read_from_a_follower_up_to_the_high_watermark_that_it_knows(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node, isr=(ME,))
+        client = await node.connect()
+        for value in (b"a", b"b"):
+            await client.produce("t", batch(value))
+        node.partition("t").high_watermark = 1
+        node.lead("t", OTHER, isr=(OTHER, ME))
+        got = await client.fetch("t", 0, version=12)
+        assert (got.error_code, got.high_watermark, values(got.records)) == (0, 1, [b"a"])
+        assert (await client.fetch("t", 0, version=10)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await client.fetch("t", 3, version=12)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+        assert (await client.fetch("t", 3, version=12, current_leader_epoch=1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        client.post("fetch", 12, node.fetch_body("t", 1, max_wait_ms=10_000))
+        await settle()
+        assert client.answers() == []
+        assert node.partition("t").follower_progress(2, 0)
+        node.replica.follower_advanced(node.partition("t"))
+        await settle()
+        assert values(row(client.answers()[0]).records) == [b"b"]
+        node.replica.set_in_contact(False)
+        assert (await client.fetch("t", 0, version=12)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_leader_sends_consumers_to_their_rack(tmp_path: Path) -> None:
+    selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+    async with rig(tmp_path, replica_selector_class=selector) as node:
+        replicated(node)
+        node.set_rack(OTHER, "there")
+        follower, client = await Follower.connect(node), await node.connect()
+        assert (await client.fetch("t", 0, rack_id="there")).preferred_read_replica == -1  # never heard of: nobody knows what it has
+        await follower.fetch(("t", 0, 0), log_start_offset=0)
+        got = await client.fetch("t", 0, rack_id="there", max_wait_ms=10_000)
+        assert (got.preferred_read_replica, values(got.records)) == (OTHER, [])
+        for rack in ("elsewhere", ""):
+            assert (await client.fetch("t", 0, rack_id=rack)).preferred_read_replica == -1
+
+
+# -- out of contact
+
+
+async def test_out_of_contact_clients_are_sent_away_and_followers_are_not(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node)
+        follower, consumer = await Follower.connect(node), await node.connect()
+        await follower.fetch(("t", 0, 0))
+        consumer.post("fetch", 12, node.fetch_body("t", 0, max_wait_ms=10_000))
+        producer = await produce_unanswered(node, b"a")
+        node.replica.set_in_contact(False)
+        await settle()
+        (produced,) = producer.answers()
+        refused = produced.responses[0].partition_responses[0]
+        assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert row(consumer.answers()[0]).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        answer = await producer.ask("produce", 10, node.produce_body("t", batch(b"b"), version=10))
+        again = answer.responses[0].partition_responses[0]
+        assert (again.error_code, again.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+        assert values(row(await follower.fetch()).records) == [b"a"]
+        node.replica.set_in_contact(True)
+        assert (await producer.produce("t", batch(b"c"), acks=1)).error_code == 0
+
+
+# -- acks
+
+
+async def test_who_waits_is_told_when_the_in_sync_replicas_become_too_few(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node, min_insync_replicas="2")
+        producer = await produce_unanswered(node, b"a")
+        node.lead("t", ME, isr=(ME,))
+        await settle()
+        (produced,) = producer.answers()
+        assert produced.responses[0].partition_responses[0].error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        assert (await producer.produce("t", batch(b"b"))).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert (await producer.produce("t", batch(b"c"), acks=1)).error_code == 0
+        assert node.partition("t").log.log_end_offset == 2
+
+
+async def test_a_commit_that_does_not_come_times_out(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node)
+        producer = await produce_unanswered(node, b"a")
+        mock_clock.jump(10.001)
+        await settle()
+        (produced,) = producer.answers()
+        assert produced.responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+
+
+async def test_one_ack_waits_for_the_leader_s_own_sync_and_for_no_follower(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node, flush_before_ack="true")
+        producer = await produce_unanswered(node, b"a", acks=1)
+        log = node.partition("t").log
+        log.on_synced(log.written_end_offset)
+        node.replica.on_durable(log)
+        await settle()
+        assert len(producer.answers()) == 1
+        assert node.partition("t").high_watermark == 0
+
+
+# -- other requests
+
+
+async def test_a_new_leader_tells_the_end_when_it_knows_it(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node, isr=(ME,))
+        client = await node.connect()
+        await client.produce("t", batch(b"a"))
+        node.partition("t").high_watermark = 0  # as a follower that had not heard yet
+        node.lead("t", OTHER, isr=(OTHER, ME))
+        node.lead("t", ME)
+        for version, code in ((5, ErrorCode.OFFSET_NOT_AVAILABLE), (4, ErrorCode.LEADER_NOT_AVAILABLE)):
+            for timestamp in (-1, 1 << 50):
+                found = await latest(client, version, timestamp)
+                assert found.error_code == code
+        assert (await latest(client, 5, -2)).offset == 0
+        follower = await Follower.connect(node)
+        await follower.fetch(("t", 0, 1), epoch=2)
+        assert (await latest(client, 5, -1)).offset == 1
+
+
+async def latest(client: Client, version: int, timestamp: int) -> Any:
+    wanted = {"name": "t", "partitions": [{"partition_index": 0, "timestamp": timestamp}]}
+    answer = await client.ask("list_offsets", version, {"replica_id": -1, "topics": [wanted]})
+    return answer.topics[0].partitions[0]
+
+
+async def test_deleted_records_are_gone_everywhere_before_it_is_said(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node)
+        follower, client = await Follower.connect(node), await node.connect()
+        await produce_unanswered(node, b"a")
+        await follower.fetch(("t", 0, 1), log_start_offset=0)
+        await follower.park()
+        wanted = {"name": "t", "partitions": [{"partition_index": 0, "offset": 1}]}
+        client.post("delete_records", 2, {"topics": [wanted], "timeout_ms": 5000})
+        await settle()
+        assert client.answers() == []
+        assert row(follower.answer()).log_start_offset == 1
+        follower.client.post("fetch", VERSION, follower.body(("t", 0, 1), log_start_offset=1))
+        await settle()
+        (answer,) = client.answers()
+        done = answer.topics[0].partitions[0]
+        assert (done.low_watermark, done.error_code) == (1, 0)
+        wanted["partitions"][0]["offset"] = 1  # type: ignore[index]
+        node.partition("t").followers[OTHER].log_start_offset = 0
+        client.post("delete_records", 2, {"topics": [wanted], "timeout_ms": 5000})
+        await settle()
+        mock_clock.jump(5.001)
+        await settle()
+        (answer,) = client.answers()
+        late = answer.topics[0].partitions[0]
+        assert (late.low_watermark, late.error_code) == (0, ErrorCode.REQUEST_TIMED_OUT)
