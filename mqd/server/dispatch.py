@@ -49,6 +49,7 @@ SERVED = (
     "describe_configs",
     "describe_log_dirs",
     "describe_producers",
+    "describe_quorum",
     "describe_topic_partitions",
     "elect_leaders",
     "find_coordinator",
