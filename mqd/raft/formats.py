@@ -206,12 +206,15 @@ class Scan(NamedTuple):
 
     entries: list[Entry]
     end: int
+    proven: bool
+    """A later record says that every entry was fsynced. Else what was read may be in the page cache only."""
 
 
 def scan_records(data: bytes, start: int, base: Entry) -> Scan:
     """Replay the records from `start`. A torn tail ends the scan; Damaged is raised for corruption."""
     entries: list[Entry] = []
-    position = start
+    position = entries_end = start
+    durable = 0
     while (record := read_record(data, position)) is not None:
         if record.kind == KIND_ENTRY:
             offset = record.index - base.index - 1
@@ -221,12 +224,14 @@ def scan_records(data: bytes, start: int, base: Entry) -> Scan:
             if record.term < (entries[-1] if entries else base).term:
                 raise Damaged(f"entry {record.index} at byte {position} is of an earlier term than the entry before it")
             entries.append(Entry(record.payload, record.index, record.term))
+            entries_end = record.end
         elif record.kind != KIND_MARK:
             raise Damaged(f"the record at byte {position} is of unknown kind {record.kind}")
+        durable = max(durable, record.durable_position)
         position = record.end
     if (proof := _durable_beyond(data, position)) is not None:
         raise Damaged(f"the record at byte {position} is damaged, and byte {proof} shows that it had been written whole")
-    return Scan(entries, position)
+    return Scan(entries, position, proven=durable >= entries_end)
 
 
 def _durable_beyond(data: bytes, position: int) -> int | None:

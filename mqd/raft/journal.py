@@ -214,6 +214,12 @@ class Journal:
         self._rewrite = True
         self._records.clear()
 
+    def write_anew(self) -> None:
+        """What was read may be in the page cache only: a process was killed before its fsync, or an fsync failed, after which the cache
+        calls pages clean that no disk has (Rebello et al., ATC 2020). Nothing of it counts as durable before it is written again."""
+        self._rewrite = True
+        self.durable_index = self.snapshot_index
+
     def _record(self, kind: int, index: int, term: int, payload: bytes) -> None:
         record = formats.encode_record(self._end, kind, index, term, self._durable_end, payload)
         self._records.append(record)
@@ -428,6 +434,8 @@ def _open(disk: Disk, directory: Path, *, cluster_id: str, node_id: int, remedy:
         # A crash came between a leader's snapshot and the journal that goes with it: the journal's tail was
         # contradicted or overtaken. One that holds the snapshot's last entry keeps what follows it instead.
         journal.restart_at(snapshot)
+    elif not scan.proven:
+        journal.write_anew()
     return journal
 
 

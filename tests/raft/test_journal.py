@@ -55,8 +55,43 @@ def test_what_was_flushed_is_read_back(tmp_path: Path) -> None:
     journal.close()
     again = opened(OsDisk(), tmp_path / "raft")
     assert [entry.command for entry in again.entries[1:]] == [COMMAND + b"a", COMMAND + b"b"]
-    assert (again.term, again.vote, again.durable_index, again.node_uuid) == (3, 2, 3, UUID(int=7))
+    assert (again.term, again.vote, again.node_uuid) == (3, 2, UUID(int=7))
+    assert again.durable_index == 1 and again.dirty  # it was read: from the disk, or from the page cache only
+    again.flush()
+    assert again.durable_index == 3
+    again.mark()
     again.close()
+    whole = opened(OsDisk(), tmp_path / "raft")
+    assert whole.durable_index == 3 and not whole.dirty  # its own words say that it was fsynced
+    whole.close()
+
+
+def test_what_was_read_is_made_durable_before_anything_is_built_on_it() -> None:
+    """An fsync fails, and the cache calls pages clean that no disk has; the next process reads them; then the power is cut."""
+    disk = MemoryDisk()
+    journal = filled(disk)
+    kept = journal.last_index
+    journal.append(COMMAND + b"read from the cache", kept + 1, 1)
+    disk.fail_with = OSError(errno.EIO, "no")
+    with pytest.raises(StorageError):
+        journal.flush()
+    disk.fail_with = None
+    content = disk.files[JOURNAL]
+    lost = len(content.durable)
+    content.data = bytearray(content.durable) + b"".join(journal._records)
+    content.durable, content.pending = bytes(content.data), []  # as far as any later fsync is concerned
+    journal.close()
+
+    again = opened(disk)
+    assert again.last_index == kept + 1 and again.durable_index < kept + 1
+    again.flush()
+    assert disk.files[JOURNAL] is not content  # a file of its own, every byte of it written and synced anew
+    again.append(COMMAND + b"after", kept + 2, 1)
+    again.flush()
+    if disk.files[JOURNAL] is content:
+        content.durable = content.durable[:lost] + bytes(len(content.durable) - lost)
+    disk.crash()
+    assert opened(disk).last_index == kept + 2
 
 
 def test_truncation_is_an_append() -> None:
