@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from mqd.io.net import OsNetwork
 from mqd.raft import codec
 from mqd.raft.codec import TimeoutNow, encode_message
 from mqd.raft.service import NotLeader, OutcomeUnknown, RaftService, RaftStatus, Role, Timing
+from mqd.raft.transport import STEADY_SECONDS
 from tests.raft.memory_disk import MemoryDisk
 
 QUICK = Timing(election_timeout_min=0.16, election_timeout_max=0.4, heartbeat=0.04)
@@ -191,6 +193,7 @@ class Voters:
         self.services: dict[int, RaftService] = {}
         self.scopes: dict[int, trio.CancelScope] = {}
         self.refused: list[str] = []
+        self.streams: dict[int, set[trio.SocketStream]] = {i: set() for i in listeners}
         self.options: dict[str, Any] = {}
         self.observing: set[int] = set()
         for i in listeners:
@@ -198,7 +201,7 @@ class Voters:
 
     async def start(self, i: int, *, cluster: str = "c", **options: Any) -> None:
         self.machines[i] = Log()
-        options = {**self.options, **options}
+        options = {"timing": QUICK, **self.options, **options}
         voters = {j: address for j, address in self.addresses.items() if j not in self.observing}
         self.services[i] = RaftService(
             node_id=i,
@@ -211,7 +214,6 @@ class Voters:
             entropy=RandomEntropy(),
             network=OsNetwork(),
             machine=self.machines[i],
-            timing=QUICK,
             **options,
         )
         self.scopes[i] = trio.CancelScope()
@@ -221,6 +223,17 @@ class Voters:
         with self.scopes[i]:
             await self.services[i].run(task_status=task_status)
 
+    def break_connections(self) -> None:
+        for stream in [stream for streams in self.streams.values() for stream in streams]:
+            stream.socket.close()
+
+    def end_process(self, i: int) -> None:
+        """Everything goes at once: listener, connections, service."""
+        self.listeners[i].socket.close()
+        self.kill(i)
+        for stream in list(self.streams[i]):
+            stream.socket.close()
+
     def kill(self, i: int) -> None:
         self.scopes[i].cancel()
         del self.services[i]
@@ -228,9 +241,22 @@ class Voters:
     async def _serve(self, i: int) -> None:
         async with trio.open_nursery() as connections:
             while True:
-                connections.start_soon(self._connection, i, await self.listeners[i].accept())
+                try:
+                    stream = await self.listeners[i].accept()
+                except trio.ClosedResourceError:
+                    return
+                connections.start_soon(self._connection, i, stream)
 
     async def _connection(self, i: int, stream: trio.SocketStream) -> None:
+        self.streams[i].add(stream)
+        try:
+            await self._hear(i, stream)
+        except (trio.ClosedResourceError, trio.BrokenResourceError, OSError):
+            pass
+        finally:
+            self.streams[i].discard(stream)
+
+    async def _hear(self, i: int, stream: trio.SocketStream) -> None:
         visit, buffer = self.services[i].visit("127.0.0.1:1") if i in self.services else None, bytearray()
         async with stream:
             while visit is not None and i in self.services and (data := await stream.receive_some(65536)):
@@ -259,8 +285,8 @@ class Voters:
         ready = [i for i, service in self.services.items() if service.status().ready]
         return ready[0] if len(ready) == 1 else None
 
-    async def wait_leader(self, *, other_than: int | None = None) -> int:
-        await until(lambda: self.leader() not in (None, other_than))
+    async def wait_leader(self, *, other_than: int | None = None, seconds: float = 10.0) -> int:
+        await until(lambda: self.leader() not in (None, other_than), seconds)
         leader = self.leader()
         assert leader is not None
         return leader
@@ -395,3 +421,164 @@ def test_only_nodes_of_the_cluster_have_a_service(tmp_path: Path) -> None:
             network=OsNetwork(),
             machine=Log(),
         )
+
+
+SECRET = b"a secret of all three"
+
+
+async def test_with_a_secret_only_those_who_know_it_take_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with three_voters(tmp_path) as voters:
+        voters.options = {"secret": SECRET}
+        for i in (1, 2, 3):
+            await voters.start(i)
+        await voters.wait_leader()
+        voters.kill(3)
+        leader = await voters.wait_leader()
+        term = voters.services[leader].status().term
+        for secret, reason in ((b"another secret, a guess", "its cluster secret is not that of this node"), (None, "node 3 has none")):
+            voters.refused.clear()
+            caplog.clear()
+            await voters.start(3, secret=secret)
+            await until(lambda reason=reason: sum(reason in why for why in voters.refused) > 12)
+            told = [record.getMessage() for record in caplog.records if record.levelno >= 30 and "cluster secret" in record.getMessage()]
+            for what in ("not connected to node", "refused a connection"):  # once on each side, of each of four directions
+                assert 2 <= sum(what in line for line in told) <= 4, told
+            assert not any(SECRET.decode() in record.getMessage() for record in caplog.records)
+            assert voters.services[3].status().connected == ()
+            voters.kill(3)
+        assert voters.services[leader].status().ready and voters.services[leader].status().term == term
+        await voters.start(3)
+        await until(lambda: voters.services[3].status().leader_id == leader)
+
+
+async def test_when_the_leader_s_process_ends_another_leads_at_once(tmp_path: Path) -> None:
+    """Its listener goes with it, as with any process; others would wait for a whole election time-out."""
+    async with three_voters(tmp_path) as voters:
+        voters.options = {"timing": Timing(election_timeout_min=5.0, election_timeout_max=9.0, heartbeat=0.05)}
+        gone: list[tuple[int, int]] = []
+        for i in (1, 2, 3):
+            await voters.start(i)
+            voters.services[i].on_peer_gone = lambda peer, i=i: gone.append((i, peer))
+        leader = await voters.wait_leader(seconds=30.0)
+        await trio.sleep(STEADY_SECONDS + 0.1)
+        began = trio.current_time()
+        voters.end_process(leader)
+        second = await voters.wait_leader(other_than=leader, seconds=30.0)
+        assert trio.current_time() - began < 4.0  # the shortest time-out is 5 s, and a short one at most 2.5 s
+        assert sorted(gone) == [(i, leader) for i in (1, 2, 3) if i != leader]
+        assert voters.services[second].status().majority_heard_at > began
+
+
+async def test_a_connection_that_breaks_is_no_death(tmp_path: Path) -> None:
+    async with three_voters(tmp_path) as voters:
+        voters.options = {"timing": Timing(election_timeout_min=2.0, election_timeout_max=4.0, heartbeat=0.05)}
+        gone: list[int] = []
+        for i in (1, 2, 3):
+            await voters.start(i)
+            voters.services[i].on_peer_gone = gone.append
+        leader = await voters.wait_leader()
+        term = voters.services[leader].status().term
+        for _ in range(3):
+            await until(lambda: all(len(service.status().connected) == 2 for service in voters.services.values()))
+            voters.break_connections()
+            await until(lambda: any(len(service.status().connected) < 2 for service in voters.services.values()))
+        await until(lambda: all(len(service.status().connected) == 2 for service in voters.services.values()))
+        assert gone == [] and voters.services[leader].status().term == term
+
+
+async def test_leadership_is_handed_over_in_less_than_200_ms(tmp_path: Path) -> None:
+    async with three_voters(tmp_path) as voters:
+        for i in (1, 2, 3):
+            await voters.start(i)
+        took = []
+        for _ in range(5):
+            leader = await voters.wait_leader()
+            await until(lambda leader=leader: len(voters.services[leader].status().connected) == 2)
+            await voters.services[leader].propose(b"x")
+            began = trio.current_time()
+            assert await voters.services[leader].transfer_leadership()
+            await voters.wait_leader(other_than=leader)
+            took.append(trio.current_time() - began)
+        assert sorted(took)[2] < 0.2, took  # without it, an election time-out of 0.16 to 0.4 s passes first
+
+
+async def test_an_observer_follows_and_the_quorum_does_without_it(tmp_path: Path) -> None:
+    async with three_voters(tmp_path) as voters:
+        voters.observing = {3}
+        for i in (1, 2, 3):
+            await voters.start(i)
+        leader = await voters.wait_leader()
+        await voters.services[leader].propose(b"a")
+        await until(lambda: voters.machines[3].commands == [b"a"])
+        status = voters.services[leader].status()
+        assert (status.voters, status.observers) == ((1, 2), (3,))
+        with pytest.raises(NotLeader) as caught:
+            await voters.services[3].propose(b"x")
+        assert caught.value.leader_id == leader
+        voters.kill(3)
+        await voters.services[leader].propose(b"b")
+        await voters.start(3)
+        await until(lambda: voters.machines[3].commands == [b"a", b"b"])
+        assert await voters.services[3].transfer_leadership()  # it never led
+        voters.kill(3 - leader)
+        await until(lambda: not voters.services[leader].status().ready)  # an observer is no majority
+
+
+async def test_a_wiped_voter_catches_up_and_then_votes(tmp_path: Path) -> None:
+    async with three_voters(tmp_path) as voters:
+        for i in (1, 2, 3):
+            await voters.start(i)
+        leader = await voters.wait_leader()
+        await voters.services[leader].propose(b"kept")
+        wiped, other = (i for i in (1, 2, 3) if i != leader)
+        voters.kill(wiped)
+        shutil.rmtree(tmp_path / f"c-{wiped}")
+        voters.kill(other)
+        await voters.start(wiped)
+        await until(lambda: "waits to hear from node" in (voters.services[wiped].status().abstains or ""))
+        await trio.sleep(0.5)
+        assert voters.machines[wiped].commands == []
+        await voters.start(other)
+        await until(lambda: voters.machines[wiped].commands == [b"kept"] and voters.services[wiped].status().abstains is None)
+        voters.kill(await voters.wait_leader())
+        await voters.wait_leader()
+        assert all(b"kept" in voters.machines[i].commands for i in voters.services)
+
+
+async def test_what_an_earlier_life_of_a_node_says_counts_no_more(tmp_path: Path) -> None:
+    async with three_voters(tmp_path) as voters:
+        for i in (1, 2, 3):
+            await voters.start(i)
+        leader = await voters.wait_leader()
+        follower = next(i for i in (1, 2, 3) if i != leader)
+        service = voters.services[leader]
+        before = service._lives[follower]
+        voters.kill(follower)
+        await voters.start(follower)
+        await until(lambda: service._lives[follower] != before)
+        with pytest.raises(ProtocolError, match=f"of an earlier life of node {follower}"):
+            service.receive(follower, encode_message(TimeoutNow(1)), before)
+        with pytest.raises(ProtocolError, match="a life that has ended"):
+            service._begin_life(follower, before)
+
+
+@pytest.mark.parametrize(("host", "secret", "warned"), [("10.0.0.1", None, 1), ("10.0.0.1", SECRET, 0), ("127.0.0.1", None, 0)])
+async def test_an_open_door_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str, secret: bytes | None, warned: int
+) -> None:
+    raft = RaftService(
+        node_id=1,
+        voters={1: (host, 1), 2: ("127.0.0.1", 1)},
+        cluster_id="c",
+        directory=tmp_path,
+        disk=OsDisk(),
+        clock=SystemClock(),
+        entropy=RandomEntropy(),
+        network=OsNetwork(),
+        machine=Log(),
+        secret=secret,
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(raft.run)
+        nursery.cancel_scope.cancel()
+    assert sum("open to the network without a cluster secret" in record.getMessage() for record in caplog.records) == warned
