@@ -145,6 +145,8 @@ def test_a_killed_process_loses_nothing_that_it_wrote() -> None:
     machine.restart()
     assert content(machine) == b"onetwothree"
     assert machine.seen.boot_id() == before
+    machine.power_cut()
+    assert machine.seen.boot_id() != before
 
 
 def test_a_kill_in_the_middle_of_a_write_leaves_a_part_of_it() -> None:
