@@ -50,6 +50,8 @@ from mqd.log.service import LogService
 from mqd.protocol.files import MetaProperties
 from mqd.raft.journal import journal_exists
 from mqd.raft.service import RaftService
+from mqd.replica.fetchers import Fetchers
+from mqd.replica.follower import FollowerOptions
 from mqd.replica.partition import Assignment
 from mqd.replica.service import ReplicaService, TopicSettings
 from mqd.server.context import CLIENT, PEER, Node
@@ -190,6 +192,17 @@ class _Daemon:
             on_registered=self._on_registered,
         )
         self.raft.on_peer_gone = lambda node_id: self.controller.on_peer_gone(NodeId(node_id))
+        self.fetchers = Fetchers(
+            node_id=NodeId(self.me.id),
+            replica=self.replica,
+            logs=self.logs,
+            clock=seams.clock,
+            entropy=seams.entropy,
+            options=FollowerOptions.from_config(self.config),
+            connect=self.forwarder.dial,
+            broker_epoch=self._broker_epoch,
+        )
+        self.replica.fetchers = self.fetchers
         self.replica.alter_partitions = self.controller.alter_partitions
         self.replica.eligible = self._eligible
         self.replica.on_offline = self._on_partition_offline
@@ -279,6 +292,7 @@ class _Daemon:
             background.start_soon(self.logs.run)
             background.start_soon(self.replica.run)
             background.start_soon(self.forwarder.run)
+            background.start_soon(self.fetchers.run)
             background.start_soon(self._watch_contact)
             background.start_soon(self._report_losses)
             try:
