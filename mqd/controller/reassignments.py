@@ -93,7 +93,7 @@ def _alter(
         if not allow_replication_factor_change and len(target) != len(_target_of(before)):
             raise MqError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"The replication factor is changed from {len(_target_of(before))} to {len(target)}, and the request does not allow that.",
+                f"The replication factor is changed from {len(_target_of(before))} to {len(target)}",
             )
         wished = _reassigned(before, target)
     if not unclean and ((before.isr and not wished.isr) or (before.elr and not wished.isr and not wished.elr)):

@@ -365,7 +365,7 @@ class ControllerService:
         """
         now = self._clock.monotonic()
         status = self._quorum.status()
-        if not status.ready or -math.inf < status.majority_heard_at < now - self._sessions.timeout / 2:
+        if not status.ready or status.majority_heard_at < now - self._sessions.timeout / 2:
             raise self._not_controller()
         decision = decide_heartbeat(self.image, op, self._rules())
         self._sessions.touch(op.node_id, now)

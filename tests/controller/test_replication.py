@@ -144,8 +144,8 @@ class Life:
         gone = set(before.replicas) - set(partition.replicas)
         if partition.leader != before.leader or gone:
             assert partition.leader_epoch > before.leader_epoch
-        if not partition.adding:
-            assert not partition.removing
+        if not partition.adding and kind in ("isr", "move") and partition != before:
+            assert not partition.removing or set(partition.isr) <= set(partition.removing)
         may_lead = image.may_lead() - {node for _, _, node in image.lost}
         if partition.leader == NO_NODE:
             assert may_lead.isdisjoint(partition.elr)
