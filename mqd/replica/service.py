@@ -390,13 +390,17 @@ class ReplicaService:
         self._touched, self._tickets = [], []
         failed: dict[PartitionLog, StorageError] = dict(self.logs.flush()) if touched else {}
         moved: list[Partition] = []
+        followed = False
         for partition in touched:
             partition.touched = False
+            if partition.watches:
+                followed = True
             if failed and partition.log in failed:
                 self._after_failed_write(partition)
             if partition.advance():
                 moved.append(partition)
-        self._tell_followers(touched)
+        if followed:
+            self._tell_followers(touched)
         for ticket in tickets:
             for append in ticket.appends:
                 partition = append[0]

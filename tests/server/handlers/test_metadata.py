@@ -131,6 +131,18 @@ async def test_what_a_fenced_broker_leads() -> None:
         assert [row.broker_id for row in (await node.ask("describe_cluster", 2)).brokers] == [1]
 
 
+async def test_without_the_controller_no_leader_is_named() -> None:
+    async with running_node() as node:
+        await node.create("a")
+        node.replica.in_contact = False
+        for topics in (names("a"), None):
+            (row,) = (await node.ask("metadata", 9, topics=topics)).topics[0].partitions
+            assert (row.error_code, row.leader_id) == (5, -1)
+        node.replica.in_contact = True
+        (row,) = (await node.ask("metadata", 9, topics=names("a"))).topics[0].partitions
+        assert (row.error_code, row.leader_id) == (0, 1)
+
+
 # -- DescribeTopicPartitions
 
 

@@ -340,3 +340,16 @@ async def test_records_survive_in_the_order_of_requests_across_connections_of_on
         stored = values((await clients[0].fetch("t", 0)).records)
         assert sorted(offsets) == [0, 1, 2]
         assert [stored[offset] for offset in offsets] == [b"0", b"1", b"2"]
+
+
+async def test_a_node_without_a_replica_names_the_leader_from_the_metadata(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", replicas=(OTHER,))
+        client = await node.connect()
+        answer = await client.ask("produce", 10, node.produce_body("t", batch(b"a"), version=10))
+        row = answer.responses[0].partition_responses[0]
+        assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (OTHER, 0)
+        assert [(one.node_id, one.port) for one in answer.node_endpoints] == [(OTHER, 9092)]
+        found = (await client.ask("fetch", 16, node.fetch_body("t", 0, version=16))).responses[0].partitions[0]
+        assert (found.error_code, found.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, OTHER)
