@@ -71,7 +71,7 @@ def test_writes_without_a_sync_may_be_kept_lost_torn_or_zeros_in_any_order() -> 
 
     found = outcomes(prepare, content)
     assert all(isinstance(data, bytes) and data.startswith(b"onetwo") for data in found)
-    for expected in (b"onetwo", b"onetwoAAAA", b"onetwoAAAABBBB", b"onetwoAAAABB", b"onetwo\0\0\0\0BBBB", b"onetwoAA", b"onetwoAAAA\0\0\0\0"):
+    for expected in (b"onetwo", b"onetwoAAAA", b"onetwoAAAABBBB", b"onetwo\0\0\0\0BBBB", b"onetwoAA", b"onetwoAAAA\0\0\0\0"):
         assert found[expected], expected
 
 
