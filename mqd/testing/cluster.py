@@ -127,9 +127,7 @@ class SimulatedNode:
             self._cluster.world.trace.add(self.id, "ready")
             self._ready.set()
 
-    async def _live(
-        self, process: Process, options: StartOptions, seams: daemon.Seams, scope: trio.CancelScope, gone: trio.Event
-    ) -> None:
+    async def _live(self, process: Process, options: StartOptions, seams: daemon.Seams, scope: trio.CancelScope, gone: trio.Event) -> None:
         current_node.set(process)
         failure: BaseException | None = None
         try:

@@ -595,4 +595,3 @@ class HostNetwork:
 
     def poller(self) -> MemoryPoller:
         return MemoryPoller(self.process)
-
