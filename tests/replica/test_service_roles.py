@@ -1,0 +1,124 @@
+"""Leaders and followers among a node's partitions: who is fetched from, what becomes of lost logs, and proposals for the ISR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from mqd.errors import ErrorCode, MqError
+from mqd.replica.partition import Assignment, Partition
+from mqd.replica.service import TopicSettings
+from mqd.types import NO_NODE, IsrChange, IsrOutcome, NodeId, TopicPartition
+from tests.replica.test_service import ME, PLAIN, TOPIC_ID, TWO, Replicas
+
+TP = TopicPartition("t", 0)
+THREE = NodeId(3)
+
+
+class Fetchers:
+    """Notes who is to be followed."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, NodeId, int]] = []
+
+    def follow(self, partition: Partition) -> None:
+        self.calls.append(("follow", partition.assignment.leader, partition.leader_epoch))
+
+    def unfollow(self, partition: Partition) -> None:
+        self.calls.append(("unfollow", partition.assignment.leader, partition.leader_epoch))
+
+    def taken(self) -> list[tuple[str, NodeId, int]]:
+        calls, self.calls = self.calls, []
+        return calls
+
+
+@pytest.fixture
+async def replicas(tmp_path: Path) -> Replicas:
+    made = Replicas(tmp_path)
+    await made.service.start()
+    return made
+
+
+def assign(replicas: Replicas, leader: NodeId, epoch: int, partition_epoch: int, isr: Sequence[NodeId], elr: Sequence[NodeId] = ()) -> None:
+    given = Assignment(TP, TOPIC_ID, leader, epoch, (ME, TWO, THREE), tuple(isr), partition_epoch, tuple(elr))
+    replicas.replica.apply([given], {"t": TopicSettings(PLAIN, 1)})
+
+
+async def test_followers_follow_whoever_leads_and_in_which_epoch(replicas: Replicas) -> None:
+    fetchers = replicas.replica.fetchers = Fetchers()
+    assign(replicas, TWO, 0, 0, (TWO, ME))
+    assign(replicas, TWO, 0, 1, (TWO,))  # nothing that concerns who is asked
+    assign(replicas, THREE, 1, 2, (THREE,))
+    assert fetchers.taken() == [("follow", TWO, 0), ("follow", THREE, 1)]
+    assign(replicas, NO_NODE, 2, 3, (THREE,))
+    assign(replicas, ME, 3, 4, (ME,))
+    assert fetchers.taken() == [("unfollow", NO_NODE, 2), ("unfollow", ME, 3)]
+    replicas.replica.delete("t")
+    assert [call for call, _, _ in fetchers.taken()] == ["unfollow"]
+
+
+async def test_a_lost_log_is_told_once_and_begun_anew_when_nobody_counts_on_it(replicas: Replicas) -> None:
+    told: list[TopicPartition] = []
+    replicas.replica.on_offline = told.append
+    fetchers = replicas.replica.fetchers = Fetchers()
+    assign(replicas, TWO, 0, 0, (TWO, ME))
+    partition = replicas.replica.get(TP)
+    assert partition is not None
+    replicas.service.reader.unreadable(partition.log, "bytes that were there cannot be read")
+    for _ in range(2):
+        await replicas.replica.check()
+    assert told == [TP]
+    assert fetchers.taken()[-1][0] == "unfollow"
+    for partition_epoch, (isr, elr) in enumerate([((TWO, ME), ()), ((TWO,), (ME,))], start=1):
+        assign(replicas, TWO, 0, partition_epoch, isr, elr)
+        assert replicas.replica.get(TP) is partition  # somebody may still count on it
+    assign(replicas, TWO, 0, 3, (TWO,))
+    anew = replicas.replica.get(TP)
+    assert anew is not None and anew is not partition
+    assert (anew.log.failed, anew.log.log_end_offset) == (None, 0)
+    assert fetchers.taken()[-1] == ("follow", TWO, 0)
+
+
+async def test_a_replica_that_moved_away_takes_its_log_along(replicas: Replicas) -> None:
+    assign(replicas, ME, 0, 0, (ME,))
+    partition = replicas.replica.get(TP)
+    assert partition is not None
+    ticket = replicas.produce(partition, acks=1)
+    replicas.replica.end_of_turn()
+    assert ticket.releases == 1
+    given = Assignment(TP, TOPIC_ID, TWO, 1, (TWO, THREE), (TWO,), 1)
+    replicas.replica.apply([given], {"t": TopicSettings(PLAIN, 1)})
+    assert replicas.replica.get(TP) is None
+    assert TP not in replicas.service.logs
+
+
+async def test_proposals_go_in_one_request_and_again_until_they_are_decided(replicas: Replicas, autojump_clock: MockClock) -> None:
+    requests: list[list[IsrChange]] = []
+
+    async def alter(changes: Sequence[IsrChange]) -> list[IsrOutcome]:
+        requests.append(list(changes))
+        if len(requests) == 1:
+            raise MqError(ErrorCode.NOT_CONTROLLER)
+        return [IsrOutcome(one.topic_partition, ErrorCode.NONE, ME, 0, (ME,), 1) for one in changes]
+
+    replicas.replica.alter_partitions = alter
+    given = [Assignment(TopicPartition("t", index), TOPIC_ID, ME, 0, (ME, TWO), (ME, TWO)) for index in range(3)]
+    replicas.replica.apply(given, {"t": TopicSettings(PLAIN, 1)})
+    tickets = [replicas.produce(partition, timeout=100.0) for partition in replicas.replica.partitions()]
+    replicas.replica.end_of_turn()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(replicas.replica.run)
+        await trio.sleep(29)
+        assert not requests
+        await trio.sleep(10)
+        assert [len(request) for request in requests] == [3, 3]
+        assert all(partition.isr == {ME} for partition in replicas.replica.partitions())
+        assert not any(ticket.releases for ticket in tickets)  # who is eligible to lead, the metadata says
+        settled = [Assignment(one.topic_partition, TOPIC_ID, ME, 0, (ME, TWO), (ME,), 1) for one in given]
+        replicas.replica.apply(settled, {"t": TopicSettings(PLAIN, 1)})
+        assert [ticket.releases for ticket in tickets] == [1, 1, 1]
+        nursery.cancel_scope.cancel()
