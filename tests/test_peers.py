@@ -132,3 +132,50 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         parsed(text)
     except ConfigError as error:
         assert str(error).startswith("peers.toml")
+
+
+# -- the cluster secret
+
+SECRET = "sixteen letters, or more"
+
+
+def with_secret(line: str) -> str:
+    return f'cluster_id = "c"\n{line}\n[[node]]\nid = 1\nhost = "a"\nport = 1\npeer_port = 2\n'
+
+
+def test_a_cluster_secret_is_read_and_never_shown(tmp_path: Path) -> None:
+    peers = parse_peers(with_secret(f'cluster_secret = "{SECRET}"'), tmp_path / "peers.toml")
+    assert peers.secret == SECRET.encode() and SECRET not in repr(peers)
+    assert parse_peers(with_secret(""), tmp_path / "peers.toml").secret is None
+
+
+def test_a_cluster_secret_may_stand_in_a_file_of_its_own_beside_the_peers_file(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "secret").write_text(SECRET + "\n")
+    text = with_secret('cluster_secret_file = "secret"')
+    peers = parse_peers(text, tmp_path / "etc" / "peers.toml")
+    assert peers.secret == SECRET.encode()
+    again = parse_peers(format_peers("c", peers.nodes, secret_file="secret"), tmp_path / "etc" / "peers.toml")
+    assert again.secret == peers.secret
+
+
+@pytest.mark.parametrize(
+    ("line", "content", "reason"),
+    [
+        ('cluster_secret = "short"', None, "line 2: cluster_secret is no text of 16 to 1024 characters; write 16 to 1024 characters"),
+        ("cluster_secret = 12345678901234567", None, "cluster_secret is no text"),
+        (f'cluster_secret = "{"x" * 1025}"', None, "cluster_secret is no text"),
+        ('cluster_secret_file = ""', None, "is no file name; write it in quotes"),
+        ('cluster_secret_file = "secret"', None, "line 2: the cluster secret in .*secret cannot be read .*readable for this user"),
+        ('cluster_secret_file = "secret"', b"short\n", "secret does not hold a text of 16 to 1024 characters; write"),
+        ('cluster_secret_file = "secret"', b"x" * 9000, "does not hold a text of 16 to 1024 characters"),
+        ('cluster_secret_file = "secret"', b"\xff" * 20, "is not UTF-8 text"),
+        (f'cluster_secret = "{SECRET}"\ncluster_secret_file = "secret"', b"", "are both there; keep one of them"),
+    ],
+)
+def test_cluster_secrets_that_are_refused(tmp_path: Path, line: str, content: bytes | None, reason: str) -> None:
+    if content is not None:
+        (tmp_path / "secret").write_bytes(content)
+    with pytest.raises(ConfigError, match=reason) as caught:
+        parse_peers(with_secret(line), tmp_path / "peers.toml")
+    assert SECRET not in str(caught.value) and "short" not in str(caught.value)
