@@ -283,8 +283,12 @@ class ReplicaService:
             self._after_isr(partition)
 
     def _throttle(self, topic: str, settings: TopicSettings) -> None:
-        self.leader_throttle.set_partitions(topic, throttled_partitions(settings.leader_throttled, self.node_id))
-        self.follower_throttle.set_partitions(topic, throttled_partitions(settings.follower_throttled, self.node_id))
+        for throttle, entries in ((self.leader_throttle, settings.leader_throttled), (self.follower_throttle, settings.follower_throttled)):
+            try:
+                throttle.set_partitions(topic, throttled_partitions(entries, self.node_id))
+            except ValueError as error:
+                logger.warning("replicas are not throttled topic=%s reason=%s", topic, error)
+                throttle.set_partitions(topic, frozenset())
 
     def delete(self, topic: str) -> None:
         """The topic is gone from the metadata: so are its logs."""

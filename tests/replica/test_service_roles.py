@@ -96,6 +96,14 @@ async def test_a_replica_that_moved_away_takes_its_log_along(replicas: Replicas)
     assert TP not in replicas.service.logs
 
 
+async def test_a_list_of_throttled_replicas_that_is_none_throttles_nothing(replicas: Replicas) -> None:
+    for entries, expected in ((("0:1",), True), (("nonsense",), False), (("*",), True), ((), False)):
+        settings = TopicSettings(PLAIN, 1, leader_throttled=entries, follower_throttled=entries)
+        replicas.replica.configure("t", settings)
+        for throttle in (replicas.replica.leader_throttle, replicas.replica.follower_throttle):
+            assert throttle.is_throttled(TP) is expected
+
+
 async def test_proposals_go_in_one_request_and_again_until_they_are_decided(replicas: Replicas, autojump_clock: MockClock) -> None:
     requests: list[list[IsrChange]] = []
 

@@ -218,6 +218,21 @@ async def test_a_new_high_watermark_goes_along_at_the_latest_when_the_wait_is_ov
         await follower.park()  # told once
 
 
+async def test_a_high_watermark_that_another_follower_moved_is_told_too(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        node.register(THIRD)
+        replicated(node, isr=(ME, OTHER, THIRD))
+        first, second = await Follower.connect(node), await Follower.connect(node, THIRD)
+        await produce_unanswered(node, b"a")
+        await first.fetch(("t", 0, 0))
+        await first.park(("t", 0, 1))
+        await second.fetch(("t", 0, 1))
+        assert node.partition("t").high_watermark == 1
+        mock_clock.jump(10.001)
+        await settle()
+        assert row(first.answer()).high_watermark == 1
+
+
 async def test_where_consumers_read_from_followers_a_new_high_watermark_is_told_at_once(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
