@@ -1,0 +1,200 @@
+"""Replicas of one partition, each with its log and the shipping cores, and a leader that answers fetches from its log.
+
+Nothing here waits: a test says who leads, who writes and who fetches, in which order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from mqd.io.entropy import RandomEntropy
+from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.service import LogService
+from mqd.protocol.batch import iterate_batches, iterate_records
+from mqd.protocol.hot import FetchPartition, FetchRequest, decode_fetch_request
+from mqd.protocol.hot_follower import VERSION, FetchAnswer, FetchedPartition
+from mqd.replica.fetchers import Fetchers
+from mqd.replica.follower import Action, Follower, FollowerOptions
+from mqd.replica.partition import Assignment, Partition
+from mqd.replica.service import ReplicaService
+from mqd.replica.throttle import Throttle
+from mqd.types import NodeId
+from tests.log.support import PARTITION, TOPIC_ID, Harness, batch
+
+CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=150, file_delete_delay_ms=0)
+
+
+def assignment_of(leader: int, epoch: int, isr: tuple[int, ...], replicas: tuple[int, ...] | None = None) -> Assignment:
+    nodes = tuple(map(NodeId, isr))
+    everyone = tuple(map(NodeId, replicas)) if replicas is not None else nodes
+    return Assignment(PARTITION, TOPIC_ID, NodeId(leader), epoch, everyone, nodes, partition_epoch=epoch)
+
+
+def asked_of(body: bytes | bytearray) -> FetchRequest:
+    return decode_fetch_request(memoryview(bytes(body)), 0, len(body), VERSION)
+
+
+class Replica:
+    """One node's copy."""
+
+    def __init__(self, node_id: int, directory: Path) -> None:
+        self.node_id = NodeId(node_id)
+        self.harness = Harness(directory)
+        self.assignment: Assignment | None = None
+        trio.run(self.harness.service.start)
+        self._open()
+
+    @property
+    def logs(self) -> LogService:
+        return self.harness.service
+
+    def _open(self) -> None:
+        self.log: PartitionLog = self.harness.open(CONFIG)
+        replica = ReplicaService(node_id=self.node_id, logs=self.logs, clock=self.harness.clock, entropy=RandomEntropy())
+        self.fetchers = Fetchers(
+            node_id=self.node_id,
+            replica=replica,
+            logs=self.logs,
+            clock=Now(),
+            entropy=RandomEntropy(),
+            options=FollowerOptions(),
+            connect=_nobody,
+            broker_epoch=lambda: 1,
+        )
+        self.core = Follower(NodeId(-1), self.node_id, FollowerOptions(), Throttle())
+        self.partition = Partition(self.node_id, self.log, assignment_of(-1, 0, (1, 2, 3)), 1)
+        recovered = self.logs.recovered_high_watermark(PARTITION)
+        self.partition.high_watermark = min(max(recovered, self.log.log_start_offset), self.log.log_end_offset)
+
+    def assign(self, assignment: Assignment) -> None:
+        self.assignment = assignment
+        self.partition.assign(assignment, 1)
+        if self.partition.is_leader:
+            self.core.unfollow(self.partition)
+        else:
+            self.core = Follower(assignment.leader, self.node_id, FollowerOptions(), Throttle())
+            self.core.follow(self.partition)
+
+    def assignment_with_isr(self, isr: tuple[int, ...]) -> Assignment:
+        """What it has, with another ISR."""
+        assert self.assignment is not None
+        epoch = self.assignment.partition_epoch + 1
+        return replace(self.assignment, isr=tuple(map(NodeId, isr)), partition_epoch=epoch)
+
+    def append(self, *values: bytes, producer_id: int = -1, sequence: int = -1) -> int:
+        """Write one batch as the leader; its end offset."""
+        data = batch(*values, producer_id=producer_id, sequence=sequence)
+        self.harness.write(self.log, data, epoch=self.partition.leader_epoch)
+        self.partition.advance()
+        return self.log.log_end_offset
+
+    def fetch(self, leader: Replica, now: float = 0.0) -> list[Action]:
+        """One fetch from the leader, applied; what it asked for."""
+        body = self.core.next_request(1, now)
+        if body is None:
+            return []
+        actions = self.core.on_answer(leader.answer(asked_of(body)), now)
+        trio.run(self.fetchers._apply, self.core, actions)
+        return actions
+
+    def asked(self) -> FetchPartition:
+        """What its next fetch says, from scratch."""
+        self.core.disconnected()
+        body = self.core.next_request(1, 1e9)
+        assert body is not None
+        return asked_of(body).topics[0][2][0]
+
+    def answer(self, request: FetchRequest) -> FetchAnswer:
+        """As a leader answers, without a session."""
+        [(_, topic_id, [asked])] = request.topics
+        assert topic_id == TOPIC_ID.bytes
+        return FetchAnswer(0, 0, 0, [(topic_id, [self.row(asked, request.replica_id)])])
+
+    def row(self, asked: FetchPartition, node_id: int) -> FetchedPartition:
+        """One partition's part of an answer."""
+        partition, log = self.partition, self.log
+        ends = (partition.high_watermark, log.log_start_offset)
+        if not partition.is_leader or asked.current_leader_epoch != partition.leader_epoch:
+            return FetchedPartition(0, 6, -1, -1, None, memoryview(b""))
+        if asked.last_fetched_epoch >= 0:
+            epoch, end = log.epochs.end_offset_for(asked.last_fetched_epoch, log.log_end_offset)
+            if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
+                return FetchedPartition(0, 0, *ends, (epoch, end), memoryview(b""))
+        if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
+            return FetchedPartition(0, 1, *ends, None, memoryview(b""))
+        if NodeId(node_id) in partition.followers:
+            partition.follower_fetched(NodeId(node_id), 1, asked.fetch_offset, asked.log_start_offset, 0.0)
+        read = self.logs.read(log, asked.fetch_offset, max_bytes=1000, limit_offset=log.written_end_offset, min_one=True)
+        data = b"".join(one.file.read_at(one.position, one.size) for one in read.ranges)
+        return FetchedPartition(0, 0, partition.high_watermark, log.log_start_offset, None, memoryview(data))
+
+    def kill(self) -> None:
+        """kill -9 and a new start: what was written is there, what only memory knew is not."""
+        trio.run(self.logs._store, "replication-offset-checkpoint")
+        trio.run(self.harness.restart)
+        self._open()
+        if self.assignment is not None:
+            self.partition = Partition(self.node_id, self.log, self.assignment, 1)
+            self.partition.high_watermark = min(max(self.log.high_watermark, self.log.log_start_offset), self.log.log_end_offset)
+
+    def note_high_watermark(self) -> None:
+        self.logs.checkpoint_high_watermark(PARTITION, self.partition.high_watermark)
+
+    def content(self) -> bytes:
+        """The bytes of all batches from the log start on."""
+        out = b""
+        for segment in self.log.segments:
+            out += self.log_bytes(segment.base_offset)
+        return out
+
+    def log_bytes(self, base_offset: int) -> bytes:
+        return (self.log.path / f"{base_offset:020d}.log").read_bytes()
+
+    def values(self) -> list[tuple[int, bytes | None]]:
+        data = self.content()
+        return [
+            (record.offset, record.value)
+            for position, _, header in iterate_batches(data)
+            for record in iterate_records(data, position, header=header)
+        ]
+
+    @property
+    def cuts(self) -> int:
+        """How often something was cut off below the high watermark."""
+        return self.logs.statistics().truncated_below_high_watermark
+
+
+class Now:
+    """A clock that stands still."""
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+async def _nobody(node_id: NodeId) -> Any:
+    raise OSError("there is no network here")
+
+
+def hear(replicas: list[Replica], leader: int, epoch: int, isr: tuple[int, ...]) -> None:
+    """These replicas (and no others) hear who leads."""
+    for replica in replicas:
+        replica.assign(assignment_of(leader, epoch, isr, (1, 2, 3)))
+
+
+def settle(replicas: list[Replica], leader: Replica, rounds: int = 60) -> None:
+    """Everybody fetches until nobody moves any more."""
+    for _ in range(rounds):
+        before = [(one.log.log_end_offset, one.log.cuts, one.partition.high_watermark) for one in replicas]
+        for replica in replicas:
+            if replica is not leader:
+                replica.fetch(leader, now=1e9)
+        if before == [(one.log.log_end_offset, one.log.cuts, one.partition.high_watermark) for one in replicas]:
+            return
+    raise AssertionError("it does not come to rest")

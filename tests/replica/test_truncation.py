@@ -1,0 +1,244 @@
+"""Logs of one partition agree after any leader changes, and nothing committed is ever cut: KIP-101, KIP-279, and by chance."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.log.support import batch
+from tests.replica.followers import Replica, hear, settle
+
+Rule = Callable[[Replica], None]
+
+
+def by_epochs(follower: Replica) -> None:
+    """What becoming a follower does: nothing. The first answer says where the logs part."""
+
+
+def by_high_watermark(follower: Replica) -> None:
+    """What Kafka did before KIP-101."""
+    follower.logs.truncate_to(follower.log, follower.partition.high_watermark)
+    follower.partition.log_replaced()
+
+
+def replicas_in(path: Path, count: int = 2) -> list[Replica]:
+    return [Replica(node_id, path / str(node_id)) for node_id in range(1, count + 1)]
+
+
+def lost_after_a_restart(path: Path, becoming_follower: Rule) -> None:
+    """KIP-101, scenario 1: a follower that has a committed record and does not know so restarts, and leads next."""
+    a, b = replicas = replicas_in(path)
+    hear(replicas, 1, 1, (1, 2))
+    a.append(b"m1")
+    settle(replicas, a)
+    a.append(b"m2")
+    b.fetch(a)
+    answered = a.partition.high_watermark
+    a.row(b.asked(), 2)  # b asks again: m2 is committed, and the answer is lost
+    assert a.partition.high_watermark == 2 > answered and b.partition.high_watermark == 1
+    b.note_high_watermark()
+    b.kill()
+    hear([b], 1, 1, (1, 2))
+    becoming_follower(b)
+    hear(replicas, 2, 2, (1, 2))
+    becoming_follower(a)
+    settle(replicas, b)
+    assert a.values() == b.values() == [(0, b"m1"), (1, b"m2")]
+    assert a.cuts == b.cuts == 0
+
+
+def parted_after_two_restarts(path: Path, becoming_follower: Rule) -> None:
+    """KIP-101, scenario 2: a replica without the last record leads (uncleanly) and writes there; the other one comes back."""
+    a, b = replicas = replicas_in(path)
+    hear(replicas, 1, 1, (1, 2))
+    a.append(b"m1")
+    settle(replicas, a)
+    a.assign(a.assignment_with_isr((1,)))
+    a.append(b"m2")
+    assert a.partition.high_watermark == 2
+    hear(replicas, 2, 2, (2,))
+    b.append(b"m3")
+    becoming_follower(a)
+    settle(replicas, b)
+    assert a.values() == b.values() == [(0, b"m1"), (1, b"m3")]
+    assert a.content() == b.content()
+    assert a.cuts == 1  # of an unclean election it is told
+
+
+def two_failovers_in_a_row(path: Path, becoming_follower: Rule) -> None:
+    """KIP-279: each leads for a moment, alone, and nobody has fetched in between."""
+    a, b = replicas = replicas_in(path)
+    hear(replicas, 1, 1, (1, 2))
+    a.append(b"m1")
+    a.append(b"m2")
+    settle(replicas, a)
+    a.append(b"a3")
+    a.append(b"a4")
+    hear([b], 2, 2, (2,))
+    b.append(b"b3")
+    hear([a], 1, 3, (1,))
+    a.append(b"a5")
+    hear(replicas, 1, 3, (1,))
+    becoming_follower(b)
+    settle(replicas, a)
+    assert a.values() == b.values() == [(0, b"m1"), (1, b"m2"), (2, b"a3"), (3, b"a4"), (4, b"a5")]
+    assert a.content() == b.content()
+    assert a.log.epochs.entries() == b.log.epochs.entries() == [(1, 0), (3, 4)]
+
+
+SCENARIOS = [lost_after_a_restart, parted_after_two_restarts, two_failovers_in_a_row]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_epochs_make_logs_agree(tmp_path: Path, scenario: Callable[[Path, Rule], None]) -> None:
+    scenario(tmp_path, by_epochs)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_high_watermarks_would_not(tmp_path: Path, scenario: Callable[[Path, Rule], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with the old rule, and with followers that do not say their last epoch."""
+    monkeypatch.setattr("mqd.log.partition_log.PartitionLog.last_epoch", -1)
+    with pytest.raises((AssertionError, ValueError)):
+        scenario(tmp_path, by_high_watermark)
+
+
+def test_an_answer_of_an_older_fetch_than_kip_279_would_not_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-101's first rule, without the loop: the leader's start of the next epoch is taken for the end of an epoch it does not know."""
+    monkeypatch.setattr(
+        "mqd.replica.follower.truncation_offset", lambda partition, epoch, end_offset: min(end_offset, partition.log.log_end_offset)
+    )
+    with pytest.raises(AssertionError):
+        two_failovers_in_a_row(tmp_path, by_epochs)
+
+
+def test_epochs_without_records_do_not_stop_a_follower(tmp_path: Path) -> None:
+    """A leader that wrote nothing follows one that has records of the epoch before: its own entry is in the way, and goes."""
+    a, b = replicas = replicas_in(tmp_path)
+    hear(replicas, 1, 1, (1, 2))
+    a.append(b"m1")
+    settle(replicas, a)
+    a.append(b"m2")
+    hear([b], 2, 2, (1, 2))
+    assert b.log.epochs.latest == 2
+    hear(replicas, 1, 3, (1, 2))
+    settle(replicas, a)
+    assert a.content() == b.content() and b.log.epochs.entries() == [(1, 0)]
+
+
+def test_producers_are_the_same_on_both_sides(tmp_path: Path) -> None:
+    a, b = replicas = replicas_in(tmp_path)
+    hear(replicas, 1, 1, (1, 2))
+    for number in range(12):
+        a.append(b"v", b"w", producer_id=7 + number % 2, sequence=2 * (number // 2))
+    settle(replicas, a)
+    assert a.content() == b.content() and a.log.producers.entries() == b.log.producers.entries()
+    hear(replicas, 2, 2, (1, 2))
+    again = b.harness.append(b.log, batch(b"v", b"w", producer_id=8, sequence=10), epoch=2)
+    assert again.duplicate and again.base_offset == 22
+    first = b.harness.append(b.log, batch(b"v", b"w", producer_id=8, sequence=2), epoch=2)
+    assert first.duplicate and first.base_offset == 6, "the last five batches are known, as on the leader"
+
+
+def test_a_follower_below_the_leaders_start_begins_anew_there(tmp_path: Path) -> None:
+    a, b = replicas = replicas_in(tmp_path)
+    hear(replicas, 1, 1, (1, 2))
+    for number in range(10):
+        a.append(b"%d" % number * 30, b"x")
+    b.fetch(a)
+    assert 0 < b.log.log_end_offset < 15
+    a.assign(a.assignment_with_isr((1,)))
+    a.append(b"y")
+    a.logs.delete_records(a.log, 17)  # within a batch
+    settle(replicas, a)
+    assert b.log.log_start_offset in (16, 17) and b.log.log_end_offset == a.log.log_end_offset
+    assert [pair for pair in b.values() if pair[0] >= 17] == [pair for pair in a.values() if pair[0] >= 17]
+    b.kill()
+    hear([b], 1, 1, (1, 2))
+    assert b.log.log_end_offset == a.log.log_end_offset and not b.logs.fenced
+
+
+class Failovers(RuleBasedStateMachine):
+    """Three replicas that all stay in the ISR: any of them may lead next. What was committed once is in every log in the end."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.replicas = replicas_in(Path(tempfile.mkdtemp()), 3)
+        self.epoch = 1
+        self.counter = 0
+        self.leader = self.replicas[0]
+        hear(self.replicas, 1, 1, (1, 2, 3))
+        self.written: dict[int, bytes] = {}
+        self.committed: dict[int, bytes] = {}
+
+    @rule(sizes=st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    def append(self, sizes: list[int]) -> None:
+        for size in sizes:
+            values = [b"%04d" % (self.counter + number) * 12 for number in range(size)]
+            self.counter += size
+            self.leader.append(*values)
+        self.note()
+
+    @rule(node=st.integers(0, 2))
+    def fetch(self, node: int) -> None:
+        replica = self.replicas[node]
+        if replica is not self.leader:
+            replica.fetch(self.leader, now=1e9)
+        self.note()
+
+    def note(self) -> None:
+        high_watermark = self.leader.partition.high_watermark
+        if len(self.committed) < high_watermark:
+            for offset, value in self.leader.values():
+                if offset < high_watermark:
+                    assert self.committed.setdefault(offset, value or b"") == value
+
+    @rule(node=st.integers(0, 2), told=st.sets(st.integers(0, 2)))
+    def elect(self, node: int, told: set[int]) -> None:
+        """A new leader, of which only some of the others hear before the next one."""
+        self.epoch += 1
+        self.leader = self.replicas[node]
+        for index in sorted(told | {node}):
+            hear([self.replicas[index]], node + 1, self.epoch, (1, 2, 3))
+
+    @rule(node=st.integers(0, 2), noted=st.booleans())
+    def kill(self, node: int, noted: bool) -> None:
+        replica = self.replicas[node]
+        if noted:
+            replica.note_high_watermark()
+        replica.kill()
+        self.epoch += 1
+        if replica is self.leader:
+            self.leader = self.replicas[(node + 1) % 3]
+        hear([self.leader], int(self.leader.node_id), self.epoch, (1, 2, 3))
+
+    @precondition(lambda self: self.counter)
+    @rule()
+    def come_to_rest(self) -> None:
+        self.epoch += 1
+        hear(self.replicas, int(self.leader.node_id), self.epoch, (1, 2, 3))
+        settle(self.replicas, self.leader)
+        self.note()
+        contents = [replica.content() for replica in self.replicas]
+        assert contents[0] == contents[1] == contents[2]
+        entries = [replica.log.epochs.entries() for replica in self.replicas]
+        known = [[entry for entry in one if entry[1] < self.leader.log.log_end_offset] for one in entries]
+        assert known[0] == known[1] == known[2]
+        producers = [replica.log.producers.entries() for replica in self.replicas]
+        assert producers[0] == producers[1] == producers[2]
+        values = dict(self.leader.values())
+        assert {offset: values.get(offset) for offset in self.committed} == self.committed
+
+    @invariant()
+    def nothing_committed_was_cut(self) -> None:
+        assert [replica.cuts for replica in self.replicas] == [0, 0, 0]
+
+
+TestFailovers = Failovers.TestCase
+TestFailovers.settings = settings(
+    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
