@@ -86,6 +86,8 @@ class Life:
         self.met: dict[int, Life] = {}
         """Of each other node: the life that last introduced itself here."""
         self.term_led = 0
+        self.heard: dict[int, float] = {}
+        """Of each voter: when it last said something to this node, or when this one became leader."""
         self.checked: Entry | None = None
 
     def _on_apply(self, index: int, command: bytes) -> None:
@@ -116,7 +118,6 @@ class World:
         self.voters = list(range(1, nodes + 1))
         self.observers = list(range(nodes + 1, nodes + observers + 1))
         self.ids = [*self.voters, *self.observers]
-        self.wiped: int | None = None
         self.may_wipe = wipes and nodes > 2
         self.wipes = self.gone = self.gone_leaders = 0
         self.disks = {i: MemoryDisk(self.random.getrandbits(32)) for i in self.ids}
@@ -229,17 +230,45 @@ class World:
                 self.disconnect(a, b)
         for other in noticed:  # the connection broke, and nothing listens there now
             self.at(self.random.choice([0.0005, 0.01]), partial(self.notice, self.lives[other], i))
-        if self.may_wipe and i in self.voters and self.random.random() < 0.7 and self.safe_to_wipe(i):
-            self.disks[i].files.clear()
-            self.read_back.pop(i, None)
-            self.may_wipe, self.wiped = False, i
-            self.wipes += 1
         self.at(self.random.choice([0.05, 0.5, 2.0]), lambda: self.start(i))
+
+    def plot(self, leader: int) -> None:
+        """Where a wiped voter does most harm: some hear nothing new for a while, then one of those who do is wiped, and only they
+        can reach it."""
+        self.may_wipe = False
+        others = [i for i in self.voters if i != leader]
+        self.random.shuffle(others)
+        victim, *rest = others
+        behind = rest[: len(self.voters) // 2]
+        until = self.now + 0.5
+        for a, b in self.links:
+            if b in behind and a not in behind:
+                self.blocked[a, b] = until
+                self.disconnect(a, b)
+        self.at(self.random.uniform(0.2, 0.45), lambda: self.wipe(victim, behind))
+
+    def wipe(self, victim: int, behind: list[int]) -> None:
+        if self.healing or not self.safe_to_wipe(victim):
+            self.may_wipe = True
+            return
+        self.wipes += 1
+        self.crash(victim)
+        self.disks[victim].files.clear()
+        self.read_back.pop(victim, None)
+        self.start(victim)
+        together = {victim, *behind}
+        duration = self.random.choice([1.0, 3.0])
+        for a, b in self.links:
+            if len(together & {a, b}) == 1:
+                self.blocked[a, b] = self.now + duration
+                self.disconnect(a, b)
+            elif a in together:
+                self.blocked[a, b] = 0.0
 
     def safe_to_wipe(self, i: int) -> bool:
         """All other voters have theirs and know what they know: a voter may lose everything only then."""
         others = [life for j in self.voters if j != i and (life := self.lives[j]) is not None]
-        return len(others) == len(self.voters) - 1 and all(life.journal.formed and not life.journal.dirty for life in others)
+        return len(others) == len(self.voters) - 1 and all(life.journal.formed for life in others)
 
     def notice(self, life: Life | None, gone: int) -> None:
         if life is not None:
@@ -302,6 +331,7 @@ class World:
             self.at(0.001, lambda: self.deliver(a, b, connection))
             return
         message = decode_message(self.links[a, b].popleft())
+        life.heard[a] = self.now
         life.node.receive(self.now, a, message)
         self.turn(life)
 
@@ -314,6 +344,10 @@ class World:
         leaders = [i for i in self.ids if (life := self.lives[i]) is not None and life.node.role is Role.LEADER]
         if leaders and self.random.random() < 0.5:
             target = self.random.choice(leaders)
+        if leaders and self.may_wipe and self.random.random() < 0.3:
+            self.plot(leaders[0])
+            self.at(self.random.choice([0.5, 2.0]), self.fault)
+            return
         duration = self.random.choice([0.05, 0.3, 1.0, 2.0])
         faults = ["power", "fuse", "all"] + (["cut", "isolate", "stall", "oneway"] if self.links else [])
         match self.random.choice(faults):
@@ -367,6 +401,7 @@ class World:
         node, journal = life.node, life.journal
         if node.role is Role.LEADER and node.term != life.term_led:
             life.term_led = node.term
+            life.heard = dict.fromkeys(self.voters, self.now)
             self.elections += 1
             if self.leaders.setdefault(node.term, life.node_id) != life.node_id:
                 raise Violation(f"nodes {self.leaders[node.term]} and {life.node_id} both lead term {node.term}")
@@ -377,8 +412,11 @@ class World:
         life.checked = journal.entries[-1]
         if node.role is not Role.FOLLOWER and life.node_id not in self.voters:
             raise Violation(f"observer {life.node_id} is {node.role}")
-        if node.role is Role.LEADER and self.now - node.majority_heard_at(self.now) > Timing().election_timeout_max:
-            raise Violation(f"node {life.node_id} leads and has heard no majority for {self.now - node.majority_heard_at(self.now):.2f} s")
+        if node.role is Role.LEADER:
+            heard = [self.now, *(life.heard[i] for i in self.voters if i != life.node_id)]
+            silent = self.now - sorted(heard, reverse=True)[len(self.voters) // 2]
+            if silent > Timing().election_timeout_max:
+                raise Violation(f"node {life.node_id} leads and has heard no majority for {silent:.2f} s")
         previous_term = journal.entries[0].term
         for entry in journal.entries[1:] if fresh else ():
             known = self.entries.setdefault((entry.index, entry.term), (entry.command, previous_term))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from mqd.raft.codec import AppendEntries
+from mqd.raft.codec import AppendEntries, Message
 from mqd.raft.seams import RaftNode
 from tests.raft.simulate import Life, Violation, World
 
@@ -13,7 +15,7 @@ from tests.raft.simulate import Life, Violation, World
 def test_seeds(nodes: int) -> None:
     acknowledged = crashes = 0
     for seed in range(4):
-        world = World(seed, nodes=nodes, seconds=6.0).run()
+        world = World(seed, nodes=nodes, seconds=6.0, observers=seed % 2, wipes=True).run()
         acknowledged += len(world.acknowledged)
         crashes += world.crashes
     assert acknowledged > 100 and crashes > 3
@@ -39,6 +41,31 @@ class BelievesPrevious(RaftNode):
         super()._on_append(node, message)
 
 
+class Forgets(RaftNode):
+    """A voter with an empty disk votes."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if self._amnesia is not None:
+            self._remember()
+
+
+class CountsObservers(RaftNode):
+    """What an observer says is taken for a voter's."""
+
+    def receive(self, now: float, sender: int, message: Message) -> None:
+        super().receive(now, min(sender, 3), message)
+
+
+class LeadsOn(RaftNode):
+    """A leader whom nobody hears leads on."""
+
+    def turn(self, now: float) -> None:
+        for node in self._peers.values() if self._is_leader else ():
+            self._SyncObj__lastResponseTime[node] = max(self._SyncObj__lastResponseTime[node], now - 1.0)
+        super().turn(now)
+
+
 class SaysBeforeItIsDurable(World):
     def turn(self, life: Life) -> None:
         if not life.busy and self.alive(life):
@@ -48,11 +75,11 @@ class SaysBeforeItIsDurable(World):
                 self.send(life.node_id, peer, message)
 
 
-def broken_seeds(world: type[World], node_class: type[RaftNode], seeds: range) -> int:
+def broken_seeds(world: type[World], node_class: type[RaftNode], seeds: range, **options: Any) -> int:
     broken = 0
     for seed in seeds:
         try:
-            world(seed, seconds=6.0, node_class=node_class).run()
+            world(seed, seconds=6.0, node_class=node_class, **options).run()
         except (Violation, AssertionError):
             broken += 1
     return broken
@@ -62,3 +89,9 @@ def test_it_notices_what_is_switched_off() -> None:
     assert broken_seeds(World, CountsUnsynced, range(3)) > 0
     assert broken_seeds(SaysBeforeItIsDurable, RaftNode, range(2)) > 0
     assert broken_seeds(World, BelievesPrevious, range(26, 34)) > 0  # rarer: one seed in eight
+
+
+def test_it_notices_voters_that_forget_leaders_that_hear_nobody_and_observers_that_are_counted() -> None:
+    assert broken_seeds(World, Forgets, range(28, 36), wipes=True) > 0
+    assert broken_seeds(World, LeadsOn, range(4)) > 0
+    assert broken_seeds(World, CountsObservers, range(4), observers=1) > 0
