@@ -391,7 +391,7 @@ _TABLE: Final = (
     _node("replica.fetch.wait.max.ms", INT, 500, CLUSTER, "Longest time a follower's fetch waits"),
     _node("replica.high.watermark.checkpoint.interval.ms", LONG, 5000, DONE,
           "Time between writes of the high-watermark checkpoint", minimum=1),
-    _node("replica.lag.time.max.ms", LONG, 30000, CLUSTER, "A follower behind for this long leaves the in-sync replicas"),
+    _node("replica.lag.time.max.ms", LONG, 30000, DONE, "A follower behind for this long leaves the in-sync replicas"),
     _node("replica.selector.class", STRING, None, DONE,
           "Set to let consumers read from a replica in their own rack",
           valid=("org.apache.kafka.common.replica.RackAwareReplicaSelector",)),
