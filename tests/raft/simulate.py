@@ -118,6 +118,9 @@ class World:
         self.voters = list(range(1, nodes + 1))
         self.observers = list(range(nodes + 1, nodes + observers + 1))
         self.ids = [*self.voters, *self.observers]
+        self.lost: dict[int, Journal] = {}
+        """What a wiped voter had. A leader that has not heard of it may count what it acknowledged: as long as it does not vote, nobody
+        can be elected whom it should have refused. Leader completeness is checked as ever."""
         self.may_wipe = wipes and nodes > 2
         self.wipes = self.gone = self.gone_leaders = 0
         self.disks = {i: MemoryDisk(self.random.getrandbits(32)) for i in self.ids}
@@ -253,8 +256,10 @@ class World:
             return
         self.wipes += 1
         self.crash(victim)
+        self._durable_on(victim, 1, 0)
+        if victim in self.read_back:
+            self.lost[victim] = self.read_back.pop(victim)[1]
         self.disks[victim].files.clear()
-        self.read_back.pop(victim, None)
         self.start(victim)
         together = {victim, *behind}
         duration = self.random.choice([1.0, 3.0])
@@ -434,7 +439,7 @@ class World:
         if index <= life.journal.base_index:
             raise Violation(f"node {life.node_id} committed {index} by a snapshot that nobody had committed")
         entry = life.journal.entries[index - life.journal.base_index]
-        copies = sum(self._durable_on(i, index, entry.term) for i in self.voters)
+        copies = sum(self._durable_on(i, index, entry.term) or self._lost_on(i, index, entry.term) for i in self.voters)
         if copies * 2 <= len(self.voters):
             raise Violation(f"node {life.node_id} commits {index} of term {entry.term} with {copies} durable copies of {len(self.voters)}")
         self.committed[index] = (entry.term, entry.command)
@@ -453,6 +458,9 @@ class World:
             self.read_back[i] = (durable, journal)
         journal = self.read_back[i][1]
         return index <= journal.base_index or journal.holds(index, term)
+
+    def _lost_on(self, i: int, index: int, term: int) -> bool:
+        return i in self.lost and self.lost[i].holds(index, term)
 
     def check_applied(self, life: Life, index: int, command: bytes) -> None:
         self.check_commits(life)

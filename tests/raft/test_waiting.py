@@ -19,7 +19,7 @@ from mqd.io.net import Listener, Poller, Stream
 from mqd.raft.codec import AppendEntries, encode_message
 from mqd.raft.introduction import Doorkeeper
 from mqd.raft.journal import open_journal
-from mqd.raft.service import RaftService
+from mqd.raft.service import TICK_SECONDS_MAX, RaftService
 from tests.raft.memory_disk import MemoryDisk
 
 
@@ -167,3 +167,12 @@ async def test_a_leader_that_went_with_the_majority_is_missed(autojump_clock: Mo
         nursery.cancel_scope.cancel()
     assert lines[0] == lines[1] == []
     assert lines[2][0].startswith("waiting for a majority: 1 of 2 voters reachable, no answer from node 2 at localhost:41002 (")
+
+
+async def test_a_voter_that_reaches_nobody_does_not_spin(autojump_clock: MockClock) -> None:
+    raft = voter(SomeNetwork(), 2, 3)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(raft.run)
+        await trio.sleep(20.0)
+        nursery.cancel_scope.cancel()
+    assert raft.statistics().turns < 20.0 / TICK_SECONDS_MAX * 1.5
