@@ -1,0 +1,421 @@
+"""A log that follows another one: batches as the leader has them, cuts, beginning anew, giving up; and crashes in between."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from mqd.errors import ErrorCode, MqError, StorageError
+from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.protocol.batch import iterate_batches, seal
+from mqd.protocol.files import RECOVERY_POINT_CHECKPOINT, decode_offset_checkpoint
+from mqd.types import TopicPartition
+from tests.log.support import NOW, PARTITION, TOPIC_ID, FaultyDisk, Harness, batch
+
+ROLLING = LogConfig(segment_bytes=420, index_interval_bytes=100, file_delete_delay_ms=0)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class DyingDisk(FaultyDisk):
+    """Kills the process before one of its changes to the directory tree or to a file's length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps_left = -1
+        self.steps = 0
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps_left == 0:
+            raise Killed
+        self.steps_left -= 1
+
+    def make_directory(self, path: Path, *, durable: bool = True) -> None:
+        self.step()
+        super().make_directory(path, durable=durable)
+
+    def rename(self, source: Path, target: Path, *, durable: bool = True) -> None:
+        self.step()
+        super().rename(source, target, durable=durable)
+
+    def remove(self, path: Path) -> None:
+        self.step()
+        super().remove(path)
+
+    def open(self, path: Path, *, create: bool = False):  # type: ignore[no-untyped-def]
+        if create:
+            self.step()
+        file = super().open(path, create=create)
+        original = file.truncate
+
+        def truncate(size: int) -> None:
+            self.step()
+            original(size)
+
+        file.truncate = truncate  # type: ignore[method-assign]
+        return file
+
+
+@pytest.fixture
+async def leader(tmp_path: Path) -> Harness:
+    made = Harness(tmp_path / "leader")
+    await made.service.start()
+    return made
+
+
+@pytest.fixture
+async def follower(tmp_path: Path) -> Harness:
+    made = Harness(tmp_path / "follower")
+    await made.service.start()
+    return made
+
+
+def content(log: PartitionLog) -> bytes:
+    return b"".join((log.path / f"{segment.base_offset:020d}.log").read_bytes() for segment in log.segments)
+
+
+def written(harness: Harness, batches: int = 12, config: LogConfig | None = None) -> PartitionLog:
+    """A log with some batches of three leader epochs and two producers."""
+    log = harness.open(config or LogConfig())
+    for number in range(batches):
+        data = batch(b"%03d" % number * 8, b"x", producer_id=number % 2, sequence=number // 2 * 2)
+        harness.write(log, data, epoch=1 + number // 4)
+    return log
+
+
+def append(harness: Harness, log: PartitionLog, data: bytes, *, leader_epoch: int = 9, batches_max: int = 100) -> int:
+    taken = harness.service.append_as_follower(log, memoryview(data), leader_epoch=leader_epoch, batches_max=batches_max)
+    assert harness.service.flush() == []
+    return taken
+
+
+# -- appending
+
+
+@pytest.mark.parametrize("batches_max", [1, 3, 100])
+async def test_what_is_appended_is_what_the_leader_has(leader: Harness, follower: Harness, batches_max: int) -> None:
+    theirs, ours = written(leader), follower.open(ROLLING)
+    data = content(theirs)
+    position = 0
+    while position < len(data):
+        position += append(follower, ours, data[position:], batches_max=batches_max)
+    assert content(ours) == data and len(ours.segments) > 2
+    assert ours.log_end_offset == ours.written_end_offset == theirs.log_end_offset
+    assert ours.epochs.entries() == theirs.epochs.entries() == [(1, 0), (2, 8), (3, 16)]
+    assert ours.producers.entries() == theirs.producers.entries()
+    assert follower.read_all(ours, 200) == leader.read_all(theirs)
+    again = follower.append(ours, batch(b"000" * 8, b"x", producer_id=1, sequence=10), epoch=9)
+    assert again.duplicate and again.base_offset == 22
+
+
+async def test_a_stretch_is_one_write_a_segment(leader: Harness, follower: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = content(written(leader))
+    ours = follower.open()
+    writes: list[int] = []
+    file = ours.active.file
+    assert file is not None
+    original = file.append
+    monkeypatch.setattr(file, "append", lambda views: writes.append(len(views)) or original(views))  # type: ignore[func-returns-value]
+    append(follower, ours, data)
+    assert writes == [1]
+
+
+def damaged(change: Callable[[bytearray], object], *, sealed: bool = False) -> Callable[[bytes], bytes]:
+    def damage(data: bytes) -> bytes:
+        out = bytearray(data)
+        change(out)
+        if sealed:
+            seal(out)
+        return bytes(out)
+
+    return damage
+
+
+DAMAGES = {
+    "a flipped bit": damaged(lambda data: data.__setitem__(70, data[70] ^ 1)),
+    "a magic of before": damaged(lambda data: data.__setitem__(16, 1)),
+    "a length of nothing": damaged(lambda data: data.__setitem__(slice(8, 12), bytes(4))),
+    "an offset that was": damaged(lambda data: data.__setitem__(slice(0, 8), (0).to_bytes(8, "big"))),
+    "an offset that is to come": damaged(lambda data: data.__setitem__(slice(0, 8), (5).to_bytes(8, "big"))),
+    "an epoch of before": damaged(lambda data: data.__setitem__(slice(12, 16), (0).to_bytes(4, "big"))),
+    "no offsets": damaged(lambda data: data.__setitem__(slice(23, 27), b"\xff\xff\xff\xff"), sealed=True),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_damaged_batch_is_refused_and_what_comes_before_it_counts(leader: Harness, follower: Harness, damage: str) -> None:
+    data = content(written(leader, 2))
+    (_, size, _), _ = iterate_batches(data)
+    wrong = data[:size] + DAMAGES[damage](data[size:])
+    ours = follower.open()
+    assert append(follower, ours, wrong) == size
+    for _ in range(2):
+        with pytest.raises(MqError) as caught:
+            append(follower, ours, wrong[size:])
+        assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+        assert ours.log_end_offset == ours.written_end_offset == 2 and not ours.queue
+    assert append(follower, ours, data[size:]) == len(data) - size
+
+
+async def test_what_is_cut_off_or_of_an_unknown_epoch_is_left(leader: Harness, follower: Harness) -> None:
+    data = content(written(leader, 8))
+    ours = follower.open()
+    first = append(follower, ours, data, leader_epoch=1)
+    assert ours.log_end_offset == 8 and ours.epochs.latest == 1
+    assert append(follower, ours, data[first:], leader_epoch=1) == 0
+    _, size, _ = next(iterate_batches(data[first:]))
+    for missing in (1, size - 61, size - 60, size):
+        assert append(follower, ours, data[first : first + size - missing], leader_epoch=2) == 0
+    assert append(follower, ours, data[first:], leader_epoch=2) == len(data) - first
+
+
+async def test_a_full_disk_takes_the_stretch_back(leader: Harness, follower: Harness) -> None:
+    data = content(written(leader))
+    ours = follower.open()
+    first = append(follower, ours, data, batches_max=3)
+    entries, epochs = ours.producers.entries(), ours.epochs.entries()
+    disk = follower.disk
+    assert isinstance(disk, FaultyDisk)
+    disk.free = 150
+    follower.service.append_as_follower(ours, memoryview(data)[first:], leader_epoch=9)
+    [(log, _)] = follower.service.flush()
+    assert log is ours and ours.log_end_offset == 6 and ours.heals
+    assert (ours.producers.entries(), ours.epochs.entries()) == (entries, epochs)
+    with pytest.raises(MqError) as caught:
+        append(follower, ours, data[first:])
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    disk.free = 1 << 30
+    append(follower, ours, data[first:])
+    assert content(ours) == data
+
+
+async def test_a_start_within_a_batch(leader: Harness, follower: Harness) -> None:
+    """The leader's log was cut by DeleteRecords in the middle of a batch: that batch comes whole, and the log begins with it."""
+    data = content(written(leader))
+    batches = list(iterate_batches(data))
+    ours = follower.open()
+    follower.service.reset(ours, 7)
+    assert (ours.log_start_offset, ours.log_end_offset, ours.last_epoch) == (7, 7, -1)
+    append(follower, ours, data[batches[3][0] :])
+    assert (ours.log_start_offset, ours.log_end_offset) == (6, 24)
+    follower.service.delete_records(ours, 7)
+    await follower.restart()
+    ours = follower.open()
+    assert (ours.log_start_offset, ours.log_end_offset) == (6, 24), "its checkpoint was not written yet"
+
+
+# -- cutting
+
+
+async def test_a_cut_below_the_high_watermark_is_counted_and_loud(follower: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    log = written(follower)
+    follower.service.checkpoint_high_watermark(PARTITION, 10)
+    follower.service.truncate_to(log, 12)
+    assert follower.service.statistics().truncated_below_high_watermark == 0
+    follower.service.truncate_to(log, 11)
+    assert log.log_end_offset == 10, "the batch that holds the offset goes as a whole"
+    assert follower.service.statistics().truncated_below_high_watermark == 0
+    follower.service.truncate_to(log, 4)
+    assert follower.service.statistics().truncated_below_high_watermark == 1
+    assert "acknowledged records are removed" in caplog.text
+    assert [entry.last_offset for entry in log.producers.entries()] == [1, 3] and log.epochs.entries() == [(1, 0)]
+
+
+async def test_a_cut_at_the_end_takes_epochs_without_records(follower: Harness) -> None:
+    log = written(follower)
+    log.epochs.assign(8, log.log_end_offset)
+    assert log.last_epoch == 3
+    follower.service.truncate_to(log, log.log_end_offset)
+    assert log.epochs.latest == 3
+
+
+async def test_a_cut_below_the_start_begins_anew(follower: Harness) -> None:
+    log = written(follower)
+    follower.service.delete_records(log, 10)
+    follower.service.truncate_to(log, 5)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (5, 5, 5)
+    assert not log.producers.entries() and not log.epochs.entries()
+
+
+async def test_no_segment_begins_before_the_recovery_point_is_known_to_be_low(follower: Harness) -> None:
+    """Recovery believes the segments before the checkpointed point: after a cut below it they would be new ones, never synced."""
+    log = written(follower, config=ROLLING)
+    async with follower.running():
+        follower.service.request_sync(log)
+        while log.durable_end_offset < log.log_end_offset:
+            await follower.service.wait_synced()
+        await follower.service.checkpoint_recovery_points()
+    assert log.recovery_point == 24
+    follower.service.truncate_to(log, 4)
+    data = batch(b"y" * 100)
+    follower.write(log, data, epoch=1)
+    with pytest.raises(MqError) as caught:
+        follower.append(log, data, epoch=1)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    await follower.service.checkpoint_recovery_points()
+    points = decode_offset_checkpoint((follower.directories[0] / RECOVERY_POINT_CHECKPOINT).read_bytes())
+    assert points[PARTITION] == 4
+    follower.write(log, data, data, epoch=1)
+    assert len(log.segments) > 1
+
+
+async def test_a_deleted_logs_recovery_point_does_not_vouch_for_the_next_one(follower: Harness) -> None:
+    log = written(follower)
+    log.durable_end_offset = log.log_end_offset
+    await follower.service.checkpoint_recovery_points()
+    follower.service.delete(PARTITION)
+    log = follower.open(ROLLING)
+    follower.write(log, batch(b"y" * 300))
+    with pytest.raises(MqError):
+        follower.append(log, batch(b"y" * 300))
+    await follower.service.checkpoint_recovery_points()
+    follower.write(log, batch(b"y" * 300), batch(b"z"))
+
+
+async def test_epochs_that_are_read_say_it_better_than_their_file(follower: Harness, leader: Harness) -> None:
+    """A cut, then other batches of an older epoch, then a kill before the file of the epochs is written."""
+    log = written(follower)
+    follower.service.request_sync(log)
+    async with follower.running():
+        while log.durable_end_offset < log.log_end_offset:
+            await follower.service.wait_synced()
+    assert (log.path / "leader-epoch-checkpoint").exists()
+    follower.service.truncate_to(log, 10)
+    other = leader.open()
+    leader.write(other, *(batch(b"o", b"o") for _ in range(4)), epoch=1)
+    leader.write(other, *(batch(b"o", b"o") for _ in range(6)), epoch=2)
+    leader.write(other, batch(b"o"), epoch=5)
+    data = content(other)
+    position = next(position for position, _, header in iterate_batches(data) if header.base_offset == 10)
+    append(follower, log, data[position:])
+    assert log.epochs.entries() == [(1, 0), (2, 8), (5, 20)]
+    await follower.restart()
+    assert follower.open().epochs.entries() == [(1, 0), (2, 8), (5, 20)]
+
+
+# -- crashes in between
+
+
+def crashes(harness: Harness, change: Callable[[], object]) -> int:
+    """How many steps a change has, by trying it with a disk that lets all of them pass."""
+    disk = harness.disk
+    assert isinstance(disk, DyingDisk)
+    disk.steps = 0
+    change()
+    return disk.steps
+
+
+@pytest.mark.parametrize("what", ["truncate", "truncate within a segment", "reset ahead", "reset back"])
+def test_a_crash_between_the_steps_of_a_cut(tmp_path: Path, what: str) -> None:
+    """After each, the log is the old one, the new one, or an earlier end of the old one; never with a hole, never fenced."""
+
+    def change(harness: Harness, log: PartitionLog) -> None:
+        trio.run(changing, harness, log)
+
+    async def changing(harness: Harness, log: PartitionLog) -> None:
+        if what == "truncate":
+            harness.service.truncate_to(log, 5)
+        elif what == "truncate within a segment":
+            harness.service.truncate_to(log, 22)
+        else:
+            harness.service.reset(log, 100 if what == "reset ahead" else 3)
+
+    def made(name: str) -> tuple[Harness, PartitionLog]:
+        harness = Harness(tmp_path / name, disk=DyingDisk())
+        trio.run(harness.service.start)
+        log = written(harness, config=ROLLING)
+        assert len(log.segments) > 2
+        return harness, log
+
+    harness, log = made("whole")
+    before = content(log)
+    steps = crashes(harness, lambda: change(harness, log))
+    assert steps > 2
+    for step in range(steps):
+        harness, log = made(str(step))
+        disk = harness.disk
+        assert isinstance(disk, DyingDisk)
+        disk.steps_left = step
+        with pytest.raises(Killed):
+            change(harness, log)
+        disk.steps_left = -1
+        trio.run(harness.restart)
+        assert not harness.service.fenced, step
+        log = harness.open(ROLLING)
+        if log.log_start_offset == 0:
+            assert before.startswith(content(log)), step
+        else:
+            assert log.log_start_offset == log.log_end_offset == (100 if what == "reset ahead" else 3)
+        follower_goes_on = batch(b"next")
+        trio.run(harness.service.checkpoint_recovery_points)
+        harness.write(log, follower_goes_on, epoch=9)
+        assert log.log_end_offset > log.log_start_offset
+
+
+async def test_a_log_that_cannot_begin_anew_for_lack_of_space_stays(follower: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = written(follower)
+    before = content(log)
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("mqd.log.directory.new_segment", full)
+    with pytest.raises(StorageError) as caught:
+        follower.service.reset(log, 50)
+    assert caught.value.out_of_space
+    assert log.failed is None and log.log_end_offset == 24 and content(log) == before and not follower.failed
+
+
+# -- giving up
+
+
+async def fenced(harness: Harness, name: str) -> None:
+    """Damage in the middle, found by the next start."""
+    log = harness.open(partition=TopicPartition(name, 0))
+    harness.write(log, *(batch(b"%d" % number * 50) for number in range(6)))
+    path = log.path / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[150] ^= 1
+    path.write_bytes(data)
+    await harness.restart()
+    assert TopicPartition(name, 0) in harness.service.fenced
+
+
+@pytest.mark.parametrize("nameless", [False, True])
+async def test_a_fenced_log_is_given_up_and_begins_empty(follower: Harness, nameless: bool) -> None:
+    await fenced(follower, "orders")
+    if nameless:
+        (follower.directories[0] / "orders-0" / "partition.metadata").unlink()
+    with pytest.raises(MqError):
+        follower.open()
+    assert follower.service.discard_corrupt(PARTITION)
+    log = follower.open()
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0) and not follower.service.fenced
+    follower.write(log, batch(b"fresh"))
+    await follower.restart()
+    assert follower.open().log_end_offset == 1
+
+
+async def test_a_log_that_fails_while_it_runs_is_given_up(follower: Harness) -> None:
+    log = written(follower)
+    with pytest.raises(MqError):
+        raise follower.service.reader.unreadable(log, "it cannot be read")
+    assert follower.service.discard_corrupt(PARTITION)
+    fresh = follower.open()
+    assert fresh is not log and fresh.log_end_offset == 0 and not follower.failed and not follower.service.fenced
+
+
+async def test_a_sound_log_is_not_given_up(follower: Harness) -> None:
+    log = written(follower)
+    assert not follower.service.discard_corrupt(PARTITION)
+    assert not follower.service.discard_corrupt(TopicPartition("nothing", 0))
+    log.failed, log.heals = "no space", True
+    assert not follower.service.discard_corrupt(PARTITION)
+    assert follower.service.logs[PARTITION] is log and log.topic_id == TOPIC_ID and NOW
