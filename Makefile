@@ -10,6 +10,8 @@ PORT ?=
 DATA ?= data
 ROUNDS ?= 50
 SEED ?= 1
+SEEDS ?= 0-99
+CHAOS_SECONDS ?= 180
 BROKER ?=
 PEER ?=
 KAFKA_PORT ?= 29092
@@ -18,7 +20,8 @@ KAFKA_DIR := .cache/kafka
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint unit conformance conformance-kafka bench chaos constraints clean
+.PHONY: help run test lint unit conformance conformance-kafka conformance-3 conformance-kafka-3 simulate bench bench-failover bench-replicated \
+  chaos chaos-cluster chaos-rolling constraints clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-20s %s\n", $$1, $$2 }'
@@ -42,11 +45,32 @@ conformance-kafka: $(STAMP) ## the same tests against Apache Kafka 4.3.1 (needs 
 	@scripts/kafka.sh start 1 $(KAFKA_PORT) $(KAFKA_DIR)
 	@$(PYTEST) -q tests/conformance --broker 127.0.0.1:$(KAFKA_PORT); code=$$?; scripts/kafka.sh stop $(KAFKA_DIR); exit $$code
 
+conformance-3: $(STAMP) ## stock clients against a cluster of three nodes
+	@$(PYTEST) -q tests/conformance --nodes 3
+
+conformance-kafka-3: $(STAMP) ## the same against three nodes of Apache Kafka
+	@$(PYTEST) -q tests/conformance --nodes 3 --kind kafka
+
+simulate: $(STAMP) ## whole clusters in virtual time under faults, seed by seed (SEEDS=0-99 NODES=3)
+	@$(BIN)/python -m mqd.testing --seeds $(SEEDS) --nodes $(or $(NODES),3) --jobs 2
+
 bench: $(STAMP) ## how fast it is, beside the floors of this machine and PEER=host:port
 	@$(BIN)/python -m bench.produce_fetch $(if $(PEER),--peer $(PEER))
 
 chaos: $(STAMP) ## kill -9 under a producing client, again and again (ROUNDS=50 SEED=1)
 	@$(BIN)/python -m chaos.kill9 --rounds $(ROUNDS) --seed $(SEED)
+
+chaos-cluster: $(STAMP) ## three nodes killed, frozen and restarted under load, then every record accounted for (CHAOS_SECONDS=180 SEED=1)
+	@$(BIN)/python -m chaos.cluster --nodes 3 --seconds $(CHAOS_SECONDS) --seed $(SEED)
+
+chaos-rolling: $(STAMP) ## every node restarted under load: no client may see an error
+	@$(BIN)/python -m chaos.rolling
+
+bench-failover: $(STAMP) ## the silence when a leader, the controller, or both die, beside Apache Kafka
+	@$(BIN)/python -m bench.failover --peer-kafka
+
+bench-replicated: $(STAMP) ## acks=all on three nodes, beside Apache Kafka
+	@$(BIN)/python -m bench.replicated --peer-kafka
 
 constraints: $(STAMP) ## write constraints.txt anew from what is installed
 	@{ sed -n '/^#/p' constraints.txt; \
