@@ -20,7 +20,7 @@ KAFKA_DIR := .cache/kafka
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint unit conformance conformance-kafka conformance-3 conformance-kafka-3 simulate bench bench-failover bench-replicated \
+.PHONY: help run test lint unit conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate bench bench-failover bench-replicated \
   chaos chaos-cluster chaos-rolling constraints clean
 
 help: ## this list
@@ -45,10 +45,10 @@ conformance-kafka: $(STAMP) ## the same tests against Apache Kafka 4.3.1 (needs 
 	@scripts/kafka.sh start 1 $(KAFKA_PORT) $(KAFKA_DIR)
 	@$(PYTEST) -q tests/conformance --broker 127.0.0.1:$(KAFKA_PORT); code=$$?; scripts/kafka.sh stop $(KAFKA_DIR); exit $$code
 
-conformance-3: $(STAMP) ## stock clients against a cluster of three nodes
+conformance-cluster: $(STAMP) ## stock clients against a cluster of three nodes
 	@$(PYTEST) -q tests/conformance --nodes 3
 
-conformance-kafka-3: $(STAMP) ## the same against three nodes of Apache Kafka
+conformance-kafka-cluster: $(STAMP) ## the same against three nodes of Apache Kafka
 	@$(PYTEST) -q tests/conformance --nodes 3 --kind kafka
 
 simulate: $(STAMP) ## whole clusters in virtual time under faults, seed by seed (SEEDS=0-99 NODES=3)
