@@ -32,7 +32,7 @@ from mqd.testing.workload import Workload
 from mqd.testing.world import current_world, run
 from mqd.types import TopicPartition
 
-SECONDS_OF_SAFETY = 12.0
+SECONDS_OF_SAFETY = 8.0
 CONVERGE_SECONDS = 30.0
 """Virtual time after the end of all faults within which the cluster must be whole, and every client served."""
 FORM_SECONDS = 20.0

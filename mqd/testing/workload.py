@@ -42,6 +42,11 @@ IN_FLIGHT_MAX = 5
 """Batches of one producer that a broker knows again (KIP-98)."""
 ANSWER_SECONDS = 2.5
 PAUSE_SECONDS = 0.1
+PRODUCE_SECONDS = 0.2
+RAW_SECONDS = 0.1
+READ_SECONDS = 0.05
+"""Mean pauses between the deeds of one client: an acknowledged batch of three replicas costs some thirty steps of tasks, and the run
+of a seed should cost a second or two."""
 REFUSED_FOR_GOOD = frozenset(
     {
         ErrorCode.MESSAGE_TOO_LARGE,
@@ -166,7 +171,7 @@ class Workload:
                         send.fail()
                     else:
                         nursery.start_soon(self._wait, delivery, send)
-                await self._pause(chance, 0.05)
+                await self._pause(chance, PRODUCE_SECONDS)
 
     async def _wait(self, delivery: Delivery, send: Send) -> None:
         try:
@@ -229,7 +234,7 @@ class Workload:
                             for delta, send in enumerate(window.popleft()[1]):
                                 self.acknowledged(send, row.base_offset + delta if known else NO_OFFSET)
                             fresh = False
-                            await self._pause(chance, 0.02)
+                            await self._pause(chance, RAW_SECONDS)
                             continue
                         self._count(row.error_code)
                         if row.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and fresh:
@@ -281,7 +286,7 @@ class Workload:
                                 self._count(row.error_code)
                                 raise OSError(f"refused with {row.error_code}")
                             self.acknowledged(waiting.popleft(), row.base_offset)
-                        await self._pause(chance, 0.05)
+                        await self._pause(chance, PRODUCE_SECONDS)
             except (OSError, MqError, ProtocolError, trio.TooSlowError):
                 self.statistics.reconnects += 1
                 await self._refresh(client, partition)
@@ -311,6 +316,7 @@ class Workload:
                         rows = [(record.offset, record.value or b"") for record in batch.records]
                         self.history.polled(name, partition, rows, batch.high_watermark)
                         self.positions[name, partition] = places[partition] = batch.next_offset
+                        await self._pause(chance, READ_SECONDS)
             except ClientError as error:
                 self._count(error.code)
                 if error.code in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE):
@@ -353,6 +359,7 @@ class Workload:
                 self.history.polled(name, partition, rows, row.high_watermark)
                 offset += len(rows)
                 self.positions[name, partition] = offset
+                await self._pause(chance, READ_SECONDS)
             except ProtocolError as error:
                 self.history.unreadable(name, partition, f"{offset}, by node {node}: {error}")
             except MqError as error:

@@ -28,7 +28,7 @@ class Replica:
         self.log: Any = SimpleNamespace(
             topic_partition=TP, topic_id=ID, path=self.path, log_start_offset=0, log_end_offset=0, written_end_offset=0, cuts=0,
             failed=None, queue=[], segments=[SimpleNamespace(base_offset=0, size=0)], segment_index=lambda offset: 0,
-            producers=SimpleNamespace(entries=lambda: []), epochs=SimpleNamespace(latest=0),
+            producers=SimpleNamespace(entries=list), epochs=SimpleNamespace(latest=0),
         )  # fmt: skip
         self.partition: Any = SimpleNamespace(
             node_id=node_id, log=self.log, high_watermark=0, leader_epoch=0, is_leader=node_id == leader,
