@@ -5,9 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
-
-from pysyncobj.config import FAIL_REASON
 
 logger = logging.getLogger(__name__)
 
@@ -23,16 +20,6 @@ class Fate(Enum):
 
 Settle = Callable[[int, Fate], None]
 """Called once with (index, fate); the index counts for APPLIED only."""
-
-
-def pysyncobj_callback(settle: Settle) -> Callable[[Any, int], None]:
-    def callback(result: Any, reason: int) -> None:
-        if reason == FAIL_REASON.SUCCESS:
-            tell(settle, result, Fate.APPLIED)
-        else:
-            tell(settle, 0, Fate.REFUSED if reason == FAIL_REASON.DISCARDED else Fate.UNKNOWN)
-
-    return callback
 
 
 def tell(settle: Settle, index: int, fate: Fate) -> None:

@@ -12,7 +12,7 @@ Only this file and seams.py know private names of PySyncObj.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -26,10 +26,12 @@ import pysyncobj.pickle
 import pysyncobj.syncobj as core
 import pysyncobj.transport
 import pysyncobj.version
+from pysyncobj.config import FAIL_REASON
 from pysyncobj.syncobj import SyncObj
 from pysyncobj.transport import Transport
 
 from mqd.raft.codec import Entry, Message, RequestVote, TimeoutNow, Vote
+from mqd.raft.fates import Fate, Settle, tell
 from mqd.raft.journal import Journal
 
 _VERSION = "0.3.17"
@@ -144,6 +146,16 @@ class Outbox(Transport):  # type: ignore[misc]
                 raise AssertionError(f"pysyncobj sends {other!r} by itself")
         self.messages.append((node.id, said))
         return True
+
+
+def pysyncobj_callback(settle: Settle) -> Callable[[Any, int], None]:
+    def callback(result: Any, reason: int) -> None:
+        if reason == FAIL_REASON.SUCCESS:
+            tell(settle, result, Fate.APPLIED)
+        else:
+            tell(settle, 0, Fate.REFUSED if reason == FAIL_REASON.DISCARDED else Fate.UNKNOWN)
+
+    return callback
 
 
 class LogFace:

@@ -48,11 +48,11 @@ from mqd.raft.codec import (
     Vote,
 )
 from mqd.raft.elections import Amnesia, Poll
-from mqd.raft.fates import Fate, Settle, pysyncobj_callback, tell
+from mqd.raft.fates import Fate, Settle, tell
 from mqd.raft.followers import Followers
 from mqd.raft.journal import Journal
 from mqd.raft.machine import Machine, PeerStatus, Role
-from mqd.raft.pinned import LogFace, NoPoller, Outbox, at, monotonic
+from mqd.raft.pinned import LogFace, NoPoller, Outbox, at, monotonic, pysyncobj_callback
 
 logger = logging.getLogger(__name__)
 
