@@ -11,7 +11,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.log.partition_log import LogConfig
 from mqd.protocol.hot import FetchPartition, FetchRequest
 from mqd.protocol.hot_follower import FetchAnswer, FetchedPartition
-from mqd.replica.follower import FIRST_BACKOFF_SECONDS, THROTTLED_SECONDS, Append, Follower, FollowerOptions, Reset, Truncate
+from mqd.replica.follower import FIRST_BACKOFF_SECONDS, THROTTLED_SECONDS, Append, Followed, Follower, FollowerOptions, Reset, Truncate
 from mqd.replica.partition import Assignment, Partition
 from mqd.replica.throttle import EVERY_PARTITION, Throttle
 from mqd.types import NodeId, TopicPartition
@@ -262,8 +262,10 @@ async def test_a_request_costs_what_it_says_not_what_is_followed(scripted: Scrip
     scripted.asked()
     scripted.answer(row(7))
     looked: list[int] = []
-    monkeypatch.setattr(
-        "mqd.replica.follower.Followed.asked", lambda followed, size: looked.append(followed.key[1]) or (7, 3, 0, -1, 0, 1000)
-    )
+
+    def note(followed: Followed, partition_bytes_max: int) -> None:
+        looked.append(followed.key[1])
+
+    monkeypatch.setattr("mqd.replica.follower.Followed.asked", note)
     scripted.core.next_request(77, 0.0)
     assert looked == [7]
