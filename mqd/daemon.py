@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import trio
 
@@ -253,7 +254,7 @@ class _Daemon:
                     with _told("the log directories", self.options.data_directory):
                         self.known = self._known_directories()
                         self.controller.previous_broker_epoch = previous_broker_epoch(
-                            disk, self.registration_file, clean=self.logs.clean_start
+                            disk, self.registration_file, clean=self.logs.clean_start, directories=self._usable_directories()
                         )
                     await self._run_services(listeners)
                 finally:
@@ -264,6 +265,9 @@ class _Daemon:
             lock.close()
         if self.failure is not None:
             raise StartError(self.failure)
+
+    def _usable_directories(self) -> frozenset[UUID]:
+        return frozenset(one.id for one in self.logs.directories.values() if one.failed is None and one.id is not None)
 
     def _known_directories(self) -> KnownDirectories:
         """Logs and metadata are a pair: StorageError, before anything is changed, where they are not."""
@@ -334,7 +338,8 @@ class _Daemon:
     async def _on_registered(self, broker_epoch: int) -> None:
         """Registered and fenced. What is done here is done before this node may lead or be in sync with anybody."""
         try:
-            store_last_registration(self.seams.disk, self.registration_file, LastRegistration(broker_epoch, self.seams.disk.boot_id()))
+            last = LastRegistration(broker_epoch, self.seams.disk.boot_id(), self._usable_directories())
+            store_last_registration(self.seams.disk, self.registration_file, last)
         except OSError as error:
             if error.errno not in PASSING_ERRNOS:
                 raise

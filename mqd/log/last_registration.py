@@ -2,7 +2,7 @@
 
 The controller asks each node that registers for the broker epoch of its previous life (KIP-966). Whoever can name it has
 everything that it ever wrote and stays in the in-sync replicas it was in; whoever cannot may have lost records that were
-acknowledged on its word, and must copy them again first.
+acknowledged on its word, and must copy them again first. So must a node one of whose log directories of then is not here now.
 
 Apache Kafka lets only an orderly stop name it. Here a killed process may, too, as long as the machine was not restarted: what
 was written and not synced is then still in the page cache. After a power cut, a restored disk or a failed sync it may not.
@@ -10,17 +10,21 @@ was written and not synced is then still in the page cache. After a power cut, a
     version 1
     broker_epoch 1234
     boot_id 5a4f...
+    directories BQJBAM-ZQdePKOm3KwuFuw ...
 
 The file is durable before the node is unfenced, so before it can join any in-sync replicas.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from mqd.errors import StorageError
+from mqd.protocol.files import FileFormatError, decode_uuid, encode_uuid
 
 if TYPE_CHECKING:
     from mqd.io.disk import Disk
@@ -32,26 +36,31 @@ NO_BROKER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class LastRegistration:
-    """Which registration it was, and in which run of the machine."""
+    """Which registration it was, in which run of the machine, and with which log directories (their ids)."""
 
     broker_epoch: int
     boot_id: str
+    directories: frozenset[UUID] = frozenset()
 
 
 def encode_last_registration(last: LastRegistration) -> bytes:
-    return f"version 1\nbroker_epoch {last.broker_epoch}\nboot_id {last.boot_id}\n".encode()
+    directories = " ".join(sorted(map(encode_uuid, last.directories)))
+    return f"version 1\nbroker_epoch {last.broker_epoch}\nboot_id {last.boot_id}\ndirectories {directories}\n".encode()
 
 
 def decode_last_registration(data: bytes) -> LastRegistration:
     """Raises ValueError for bytes that no `encode_last_registration` wrote."""
     lines = data.decode().split("\n")
-    if len(lines) != 4 or lines[0] != "version 1" or lines[3]:
+    if len(lines) != 5 or lines[0] != "version 1" or lines[4]:
         raise ValueError("not of version 1, or cut off")
-    keys = [line.partition(" ")[0] for line in lines[1:3]]
-    if keys != ["broker_epoch", "boot_id"]:
+    keys = [line.partition(" ")[0] for line in lines[1:4]]
+    if keys != ["broker_epoch", "boot_id", "directories"]:
         raise ValueError(f"unknown lines {keys}")
-    epoch, boot_id = (line.partition(" ")[2] for line in lines[1:3])
-    return LastRegistration(int(epoch), boot_id)
+    epoch, boot_id, directories = (line.partition(" ")[2] for line in lines[1:4])
+    try:
+        return LastRegistration(int(epoch), boot_id, frozenset(map(decode_uuid, directories.split())))
+    except FileFormatError as error:
+        raise ValueError(str(error)) from None
 
 
 def store_last_registration(disk: Disk, path: Path, last: LastRegistration) -> None:
@@ -59,10 +68,10 @@ def store_last_registration(disk: Disk, path: Path, last: LastRegistration) -> N
     disk.write_atomic(path, encode_last_registration(last))
 
 
-def previous_broker_epoch(disk: Disk, path: Path, *, clean: bool) -> int:
+def previous_broker_epoch(disk: Disk, path: Path, *, clean: bool, directories: Collection[UUID]) -> int:
     """The epoch to register with; NO_BROKER_EPOCH unless everything written then is known to be here.
 
-    `clean`: whether an orderly stop left its marker in every log directory. StorageError for a file that cannot be understood.
+    `clean`: whether an orderly stop left its marker in every log directory. `directories`: those that can be used. StorageError for a file that cannot be understood.
     """
     try:
         last = decode_last_registration(disk.read_bytes(path))
@@ -71,7 +80,8 @@ def previous_broker_epoch(disk: Disk, path: Path, *, clean: bool) -> int:
     except ValueError as error:
         raise StorageError(f"{path}: {error}; remove it: this node then copies what it holds from the other replicas") from None
     boot_id = disk.boot_id()
-    return last.broker_epoch if clean or (boot_id and boot_id == last.boot_id) else NO_BROKER_EPOCH
+    nothing_lost = last.directories.issubset(directories) and (clean or (boot_id and boot_id == last.boot_id))
+    return last.broker_epoch if nothing_lost else NO_BROKER_EPOCH
 
 
 def forget_last_registration(disk: Disk, path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from hypothesis import given, strategies as st
@@ -27,9 +28,9 @@ class Machine(OsDisk):
         return self.boot
 
 
-@given(st.integers(0, 2**63 - 1), st.text("0123456789abcdef-", max_size=40))
-def test_round_trip(epoch: int, boot_id: str) -> None:
-    last = LastRegistration(epoch, boot_id)
+@given(st.integers(0, 2**63 - 1), st.text("0123456789abcdef-", max_size=40), st.frozensets(st.uuids(), max_size=3))
+def test_round_trip(epoch: int, boot_id: str, directories: frozenset[UUID]) -> None:
+    last = LastRegistration(epoch, boot_id, directories)
     assert decode_last_registration(encode_last_registration(last)) == last
 
 
@@ -43,29 +44,38 @@ def test_other_bytes_are_refused(data: bytes) -> None:
 
 def test_a_killed_process_vouches_for_its_logs_and_a_restarted_machine_does_not(tmp_path: Path) -> None:
     disk, path = Machine(), tmp_path / "registration"
-    assert previous_broker_epoch(disk, path, clean=True) == NO_BROKER_EPOCH
+    assert previous_broker_epoch(disk, path, clean=True, directories=()) == NO_BROKER_EPOCH
     store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
-    assert previous_broker_epoch(disk, path, clean=False) == 17
+    assert previous_broker_epoch(disk, path, clean=False, directories=()) == 17
     disk.boot = "second"
-    assert previous_broker_epoch(disk, path, clean=False) == NO_BROKER_EPOCH
-    assert previous_broker_epoch(disk, path, clean=True) == 17  # everything was synced before the machine went down
+    assert previous_broker_epoch(disk, path, clean=False, directories=()) == NO_BROKER_EPOCH
+    assert previous_broker_epoch(disk, path, clean=True, directories=()) == 17  # everything was synced before the machine went down
 
 
 def test_a_machine_that_cannot_be_told_from_another_proves_nothing(tmp_path: Path) -> None:
     disk, path = Machine(), tmp_path / "registration"
     disk.boot = ""
     store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
-    assert previous_broker_epoch(disk, path, clean=False) == NO_BROKER_EPOCH
+    assert previous_broker_epoch(disk, path, clean=False, directories=()) == NO_BROKER_EPOCH
+
+
+def test_a_log_directory_that_is_not_here_any_more_takes_the_word_away(tmp_path: Path) -> None:
+    disk, path = Machine(), tmp_path / "registration"
+    lost, kept, new = UUID(int=1), UUID(int=2), UUID(int=3)
+    store_last_registration(disk, path, LastRegistration(17, disk.boot_id(), frozenset({lost, kept})))
+    for clean in (False, True):  # a start that failed leaves a clean marker in a directory that it made
+        assert previous_broker_epoch(disk, path, clean=clean, directories={kept, new}) == NO_BROKER_EPOCH
+        assert previous_broker_epoch(disk, path, clean=clean, directories={lost, kept, new}) == 17
 
 
 def test_after_a_failed_sync_nothing_is_vouched_for(tmp_path: Path) -> None:
     disk, path = Machine(), tmp_path / "registration"
     store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
     forget_last_registration(disk, path)
-    assert previous_broker_epoch(disk, path, clean=False) == NO_BROKER_EPOCH
+    assert previous_broker_epoch(disk, path, clean=False, directories=()) == NO_BROKER_EPOCH
 
 
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "registration").write_bytes(b"version 1\nbroker")
     with pytest.raises(StorageError, match="registration"):
-        previous_broker_epoch(Machine(), tmp_path / "registration", clean=False)
+        previous_broker_epoch(Machine(), tmp_path / "registration", clean=False, directories=())
