@@ -71,7 +71,8 @@ def store_last_registration(disk: Disk, path: Path, last: LastRegistration) -> N
 def previous_broker_epoch(disk: Disk, path: Path, *, clean: bool, directories: Collection[UUID]) -> int:
     """The epoch to register with; NO_BROKER_EPOCH unless everything written then is known to be here.
 
-    `clean`: whether an orderly stop left its marker in every log directory. `directories`: those that can be used. StorageError for a file that cannot be understood.
+    `clean`: whether an orderly stop left its marker in every log directory. `directories`: those that can be used. StorageError for a
+    file that cannot be understood.
     """
     try:
         last = decode_last_registration(disk.read_bytes(path))
