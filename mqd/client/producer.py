@@ -43,8 +43,24 @@ _LOST_STATE = frozenset(
     }
 )
 """The partition does not go on from where we think we are."""
-_DOUBTFUL = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NETWORK_EXCEPTION})
-"""Answered (or not) with the records possibly in the log."""
+_DOUBTFUL = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION})
+"""Not answered, with the records possibly in the log."""
+_NOT_STORED = _LOST_STATE | {
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.INVALID_REQUIRED_ACKS,
+    ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    ErrorCode.UNSUPPORTED_VERSION,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
+"""Answers that come before anything is appended. After any other the records may be in the log: a leader that is deposed while they
+wait for the other replicas answers NOT_LEADER_OR_FOLLOWER, and the next one may have them (KAFKA-13574)."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 Acks = Literal[0, 1, -1, "all"]
@@ -362,7 +378,7 @@ class Producer:
                 self._finish(batch, Outcome(offset, row.log_append_time_ms))
             else:
                 error = error_from_wire(row.error_code, str(batch.tp), row.error_message)
-                batch.maybe_appended |= error.code in _DOUBTFUL
+                batch.maybe_appended |= error.code not in _NOT_STORED
                 stale |= error.retriable
                 self._on_refusal(batch, error)
         return stale

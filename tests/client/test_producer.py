@@ -220,6 +220,30 @@ async def test_delivery_timeout_is_kept(nursery: trio.Nursery, autojump_clock: t
         assert "min.insync.replicas" in caught.value.remedy
 
 
+@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
+async def test_the_sequence_of_what_was_refused_after_it_was_stored_is_not_used_again(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, code: ErrorCode
+) -> None:
+    """A record that took it would be taken for the stored one, and acknowledged at its offset without being there."""
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+    refused = refusing(code)
+
+    def stored_all_the_same(broker: FakeBroker, request: Any) -> dict[str, Any]:
+        partition.append(request.topic_data[0].partition_data[0].records)
+        answer: dict[str, Any] = refused(broker, request)
+        return answer
+
+    async with producing(cluster, delivery_timeout_s=5) as (_, producer):
+        await producer.send("a", b"0")
+        cluster.one.script(PRODUCE, stored_all_the_same, *[refusing(ErrorCode.NOT_ENOUGH_REPLICAS) for _ in range(1000)])
+        with pytest.raises(DeadlineExceeded):
+            await producer.send("a", b"1")
+        cluster.one.actions[PRODUCE].clear()
+        assert (await producer.send("a", b"2")).offset == 2
+    assert partition.values() == [b"0", b"1", b"2"]
+
+
 async def test_acks_0_has_no_answer_and_no_offset(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
