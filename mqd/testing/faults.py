@@ -70,7 +70,7 @@ class Plan:
             families = [family for family in families if family != "corrupt"]
             if "power" not in families:
                 families.append("power")
-        return cls(mode, tuple(families or ["kill"]), chance.choice([0.3, 0.7, 1.5]), chance.choice([0.5, 1.5, 5.0]))
+        return cls(mode, tuple(families or ["kill"]), chance.choice([0.3, 0.7, 1.5]), chance.choice([0.3, 1.0, 4.0]))
 
 
 class Nemesis:
@@ -405,7 +405,7 @@ class Administration:
 
     async def run(self) -> None:
         """Until cancelled: a topic comes, grows or goes, leaders are elected, replicas move, options change."""
-        deeds = [self._create, self._create, self._delete, self._elect, self._move, self._move, self._configure, self._grow]
+        deeds = [self._create, self._create, self._delete, self._delete, self._elect, self._move, self._move, self._configure, self._grow]
         while True:
             await trio.sleep(self._chance.expovariate(1 / self._plan.admin_every))
             try:

@@ -220,7 +220,9 @@ async def test_delivery_timeout_is_kept(nursery: trio.Nursery, autojump_clock: t
         assert "min.insync.replicas" in caught.value.remedy
 
 
-@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
+)
 async def test_the_sequence_of_what_was_refused_after_it_was_stored_is_not_used_again(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, code: ErrorCode
 ) -> None:
