@@ -158,6 +158,8 @@ class Probes:
         self._images: dict[tuple[UUID, int, int], Any] = {}
         self._image_indexes: dict[int, int] = {}
         self._powerless: set[int] = set()
+        self._seen: dict[int, dict[int, tuple[Any, ...]]] = {node_id: {} for node_id in nodes}
+        """Node -> id() of a replica of its present life -> what was seen of it at the last look."""
 
     # -- what the world tells
 
@@ -211,6 +213,7 @@ class Probes:
     def _begin_life(self, node_id: int) -> None:
         self.quorum.newest.pop(node_id, None)
         self.quorum.states.pop(node_id, None)
+        self._seen[node_id] = {}
         self._image_indexes.pop(node_id, None)
         self._powerless.discard(node_id)
         self.on_restart(node_id)
@@ -316,6 +319,8 @@ class Probes:
     # -- replicas (I1 to I5)
 
     def _look_at_replicas(self, node_id: int, life: int, daemon: _Daemon) -> None:
+        """Called for every step of every node: what did not change must cost next to nothing."""
+        seen = self._seen[node_id]
         for partitions in daemon.replica.by_name.values():
             for partition in partitions.values():
                 log = partition.log
@@ -328,7 +333,11 @@ class Probes:
                     partition.is_leader,
                     partition.assignment,
                     log.failed,
+                    log,
+                    partition,  # held, so that nothing else gets its id
                 )
+                if seen.get(id(partition)) == state:
+                    continue
                 topic_partition = log.topic_partition
                 key = (log.topic_id, topic_partition.partition)
                 try:
@@ -337,9 +346,9 @@ class Probes:
                     self.names[topic_partition] = log.topic_id
                     shadow = self.shadows.setdefault(key, {}).setdefault(node_id, Shadow(life=life))
                     self.committed.setdefault(key, Committed())
-                if shadow.state != state or shadow.life != life:
-                    before, shadow.state = shadow.state, state
-                    self._look_at_replica(node_id, life, partition, key, shadow, before)
+                before, shadow.state = shadow.state, state
+                self._look_at_replica(node_id, life, partition, key, shadow, before)
+                seen[id(partition)] = state
 
     def _look_at_replica(self, node_id: int, life: int, partition: Any, key: Key, shadow: Shadow, before: tuple[Any, ...]) -> None:
         log, topic_partition = partition.log, partition.log.topic_partition

@@ -85,7 +85,8 @@ class VirtualClock(trio.abc.Clock):
         self.jumps = 0
         self.failed: Callable[[BaseException], None] = lambda error: None
         """Where an exception of an event goes; the owner ends the run with it."""
-        self._events: list[tuple[float, int, Timer]] = []
+        self.events: list[tuple[float, int, Timer]] = []
+        """A heap: when, in which order, what."""
         self._numbers = count()
         self._runner: Any = None
         self._is_stuck = False
@@ -94,6 +95,7 @@ class VirtualClock(trio.abc.Clock):
 
     def start_clock(self) -> None:
         self._runner = trio_run.GLOBAL_RUN_CONTEXT.runner
+        self._runner.io_manager = _SeldomAsked(self._runner.io_manager, self._runner.entry_queue)
 
     def current_time(self) -> float:
         return self.now
@@ -106,16 +108,19 @@ class VirtualClock(trio.abc.Clock):
             return 0.0  # called for by run_sync_soon: its task runs in the next pass
         if runner.waiting_for_idle:
             return 1.0  # wait_all_tasks_blocked comes first
-        events = self._events
-        while events and events[0][2].call is None:
-            heappop(events)
-        at = min(events[0][0] if events else float("inf"), deadline)
-        if at == float("inf"):
-            return self._nothing_left()
-        if at > self.now:
-            self.now = at
-            self.jumps += 1
-        self.run_due()
+        events, queue = self.events, runner.runq
+        while not queue:
+            while events and events[0][2].call is None:
+                heappop(events)
+            at = min(events[0][0] if events else float("inf"), deadline)
+            if at == float("inf"):
+                return self._nothing_left()
+            if at > self.now:
+                self.now = at
+                self.jumps += 1
+            self.run_due()
+            if at == deadline or runner.runq is not queue:
+                break
         return 0.0
 
     def _nothing_left(self) -> float:
@@ -130,14 +135,14 @@ class VirtualClock(trio.abc.Clock):
     def at(self, time: float, call: Callable[[], object]) -> Timer:
         """Have `call` called at `time`. It must not wait; it may wake tasks."""
         timer = Timer(call)
-        heappush(self._events, (time, next(self._numbers), timer))
+        heappush(self.events, (time, next(self._numbers), timer))
         return timer
 
     def after(self, seconds: float, call: Callable[[], object]) -> Timer:
         return self.at(self.now + seconds, call)
 
     def run_due(self) -> None:
-        events = self._events
+        events = self.events
         while events and events[0][0] <= self.now:
             call = heappop(events)[2].call
             if call is not None:
@@ -145,12 +150,6 @@ class VirtualClock(trio.abc.Clock):
                     call()
                 except BaseException as error:
                     self.failed(error)
-
-    def step(self) -> None:
-        """A task has run for a little."""
-        self.now += STEP_SECONDS
-        if self._events and self._events[0][0] <= self.now:
-            self.run_due()
 
     # -- pausing
 
@@ -164,6 +163,26 @@ class VirtualClock(trio.abc.Clock):
         runner.runq = _GatedQueue(is_held) if is_held is not None else deque()
         for task in waiting:
             runner.runq.append(task)
+
+
+class _SeldomAsked:
+    """Trio's manager of real sockets, which asks the kernel in each pass of the loop. Here nothing comes from there as a rule: it is asked
+    in every 64th pass, when a thread has called `run_sync_soon`, and when the loop would sleep."""
+
+    def __init__(self, manager: Any, entry_queue: Any) -> None:
+        self._manager = manager
+        self._entry_queue = entry_queue
+        self._passes = 0
+        self.process_events = manager.process_events
+
+    def get_events(self, timeout: float) -> Any:
+        self._passes += 1
+        if timeout > 0 or not self._passes & 63 or self._entry_queue.queue or self._entry_queue.idempotent_queue:
+            return self._manager.get_events(timeout)
+        return ()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
 
 
 class _GatedQueue(deque[Any]):
@@ -204,7 +223,10 @@ class Steps(trio.abc.Instrument):
                 except BaseException as error:
                     self.observers = []
                     clock.failed(error)
-        clock.step()
+        clock.now += STEP_SECONDS
+        events = clock.events
+        if events and events[0][0] <= clock.now:
+            clock.run_due()
 
 
 @contextmanager
