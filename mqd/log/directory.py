@@ -246,9 +246,9 @@ class Loaded:
 
 
 def load_directory(
-    disk: Disk, directory: LogDirectory, claim: Callable[[], MetaProperties] | None, now_ms: int, progress: LoadProgress
+    disk: Disk, directory: LogDirectory, claim: Callable[[], MetaProperties] | None, now_ms: int, progress: LoadProgress, kept: bool = True
 ) -> Loaded:
-    """Take the directory and recover every log in it. In a worker thread.
+    """Take the directory and recover every log in it. In a worker thread. `kept`: see `Known`.
 
     StorageError when it belongs to another node; BlockingIOError when another process has it; OSError when it cannot be used.
     """
@@ -270,7 +270,8 @@ def load_directory(
             loaded.removals.append(path / name)
     progress.found += len(partitions)
     for partition in partitions:
-        known = Known(clean and partition in points, points.get(partition, 0), starts.get(partition, -1), marks.get(partition, 0))
+        point, start, mark = points.get(partition, 0), starts.get(partition, -1), marks.get(partition, 0)
+        known = Known(clean and partition in points, point, start, mark, kept)
         try:
             loaded.logs.append(load_log(disk, path, partition, known, config=LogConfig(), now_ms=now_ms, progress=progress.scanned))
         except LogUnfinished as unfinished:

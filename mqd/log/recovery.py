@@ -5,8 +5,9 @@ the recovery point on is read: shape, CRC, offsets. The first bad batch ends the
 
     torn tail     nothing valid follows it: a write that never finished. The file is cut to the last whole batch.
     corruption    a valid batch with a higher offset follows: what is between was once there. The log is refused as it
-                  is, `LogDamaged`, nothing on disk is changed, and the others start (RELIABILITY: a torn tail is cut, corruption
-                  is fenced).
+                  is, `LogDamaged`, nothing on disk is changed, and the others start. After a power cut this says nothing of
+                  what was never synced, whose blocks come to the disk in any order: there the log ends at the first bad
+                  batch as if it were torn, and such a node has no claim to anything until it has caught up.
 
 Cutting below the checkpointed high watermark removes records that were acknowledged; it is done (there is nothing to
 keep) and said, in the report and as an error in the log. Indexes are rebuilt where they are missing, insane or behind
@@ -105,6 +106,8 @@ class Known:
     log_start_offset: Offset = 0
     """-1: no checkpoint says."""
     high_watermark: Offset = 0
+    kept: bool = True
+    """Whether all that was written is there, synced or not: a killed process loses nothing as long as its machine runs."""
 
 
 def load_log(
@@ -369,19 +372,22 @@ class _Loader:
         assert file is not None
         where = f"{file.path} {bad}"
         found = find_batch(file, bad.position + 1, segment.next_offset)
-        if found is not None:
-            raise LogDamaged(f"{where}; offset {found[1]} follows at byte {found[0]}: corruption, not a torn tail. {_REMEDY}")
+        places = [f"offset {found[1]} follows at byte {found[0]}"] if found is not None else []
         for base in later:
             path = self.path / segment_file_name(base, LOG_SUFFIX)
             found = find_batch(self.disk.open(path), 0, segment.next_offset)
             if found is not None:
-                raise LogDamaged(f"{where}; offset {found[1]} follows in {path.name}: corruption, not a torn tail. {_REMEDY}")
+                places.append(f"offset {found[1]} follows in {path.name}")
+        if places and (self.known.kept or segment.next_offset < self.known.recovery_point):
+            raise LogDamaged(f"{where}; {places[0]}: corruption, not a torn tail. {_REMEDY}")
+        for place in places:
+            self.report.note(f"{where}; {place}, which was never synced either: after a power cut blocks are missing in any order")
         self.report.truncated_bytes = file.size() - segment.size
         name = segment_file_name(segment.base_offset, LOG_SUFFIX)
         self.report.note(f"torn tail: {self.report.truncated_bytes} B from offset {segment.next_offset} on cut off {name} ({bad.reason})")
         file.truncate(segment.size)
         for base in later:
-            self.report.note(f"segment {base} behind the torn tail holds no batch and is removed")
+            self.report.note(f"segment {base} behind the torn tail is removed")
             remove_segment(self.disk, self.path, base)
 
     # -- producers and epochs --------------------------------------------------------------------------------------

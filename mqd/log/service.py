@@ -85,10 +85,11 @@ class LogService:
         retention_check_interval_ms: int = 300_000,
         producer_id_expiration_ms: int = 86_400_000,
         descriptors: int = 1 << 20,
+        kept: bool = True,
     ) -> None:
         """`claim` gives what a directory without `meta.properties` is marked with; None leaves that file alone.
 
-        `descriptors`: how many files the logs may hold open.
+        `descriptors`: how many files the logs may hold open. `kept`: whether all that was written is there (`Disk.boot_id`).
         """
         assert directories
         self.logs: dict[TopicPartition, PartitionLog] = {}
@@ -103,7 +104,7 @@ class LogService:
         self._clock = clock
         self._on_durable = on_durable
         self._on_directory_failed = on_directory_failed
-        self._claim = claim
+        self._claim, self._kept = claim, kept
         self._retention_seconds = retention_check_interval_ms / 1000
         self._producer_expiry_ms = producer_id_expiration_ms
         self._holes: dict[TopicPartition, str] = {}
@@ -162,7 +163,7 @@ class LogService:
     async def _start_directory(self, directory: LogDirectory, refusals: list[StorageError]) -> None:
         now_ms = self._clock.wall_ms()
         try:
-            loaded = await self._disk.offload(load_directory, self._disk, directory, self._claim, now_ms, self._progress)
+            loaded = await self._disk.offload(load_directory, self._disk, directory, self._claim, now_ms, self._progress, self._kept)
         except StorageError as error:
             refusals.append(error)
             return

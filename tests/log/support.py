@@ -137,7 +137,7 @@ class Harness:
         self.failed: list[tuple[Path, StorageError]] = []
         self.service = self.new_service()
 
-    def new_service(self, *, descriptors: int = 1 << 20) -> LogService:
+    def new_service(self, *, descriptors: int = 1 << 20, kept: bool = True) -> LogService:
         self.service = LogService(
             self.disk,
             self.clock,
@@ -145,6 +145,7 @@ class Harness:
             on_durable=lambda log: self.durable.append((log.topic_partition, log.durable_end_offset)),
             on_directory_failed=lambda path, error: self.failed.append((path, error)),
             descriptors=descriptors,
+            kept=kept,
         )
         return self.service
 

@@ -125,6 +125,41 @@ async def test_one_flipped_bit_at_the_tail_is_torn_and_elsewhere_corruption(tmp_
     harness.kill()
 
 
+@pytest.mark.parametrize(
+    ("config", "recovery_point"),
+    [(LogConfig(), 0), (LogConfig(), 14), (LogConfig(), 15), (LogConfig(segment_bytes=700), 0), (LogConfig(segment_bytes=700), 10)],
+)
+async def test_after_a_power_cut_what_was_never_synced_ends_at_its_first_bad_batch(
+    tmp_path: Path, config: LogConfig, recovery_point: int
+) -> None:
+    """Blocks reach the disk in any order: a valid batch behind a bad one is no proof that both were there."""
+    harness = await filled(tmp_path, 30, config)
+    encoded = encode_offset_checkpoint({PARTITION: recovery_point})
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(encoded)
+    left = 14
+    for path in segment_files(tmp_path):
+        data, position = bytearray(path.read_bytes()), 0
+        while position < len(data):
+            header = parse_header(data, position)
+            if header.base_offset == left:
+                data[position + 70 : position + 90] = bytes(20)
+                path.write_bytes(data)
+            position += header.size
+    harness.kill()
+    harness.new_service(kept=False)
+    await harness.service.start()
+    if recovery_point > left:
+        assert "corruption" in harness.service.fenced[PARTITION]
+    else:
+        assert not harness.service.fenced
+        assert harness.service.logs[PARTITION].log_end_offset == left
+        assert any("power cut" in finding for finding in harness.service.reports[0].findings)
+        log = harness.open(config)
+        harness.write(log, batch(b"on"), batch(b"and on"), epoch=9)
+        assert (await harness.restart()).logs[PARTITION].log_end_offset == left + 2
+    harness.kill()
+
+
 async def test_corruption_is_also_seen_across_segments_and_others_start(tmp_path: Path) -> None:
     harness = await filled(tmp_path)
     (tmp_path / "recovery-point-offset-checkpoint").write_bytes(b"")
