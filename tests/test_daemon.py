@@ -24,6 +24,7 @@ from mqd.controller.records import CreateTopic, DeleteTopic, Placement, SetConfi
 from mqd.errors import ErrorCode
 from mqd.io.disk import File, OsDisk
 from mqd.peers import Peers, parse_peers
+from mqd.replica.throttle import Throttle
 from mqd.types import NodeId
 from tests.log.support import FaultyDisk
 from tests.nodes import ask, batch, connected, create_topic, fetch, free_ports, node, one_node_peers, produce
@@ -237,6 +238,10 @@ class RecordingReplica:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Any]] = []
+        self.leader_throttle, self.follower_throttle = Throttle(), Throttle()
+
+    def brokers_changed(self) -> None:
+        self.told.append(("brokers", ""))
 
     def apply(self, assignments: Any, settings: Any) -> None:
         self.told.append(("apply", [(str(one.topic_partition), one.topic_id.int) for one in assignments]))
