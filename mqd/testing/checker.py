@@ -137,8 +137,9 @@ class History:
         """A consumer takes its place: at its start, and again after each seek."""
         self._readers[consumer, partition] = _Reader(offset)
 
-    def polled(self, consumer: str, partition: TopicPartition, records: Iterable[tuple[int, bytes]], high_watermark: int) -> None:
-        """(offset, value) of each record that one poll returned, in its order, and the high watermark of that answer."""
+    def polled(self, consumer: str, partition: TopicPartition, records: Iterable[tuple[int, bytes]], high_watermark: int | None) -> None:
+        """(offset, value) of each record that one poll returned, in its order, and the high watermark of that answer; None where the
+        client tells that of a newer answer (what it has fetched ahead may lie beyond it: a new leader's may be lower)."""
         reader = self._readers[consumer, partition]
         seen = self._seen.setdefault(partition, {})
         for offset, value in records:
@@ -147,7 +148,7 @@ class History:
                 self._note("poll-skip", partition, f"{consumer}: {offset} after {reader.next_offset - 1}")
             elif offset < reader.next_offset:
                 self._note("poll-back", partition, f"{consumer}: {offset} after {reader.next_offset - 1}")
-            if offset >= high_watermark:
+            if high_watermark is not None and offset >= high_watermark:
                 self._note("beyond-watermark", partition, f"{consumer}: {offset}, high watermark {high_watermark}")
             reader.next_offset = offset + 1
             seen.setdefault(offset, set()).add(value)

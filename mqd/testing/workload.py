@@ -314,7 +314,7 @@ class Workload:
                         assert batch is not None
                         partition = TopicPartition(batch.topic, batch.partition)
                         rows = [(record.offset, record.value or b"") for record in batch.records]
-                        self.history.polled(name, partition, rows, batch.high_watermark)
+                        self.history.polled(name, partition, rows, None)
                         self.positions[name, partition] = places[partition] = batch.next_offset
                         await self._pause(chance, READ_SECONDS)
             except ClientError as error:
