@@ -398,6 +398,8 @@ class Connection:
             if not dispatch(self, buffer, view, start + 4, frame_end):
                 self._pause()
                 break
+            if self._closing:  # what came behind is not heard
+                return end
             start = frame_end
             if not self.open:
                 break

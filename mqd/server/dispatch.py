@@ -7,6 +7,9 @@ connection's later requests wait, so that a client that created a topic finds it
 
 A request that no version of the protocol allows closes its connection, as Apache Kafka does - except ApiVersions, whose
 answer tells the client which versions to use.
+
+A node that is out of contact with the controller closes a client's connection behind its answer to Metadata, which names no
+leaders: librdkafka asks for them wherever it is connected, so it would ask this node alone for as long as it answers.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ _LENGTH = Struct(">i").pack
 
 PRODUCE = 0
 FETCH = 1
+METADATA = 3
 API_VERSIONS = 18
 
 SERVED = (
@@ -204,11 +208,13 @@ class Dispatcher:
         logger.exception("bug in a handler, closing the connection api=%s peer=%s", handler.api.name, connection.peer)
         connection.close()
 
-    @staticmethod
-    def _complete(slot: Slot, handler: Handler, header: RequestHeader, body: bytes) -> None:
-        if slot.connection.open:
+    def _complete(self, slot: Slot, handler: Handler, header: RequestHeader, body: bytes) -> None:
+        connection = slot.connection
+        if connection.open:
             head = encode_response_header(handler.api, header.api_version, header.correlation_id)
             slot.complete([_LENGTH(len(head) + len(body)) + head + body])
+            if handler.api.key == METADATA and connection.listener == CLIENT and not self._node.replica.in_contact:
+                connection.finish()
 
 
 def _unknown_version(api: Api) -> Answer:

@@ -272,7 +272,7 @@ class Rig:
             replica=self.replica,
             image=self.image,
             raft=self.raft,
-            controller=SimpleNamespace(image=self.image),
+            controller=SimpleNamespace(image=self.image, controller_id=ME),
         )
         self.network = MemoryNetwork()
         self.server = Server(self.node, self.network)  # type: ignore[arg-type]

@@ -329,3 +329,48 @@ async def test_each_request_counts_once(tmp_path: Path, mock_clock: MockClock) -
         await producer.produce("t", batch(b"a"))
         assert len(client.answers()) == 2
         assert node.server.statistics().requests == 3
+
+
+# -- out of contact with the controller
+
+
+async def test_a_node_out_of_contact_answers_metadata_and_sends_the_client_away(tmp_path: Path) -> None:
+    """A client that stays connected here would ask nobody else who leads."""
+    async with rig(tmp_path) as node:
+        node.create("t")
+        client, peer, other = await node.connect(), await node.connect(PEER), await node.connect()
+        peer_connection = next(one for one in node.server._connections if one.listener == PEER)
+        peer_connection.introduced(2)
+        node.replica.set_in_contact(False)
+        client.post("produce", 9, node.produce_body("t", batch(b"refused")))
+        client.post("metadata", 9, {"topics": [{"name": "t"}]})
+        client.post("produce", 9, node.produce_body("t", batch(b"unheard")))
+        await settle()
+        refused, metadata = client.answers()
+        assert refused.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert metadata.topics[0].partitions[0].leader_id == -1
+        assert client.sock.closed
+        assert (await peer.ask("metadata", 9, {"topics": []})).brokers
+        assert (await other.ask("describe_cluster", 1, {})).brokers
+        assert not peer.sock.closed
+        assert not other.sock.closed
+        node.replica.set_in_contact(True)
+        assert (await other.ask("metadata", 9, {"topics": [{"name": "t"}]})).topics[0].partitions[0].leader_id == 1
+        assert (await other.produce("t", batch(b"a"))).error_code == 0
+
+
+async def test_the_connection_closes_behind_an_answer_that_was_kept_for_its_turn(tmp_path: Path) -> None:
+    """Whole frames in one piece behind Metadata are dropped with the connection, whether they were kept or not."""
+    async with rig(tmp_path) as node:
+        node.create("t")
+        client = await node.connect()
+        client.sock.room = 0
+        node.replica.set_in_contact(False)
+        for _ in range(3):
+            client.post("metadata", 9, {"topics": [{"name": "t"}]})
+        await settle()
+        assert not client.sock.closed
+        client.take(1 << 20)
+        await settle()
+        assert len(client.answers()) == 1
+        assert client.sock.closed
