@@ -37,6 +37,7 @@ class FetchedBatch:
     next_offset: int
     """The consumer's position after this batch."""
     high_watermark: int
+    """Where the readable log ended in the answer that brought it: beyond its records. A later leader's may be lower for a moment."""
 
 
 class Wanted(NamedTuple):
@@ -55,6 +56,7 @@ class _Ahead(NamedTuple):
     size: int
     header: BatchHeader
     aborts: _Aborts
+    high_watermark: int
 
 
 class _Aborts:
@@ -259,7 +261,7 @@ class Fetcher:
             self.refuse(each.tp, _corrupt(each.tp, each.fetch_offset, "the answer holds no whole batch"))
             return
         for position, size, header in found:
-            each.ahead.append(_Ahead(view, position, size, header, aborts))
+            each.ahead.append(_Ahead(view, position, size, header, aborts, row.high_watermark))
             each.ahead_bytes += size
         each.fetch_offset = found[-1][2].next_offset
 
@@ -276,7 +278,7 @@ class Fetcher:
         return None
 
     def _decode(self, each: _Partition) -> FetchedBatch:
-        view, position, size, header, aborts = each.ahead[0]
+        view, position, size, header, aborts, high_watermark = each.ahead[0]
         try:
             records = self._visible(each, view, position, size, header, aborts)
         except MqError as error:
@@ -284,11 +286,11 @@ class Fetcher:
             each.ahead.clear()
             each.ahead_bytes = 0
             each.fetch_offset = each.position
-            return FetchedBatch(each.tp.topic, each.tp.partition, [], each.position, each.high_watermark)
+            return FetchedBatch(each.tp.topic, each.tp.partition, [], each.position, high_watermark)
         each.ahead.popleft()
         each.ahead_bytes -= size
         each.position = header.next_offset if each.end is None else min(header.next_offset, each.end)
-        return FetchedBatch(each.tp.topic, each.tp.partition, records, each.position, each.high_watermark)
+        return FetchedBatch(each.tp.topic, each.tp.partition, records, each.position, high_watermark)
 
     def _visible(self, each: _Partition, view: memoryview, position: int, size: int, header: BatchHeader, aborts: _Aborts) -> list[Record]:
         validate(view, position, end=position + size)
