@@ -85,6 +85,15 @@ def previous_broker_epoch(disk: Disk, path: Path, *, clean: bool, directories: C
     return last.broker_epoch if nothing_lost else NO_BROKER_EPOCH
 
 
+def machine_ran_on(disk: Disk, path: Path) -> bool:
+    """Whether nothing tells that the machine was restarted since the last registration: what was written, synced or not, is there."""
+    try:
+        last = decode_last_registration(disk.read_bytes(path))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return True  # a file that cannot be understood is told of by `previous_broker_epoch`
+    return last.boot_id == disk.boot_id()
+
+
 def forget_last_registration(disk: Disk, path: Path) -> None:
     """Something written may be lost: the next registration is one of a node that cannot vouch for its logs."""
     disk.remove(path)

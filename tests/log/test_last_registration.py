@@ -14,6 +14,7 @@ from mqd.log.last_registration import (
     decode_last_registration,
     encode_last_registration,
     forget_last_registration,
+    machine_ran_on,
     previous_broker_epoch,
     store_last_registration,
 )
@@ -79,3 +80,12 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "registration").write_bytes(b"version 1\nbroker")
     with pytest.raises(StorageError, match="registration"):
         previous_broker_epoch(Machine(), tmp_path / "registration", clean=False, directories=())
+
+
+def test_a_restart_of_the_machine_is_seen(tmp_path: Path) -> None:
+    disk, path = Machine(), tmp_path / "registration"
+    assert machine_ran_on(disk, path)
+    store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
+    assert machine_ran_on(disk, path)
+    disk.boot = "second"
+    assert not machine_ran_on(disk, path)
