@@ -246,6 +246,12 @@ class Nemesis:
                 targets.update(self._ids)
         for node_id in sorted(target for target in targets if target is not None and target not in self._busy):
             self._cut_power(node_id, self._duration())
+        if self._plan.mode is Mode.POWER_ONE and self._chance.random() < 0.5:  # who is left may be the one that lost something
+            for node_id in self._live():
+                if self._chance.random() < 0.7:
+                    self.counts["kill"] += 1
+                    self._node(node_id).kill()
+                    self._later(self._duration(), self._start, node_id)
         return None
 
     def _cut_power(self, node_id: int, seconds: float) -> None:

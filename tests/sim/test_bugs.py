@@ -16,7 +16,28 @@ from mqd.testing.runner import Settings, run_seed
 from tests.sim.bugs import BUGS
 
 SEEDS_MAX = 25
-FOUND: dict[str, tuple[int, int, float]] = {}
+FOUND: dict[str, tuple[int, int, float]] = {
+    "acks-all-at-append": (3, 0, 6.0),
+    "alter-partition-without-comparing": (3, 0, 8.0),
+    "deletion-not-carried-out": (3, 0, 8.0),
+    "flush-before-ack-ignored": (3, 0, 8.0),
+    "follower-claims-what-is-not-synced": (3, 0, 8.0),
+    "followers-forget-producers": (3, 0, 6.0),
+    "high-watermark-ignores-a-member": (3, 0, 6.0),
+    "high-watermark-moves-below-min-isr": (3, 0, 8.0),
+    "joins-without-catching-up": (3, 2, 8.0),
+    "keeps-what-differs": (3, 0, 8.0),
+    "no-deduplication": (3, 1, 6.0),
+    "old-broker-epoch-accepted": (3, 0, 8.0),
+    "raft-answers-before-fsync": (3, 0, 6.0),
+    "raft-believes-previous": (3, 0, 8.0),
+    "raft-counts-unsynced": (3, 0, 6.0),
+    "serves-uncommitted": (3, 0, 6.0),
+    "stale-leader-epoch-accepted": (3, 0, 8.0),
+    "truncates-to-high-watermark": (3, 8, 8.0),
+    "unclean-elections": (3, 2, 8.0),
+    "unclean-registration-ignored": (3, 0, 8.0),
+}
 QUICK = (
     "acks-all-at-append",
     "followers-forget-producers",
