@@ -1,9 +1,10 @@
 """Who leads: elections out of the ISR, then out of the eligible leader replicas (KIP-966), and what follows from them.
 
-`settle` is the one transition of a partition. A member that leaves the ISR while fewer than `min.insync.replicas` remain
-goes to the ELR: the high watermark stood still from then on, so it has every committed record and may lead as well as the
-rest. The ELR is forgotten as soon as enough are in sync again. Where nobody is left at all, the last leader alone may
-lead once it is back; any other replica only where the topic allows unclean elections, or an operator asks for one.
+`settle` is the one transition of a partition, `settle_reassigned` the same for one on the move. A member that leaves
+the ISR while fewer than `min.insync.replicas` remain goes to the ELR: the high watermark stood still from then on, so
+it has every committed record and may lead as well as the rest. The ELR is forgotten as soon as enough are in sync
+again. Where nobody is left at all, the last leader alone may lead once it is back; any other replica only where the
+topic allows unclean elections, or an operator asks for one.
 
 Whatever is decided here holds for any prefix of its records: sweeps over many partitions come in portions (`Sweep`), and
 the next portion is decided on what the one before it left.
@@ -12,11 +13,11 @@ the next portion is decided on what the one before it left.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
-from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
+from mqd.controller.image import MetadataImage, PartitionImage, TopicImage, updated
 from mqd.controller.records import PartitionUpdate, Record, UpdatePartitions
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
@@ -115,6 +116,85 @@ def _update(
 _NOTHING = PartitionUpdate(0)
 
 
+# -- partitions on the move
+
+
+def settle_reassigned(
+    before: PartitionImage,
+    *,
+    may_lead: Collection[NodeId],
+    least: int,
+    isr: Sequence[NodeId] | None = None,
+    wished: PartitionImage | None = None,
+    forgotten: Collection[NodeId] = (),
+    unclean: bool = False,
+    preferred: bool = False,
+) -> PartitionUpdate | None:
+    """`settle` for a partition that may be on the move (KIP-455), or whose replica set changes; completes the move when that is due.
+
+    `wished`: the partition with its new replica set, its leader still the one before.
+    """
+    if wished is None and not before.adding and not before.removing:
+        return settle(before, may_lead=may_lead, least=least, isr=isr, forgotten=forgotten, unclean=unclean, preferred=preferred)
+    target = before if wished is None else wished
+    target = _completed(target if isr is None else replace(target, isr=tuple(isr)))
+    # The former ISR counts for the ELR, but only as far as it is within the new replica set.
+    former = replace(target, isr=tuple(node_id for node_id in before.isr if node_id in target.replicas))
+    update = settle(former, may_lead=may_lead, least=least, isr=target.isr, forgotten=forgotten, unclean=unclean, preferred=preferred)
+    after = former if update is None else updated(former, update)
+    if (completed := _completed(after)) is not after:  # the election put a replica in sync that stays
+        update = settle(completed, may_lead=may_lead, least=least, forgotten=forgotten, unclean=unclean, preferred=preferred)
+        after = completed if update is None else updated(completed, update)
+    return difference(before, after)
+
+
+def _completed(partition: PartitionImage) -> PartitionImage:
+    """Without those that leave, when all that join are in sync; the partition itself while that is not so.
+
+    A move that only takes replicas away waits until one that stays is in sync.
+    """
+    staying = {node_id for node_id in partition.isr if node_id not in partition.removing}
+    if not (partition.adding or partition.removing) or not staying or not staying.issuperset(partition.adding):
+        return partition
+    return with_replicas(partition, tuple(node_id for node_id in partition.replicas if node_id not in partition.removing), (), ())
+
+
+def with_replicas(
+    before: PartitionImage, replicas: tuple[NodeId, ...], adding: tuple[NodeId, ...], removing: tuple[NodeId, ...]
+) -> PartitionImage:
+    """The partition on this replica set: who is not in it leaves the ISR and the ELR."""
+    return replace(
+        before,
+        replicas=replicas,
+        adding=adding,
+        removing=removing,
+        isr=tuple(node_id for node_id in before.isr if node_id in replicas),
+        elr=tuple(node_id for node_id in before.elr if node_id in replicas),
+        last_known_elr=tuple(node_id for node_id in before.last_known_elr if node_id in replicas),
+    )
+
+
+def difference(before: PartitionImage, after: PartitionImage) -> PartitionUpdate | None:
+    """The update that makes `after` of `before`, epochs apart; None where nothing changes."""
+    if replace(after, leader_epoch=before.leader_epoch, partition_epoch=before.partition_epoch) == before:
+        return None
+    return PartitionUpdate(
+        0,
+        after.leader if after.leader != before.leader else None,
+        *(
+            new if new != old else None
+            for new, old in (
+                (after.isr, before.isr),
+                (after.elr, before.elr),
+                (after.last_known_elr, before.last_known_elr),
+                (after.replicas, before.replicas),
+                (after.adding, before.adding),
+                (after.removing, before.removing),
+            )
+        ),
+    )
+
+
 # -- sweeps
 
 
@@ -145,7 +225,7 @@ def sweep(
         unclean = rules.allows_unclean(image, topic.name)
         updates: list[PartitionUpdate] = []
         for index in touched_here:
-            update = settle(
+            update = settle_reassigned(
                 topic.partitions[index],
                 may_lead=without_lost(image, topic, index, may_lead),
                 least=least,
@@ -185,7 +265,8 @@ def decide_settle_all(image: MetadataImage, op: SettleAll, rules: Rules) -> Deci
     may_lead = image.may_lead()
 
     def touched(partition: PartitionImage) -> bool:
-        return partition.leader not in may_lead or bool(partition.elr) or not may_lead.issuperset(partition.isr)
+        moves = bool(partition.adding or partition.removing)
+        return moves or partition.leader not in may_lead or bool(partition.elr) or not may_lead.issuperset(partition.isr)
 
     swept = sweep(image, rules, may_lead, touched)
     return Decision(swept.records, more=not swept.complete)
@@ -263,7 +344,7 @@ def _elect(
     preferred = kind is ElectionType.PREFERRED
     if partition.leader == partition.replicas[0] if preferred else partition.leader != NO_NODE:
         raise MqError(ErrorCode.ELECTION_NOT_NEEDED)
-    update = settle(
+    update = settle_reassigned(
         partition,
         may_lead=without_lost(image, topic, topic_partition.partition, may_lead),
         least=rules.least_of(image, topic.name),

@@ -186,9 +186,7 @@ class MetadataImage:
 
     def may_lead(self) -> frozenset[NodeId]:
         """Brokers that may lead and be in sync: unfenced, and not about to stop. `lost` replicas are left to the caller."""
-        return frozenset(
-            node_id for node_id, broker in self.brokers.items() if not broker.fenced and not broker.in_controlled_shutdown
-        )
+        return frozenset(node_id for node_id, broker in self.brokers.items() if not broker.fenced and not broker.in_controlled_shutdown)
 
     def is_offline(self, topic: TopicImage, partition: int, node_id: NodeId) -> bool:
         """Whether a replica is of no use now: its broker is fenced or gone, or its log is lost."""
@@ -239,7 +237,8 @@ class MetadataImage:
         for partition in record.partitions:
             image = topic.partitions[partition]
             assert record.node_id not in image.isr and record.node_id not in image.elr, (topic.name, partition, record.node_id)
-            self.lost.add((record.topic_id, partition, record.node_id))
+            if record.node_id in image.replicas:  # a move that was completed by the loss may have taken it away
+                self.lost.add((record.topic_id, partition, record.node_id))
             delta.partitions_changed.add(TopicPartition(topic.name, partition))
 
     def _create_topic(self, record: CreateTopic, index: int, delta: Delta) -> None:
@@ -297,7 +296,8 @@ class MetadataImage:
             assert replicas.issuperset(after.adding) and replicas.issuperset(after.removing), (topic.name, update)
             topic.partitions[update.partition] = after
             if self.lost:
-                self.lost.difference_update([(record.topic_id, update.partition, node_id) for node_id in isr])
+                mended = {*isr, *(node_id for node_id in before.replicas if node_id not in replicas)}
+                self.lost.difference_update([(record.topic_id, update.partition, node_id) for node_id in mended])
             delta.partitions_changed.add(TopicPartition(topic.name, update.partition))
 
     def _set_configs(self, record: SetConfigs, index: int, delta: Delta) -> None:

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from mqd.controller.brokers import registered_broker
-from mqd.controller.elections import settle, update_records, without_lost
+from mqd.controller.elections import settle_reassigned, update_records, without_lost
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage, updated
-from mqd.controller.reassignments import settle_reassigned
 from mqd.controller.records import LoseReplicas, PartitionUpdate, Record
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
@@ -161,9 +160,7 @@ def decide_alter_partitions(image: MetadataImage, op: AlterPartitions, rules: Ru
             updates.setdefault(topic.topic_id, {})[wish.partition] = update
             after = updated(partition, update)
         code = ErrorCode.NONE if after.leader_epoch == partition.leader_epoch else ErrorCode.NEW_LEADER_ELECTED
-        results.append(
-            IsrAltered(wish.topic_id, wish.partition, code, after.leader, after.leader_epoch, after.isr, after.partition_epoch)
-        )
+        results.append(IsrAltered(wish.topic_id, wish.partition, code, after.leader, after.leader_epoch, after.isr, after.partition_epoch))
     return Decision(tuple(_records(image, updates)), tuple(results))
 
 
@@ -243,7 +240,7 @@ def decide_report_offline(image: MetadataImage, op: ReportOfflineReplicas, rules
         updates = []
         for index in sorted(indexes):
             able = without_lost(image, topic, index, may_lead) - {op.node_id}
-            update = settle(topic.partitions[index], may_lead=able, least=least, forgotten=(op.node_id,), unclean=unclean)
+            update = settle_reassigned(topic.partitions[index], may_lead=able, least=least, forgotten=(op.node_id,), unclean=unclean)
             if update is not None:
                 updates.append(update._replace(partition=index))
         records += update_records(topic, updates)

@@ -7,12 +7,12 @@ is left. A move that adds nobody is complete at once; a cancelled one goes back 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from mqd.controller.elections import settle, update_records, without_lost
-from mqd.controller.image import MetadataImage, PartitionImage, TopicImage, updated
+from mqd.controller.elections import settle_reassigned, update_records, with_replicas, without_lost
+from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
 from mqd.controller.records import PartitionUpdate, Record
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
@@ -127,76 +127,14 @@ def _reassigned(before: PartitionImage, target: tuple[NodeId, ...]) -> Partition
     base = tuple(node_id for node_id in before.replicas if node_id not in before.adding)
     adding = tuple(node_id for node_id in target if node_id not in base)
     removing = tuple(node_id for node_id in base if node_id not in target)
-    return _with_replicas(before, target + removing, adding, removing)
+    return with_replicas(before, target + removing, adding, removing)
 
 
 def _cancelled(before: PartitionImage) -> PartitionImage:
     """With the replica set before the reassignment. Raises NO_REASSIGNMENT_IN_PROGRESS."""
     if not before.adding and not before.removing:
         raise MqError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
-    return _with_replicas(before, tuple(node_id for node_id in before.replicas if node_id not in before.adding), (), ())
-
-
-def _with_replicas(
-    before: PartitionImage, replicas: tuple[NodeId, ...], adding: tuple[NodeId, ...], removing: tuple[NodeId, ...]
-) -> PartitionImage:
-    return replace(
-        before,
-        replicas=replicas,
-        adding=adding,
-        removing=removing,
-        isr=tuple(node_id for node_id in before.isr if node_id in replicas),
-        elr=tuple(node_id for node_id in before.elr if node_id in replicas),
-        last_known_elr=tuple(node_id for node_id in before.last_known_elr if node_id in replicas),
-    )
-
-
-def settle_reassigned(
-    before: PartitionImage,
-    *,
-    may_lead: Collection[NodeId],
-    least: int,
-    isr: Sequence[NodeId],
-    wished: PartitionImage | None = None,
-    unclean: bool = False,
-) -> PartitionUpdate | None:
-    """`elections.settle` for a partition whose ISR or replica set changes; completes the reassignment when that is due.
-
-    `wished`: the partition with its new replica set, its leader still the one before.
-    """
-    if wished is None and not before.adding and not before.removing:
-        return settle(before, may_lead=may_lead, least=least, isr=isr, unclean=unclean)
-    target = replace(before if wished is None else wished, isr=tuple(isr))
-    staying = [node_id for node_id in target.isr if node_id not in target.removing]
-    if (target.adding or target.removing) and staying and set(staying).issuperset(target.adding):
-        target = _with_replicas(target, tuple(node_id for node_id in target.replicas if node_id not in target.removing), (), ())
-    after = target
-    # The former ISR counts for the ELR, but only as far as it is within the new replica set.
-    former = replace(target, isr=tuple(node_id for node_id in before.isr if node_id in target.replicas))
-    update = settle(former, may_lead=may_lead, least=least, isr=target.isr, unclean=unclean)
-    after = former if update is None else updated(former, update)
-    return difference(before, after)
-
-
-def difference(before: PartitionImage, after: PartitionImage) -> PartitionUpdate | None:
-    """The update that makes `after` of `before`, epochs apart; None where nothing changes."""
-    if replace(after, leader_epoch=before.leader_epoch, partition_epoch=before.partition_epoch) == before:
-        return None
-    return PartitionUpdate(
-        0,
-        after.leader if after.leader != before.leader else None,
-        *(
-            new if new != old else None
-            for new, old in (
-                (after.isr, before.isr),
-                (after.elr, before.elr),
-                (after.last_known_elr, before.last_known_elr),
-                (after.replicas, before.replicas),
-                (after.adding, before.adding),
-                (after.removing, before.removing),
-            )
-        ),
-    )
+    return with_replicas(before, tuple(node_id for node_id in before.replicas if node_id not in before.adding), (), ())
 
 
 # -- listing

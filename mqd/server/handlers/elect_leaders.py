@@ -20,7 +20,8 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     op = ElectLeaders(kind, _wished(request))
 
     async def here() -> Mapping[str, Any]:
-        return _response(await context.node.controller.submit(op))
+        results = await context.node.controller.submit(op)
+        return _response(results, () if op.partitions is not None else tuple(context.node.image.topics))
 
     return await at_controller(context, request, here, request.timeout_ms)
 
@@ -31,8 +32,9 @@ def _wished(request: Any) -> tuple[TopicPartition, ...] | None:
     return tuple(TopicPartition(row.topic, partition) for row in request.topic_partitions for partition in row.partitions)
 
 
-def _response(results: Iterable[Elected]) -> dict[str, Any]:
-    topics: dict[str, list[dict[str, Any]]] = {}
+def _response(results: Iterable[Elected], listed: Iterable[str] = ()) -> dict[str, Any]:
+    """`listed`: topics that are named in any case. Kafka names every topic when it was asked for all of them."""
+    topics: dict[str, list[dict[str, Any]]] = {topic: [] for topic in listed}
     for (topic, partition), code, message in results:
         topics.setdefault(topic, []).append({"partition_id": partition, "error_code": code, "error_message": message})
     return {

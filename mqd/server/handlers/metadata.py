@@ -126,8 +126,16 @@ def _topic(node: Node, topic: TopicImage, version: int) -> dict[str, Any]:
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
-        "partitions": [_partition(index, partition, alive, version, isolated) for index, partition in enumerate(topic.partitions)],
+        "partitions": [
+            _partition(index, partition, alive - _lost(node.image, topic, index, partition), version, isolated)
+            for index, partition in enumerate(topic.partitions)
+        ],
     }
+
+
+def _lost(image: MetadataImage, topic: TopicImage, index: int, partition: PartitionImage) -> set[Any]:
+    """Replicas whose nodes may live, but which are of no use."""
+    return {replica for replica in partition.replicas if (topic.topic_id, index, replica) in image.lost} if image.lost else set()
 
 
 def _partition(index: int, partition: PartitionImage, alive: set[Any], version: int, isolated: bool) -> dict[str, Any]:
