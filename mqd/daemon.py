@@ -43,6 +43,7 @@ from mqd.log.last_registration import (
     NO_BROKER_EPOCH,
     LastRegistration,
     forget_last_registration,
+    machine_ran_on,
     previous_broker_epoch,
     store_last_registration,
 )
@@ -74,7 +75,11 @@ _NO_BOUND = 2**63 - 1
 _DESCRIPTORS_SHARED = 1 << 16
 """What a node counts with that shares its process with others and has no say in its limits."""
 _LEAVE_SECONDS = 2.0
-"""How long a clean stop waits for the controller to move leadership away, and as long again to hear of it."""
+"""How long a clean stop waits for the controller to move leadership away."""
+_LEAVE_SILENCE_SECONDS = 0.5
+"""How long of that may pass without a controller: an election takes less, where there are enough nodes to hold one."""
+_LEAVE_HEARD_SECONDS = 0.5
+"""How long it then waits to hear of it itself."""
 _GOODBYE_SECONDS = 0.05
 """Between the last leadership and the end of the connections: answers that were ready leave."""
 
@@ -153,6 +158,7 @@ class _Daemon:
             retention_check_interval_ms=self.config.integer("log.retention.check.interval.ms"),
             producer_id_expiration_ms=self.config.integer("producer.id.expiration.ms"),
             descriptors=descriptors_for_logs,
+            kept=machine_ran_on(seams.disk, self.registration_file),
         )
         self.replica = ReplicaService(
             node_id=NodeId(self.me.id),
@@ -412,9 +418,11 @@ class _Daemon:
 
     async def _leave(self) -> None:
         """Others lead before the connections close; clients are told so, or find out when they come back."""
-        await self.controller.leave(timeout=_LEAVE_SECONDS)
-        with trio.move_on_after(_LEAVE_SECONDS):
-            await self._until(lambda: self._eligible(NodeId(self.me.id)) is None)
+        if not self.config.boolean("controlled.shutdown.enable"):
+            return
+        if await self.controller.leave(timeout=_LEAVE_SECONDS, silence=_LEAVE_SILENCE_SECONDS):
+            with trio.move_on_after(_LEAVE_HEARD_SECONDS):
+                await self._until(lambda: self._eligible(NodeId(self.me.id)) is None)
         await trio.sleep(_GOODBYE_SECONDS)
 
     async def _cancel_on_stop(self, scope: trio.CancelScope) -> None:

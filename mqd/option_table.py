@@ -53,6 +53,7 @@ FIXED = _Fate(Status.IGNORED, "it has a fixed value in this release")
 AS_THEY_COME = _Fate(Status.IGNORED, "batches are stored as they come, and segments grow as they are written")
 QUOTAS = _Fate(Status.IGNORED, "there are no quotas yet")
 NODES = _Fate(Status.IGNORED, "connections and requests between nodes have timings and sizes of their own")
+PATIENT = _Fate(Status.IGNORED, "a node tries until it is heard, and says whom it waits for")
 GROUPS = _Fate(Status.IGNORED, "consumer groups are not in this release")
 SHARE = _Fate(Status.IGNORED, "share groups are not in this release")
 STREAMS = _Fate(Status.IGNORED, "streams groups are not in this release")
@@ -123,7 +124,7 @@ _TABLE: Final = (
     _node("connections.max.idle.ms", LONG, limits.CONNECTIONS_IDLE_MAX_MS, DONE,
           "A connection without traffic for this long is closed", minimum=-1),
     _node("connections.max.reauth.ms", LONG, 0, OPEN, "Longest life of an authenticated session"),
-    _node("controlled.shutdown.enable", BOOLEAN, True, NODES, "Hand leadership over before stopping"),
+    _node("controlled.shutdown.enable", BOOLEAN, True, DONE, "Hand leadership over before stopping"),
     _node("controller.listener.names", LIST, (), PEERS, "Names of the listeners that the controller uses"),
     _node("controller.quorum.append.linger.ms", INT, 25, RAFT, "Time the metadata leader gathers writes before it syncs them", minimum=0),
     _node("controller.quorum.auto.join.enable", BOOLEAN, False, PEERS, "Whether a controller joins the quorum by itself"),
@@ -232,7 +233,7 @@ _TABLE: Final = (
     _node("group.streams.min.session.timeout.ms", INT, 45000, STREAMS, "Lower bound of a streams group's own session timeout", minimum=1),
     _node("group.streams.num.standby.replicas", INT, 0, STREAMS, "Standby copies of each task", minimum=0),
     _node("group.streams.session.timeout.ms", INT, 45000, STREAMS, "A streams member silent for this long is removed", minimum=1),
-    _node("initial.broker.registration.timeout.ms", INT, 60000, NODES, "Time a starting node tries to register before it gives up"),
+    _node("initial.broker.registration.timeout.ms", INT, 60000, PATIENT, "Time a starting node tries to register before it gives up"),
     _node("inter.broker.listener.name", STRING, None, PEERS, "Listener that nodes use among themselves"),
     _node("kafka.metrics.polling.interval.secs", INT, 10, METRICS, "Time between polls of metrics reporters", minimum=1),
     _node("kafka.metrics.reporters", LIST, (), METRICS, "Classes that report metrics"),
@@ -261,7 +262,7 @@ _TABLE: Final = (
     _node("log.cleanup.policy", LIST, ("delete",), DONE,
           "What happens to old segments, for topics without a value: delete, compact or both", valid=("compact", "delete"), dynamic=True),
     _node("log.dir", LIST, None, DONE, "Log directory when log.dirs is not set"),
-    _node("log.dir.failure.timeout.ms", LONG, 30000, NODES,
+    _node("log.dir.failure.timeout.ms", LONG, 30000, PATIENT,
           "Time a node with a failed log directory has to tell the controller", minimum=1),
     _node("log.dirs", LIST, None, DONE, "Directories that partitions are spread over; without them, a folder of the data directory"),
     _node("log.flush.before.ack", BOOLEAN, False, DONE, "Acknowledge only after a group-committed fdatasync, for topics without a value"),

@@ -516,22 +516,41 @@ class ControllerService:
                 if not self._leaving and not await self._beat(epoch):
                     epoch = await self._register_self()
 
-    async def leave(self, *, timeout: float) -> None:
-        """A clean stop: hand over what this node leads, and go once nobody counts on it. Quiet when nobody hears it in
-        `timeout` seconds."""
+    async def leave(self, *, timeout: float, silence: float) -> bool:
+        """A clean stop: hand over what this node leads, and go once nobody counts on it. Whether the controller agreed to that.
+
+        False after `timeout` seconds, or when for `silence` seconds there is no controller: a cluster that stops as a whole has
+        none towards its end, and nobody who could take over.
+        """
         self._leaving = True
         broker = self.image.brokers.get(self.node_id)
         if broker is None or broker.fenced or broker.incarnation != self.incarnation:
-            return
+            return False
+        agreed = False
         with trio.move_on_after(timeout):
-            try:
-                while True:
-                    response = await self._send_heartbeat(broker.epoch, want_shut_down=True, timeout=timeout)
-                    if response["error_code"] or response["should_shut_down"]:
-                        return
-                    await trio.sleep(_LEAVING_POLL_S)
-            except MqError:
-                pass
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._give_up_in_silence, silence, nursery.cancel_scope)
+                agreed = await self._hand_over(broker.epoch, timeout)
+                nursery.cancel_scope.cancel()
+        return agreed
+
+    async def _hand_over(self, broker_epoch: int, timeout: float) -> bool:
+        try:
+            while True:
+                response = await self._send_heartbeat(broker_epoch, want_shut_down=True, timeout=timeout)
+                if response["error_code"] or response["should_shut_down"]:
+                    return not response["error_code"]
+                await trio.sleep(_LEAVING_POLL_S)
+        except MqError:
+            return False
+
+    async def _give_up_in_silence(self, silence: float, scope: trio.CancelScope) -> None:
+        heard_at = self._clock.monotonic()
+        while self._clock.monotonic() < heard_at + silence:
+            if self._quorum.status().leader_id is not None:
+                heard_at = self._clock.monotonic()
+            await trio.sleep(_LEAVING_POLL_S)
+        scope.cancel()
 
     async def _register_self(self) -> int:
         """The epoch of this node's registration, sooner or later."""

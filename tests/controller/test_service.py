@@ -244,13 +244,22 @@ async def test_leaving_hands_over_and_stays_away(autojump_clock: MockClock, nurs
     controller, quorum = make_controller()
     await nursery.start(controller.run)
     await controller.submit(create("t"))
-    await controller.leave(timeout=2)
+    assert await controller.leave(timeout=2, silence=1)
     assert not controller.image.is_alive(ONE)
     assert controller.image.topics["t"].partitions[0].leader == NO_NODE
     await trio.sleep(10)
     assert not controller.image.is_alive(ONE)
     quorum.leader_id = None
-    await controller.leave(timeout=2)
+    await controller.leave(timeout=2, silence=1)
+
+
+async def test_leaving_does_not_wait_for_a_controller_that_nobody_can_be(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    controller, quorum = make_controller()
+    await nursery.start(controller.run)
+    quorum.leader_id = None
+    began = trio.current_time()
+    assert not await controller.leave(timeout=60, silence=0.5)
+    assert 0.5 <= trio.current_time() - began < 1
 
 
 async def test_a_follower_registers_through_the_controller(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
