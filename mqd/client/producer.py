@@ -33,6 +33,8 @@ _PRODUCE_ZSTD_FROM = 7
 _PAUSE_STEPS = 3
 """Pauses of the producer's own errands (an id, a leader) are as long as a fourth attempt's: 0.16 s."""
 _PRODUCE_TOPIC_IDS_FROM = 13
+_ATTEMPT_SECONDS_MIN = 0.1
+"""Less makes a last attempt hopeless."""
 
 _LOST_STATE = frozenset(
     {
@@ -330,7 +332,7 @@ class Producer:
         self._wake()
 
     async def _request(self, node_id: int, batches: list[Batch]) -> Any:
-        """The answer to one Produce; None with acks=0."""
+        """The answer to one Produce; None with acks=0. Asked for no longer than the batches have."""
         view = self._client.view
         connection = await self._client.connection_to_node(node_id)
         declaration = api(PRODUCE)
@@ -343,16 +345,18 @@ class Producer:
         version = connection.version_of(declaration, at_most=_PRODUCE_TOPIC_IDS_FROM - 1 if named_only else None)
         if self._codec is Codec.ZSTD and version < _PRODUCE_ZSTD_FROM:
             raise ClientError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{connection.peer} is too old for zstd")
+        time_left = max(batch.expires for batch in batches) - trio.current_time()
+        timeout_s = max(_ATTEMPT_SECONDS_MIN, min(self._client.request_timeout_s, time_left))
         body = {
             "transactional_id": None,
             "acks": self._acks,
-            "timeout_ms": int(self._client.request_timeout_s * 1000),
+            "timeout_ms": int(timeout_s * 1000),
             "topic_data": [{"name": name, "topic_id": ids.get(name, ZERO_UUID), "partition_data": rows} for name, rows in topics.items()],
         }
         if self._acks == 0:
             await connection.send(declaration, body, version)
             return None
-        return await connection.request(declaration, body, version, timeout_s=self._client.request_timeout_s + 1.0)
+        return await connection.request(declaration, body, version, timeout_s=timeout_s + 1.0)
 
     def _on_answer(self, batches: list[Batch], answer: Any) -> bool:
         """Give every batch its end or its next attempt; True when the view may be stale."""

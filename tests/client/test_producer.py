@@ -220,6 +220,20 @@ async def test_delivery_timeout_is_kept(nursery: trio.Nursery, autojump_clock: t
         assert "min.insync.replicas" in caught.value.remedy
 
 
+async def test_an_attempt_takes_no_longer_than_its_records_have(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    cluster.one.script(PRODUCE, *[Hang()] * 10)
+    async with connect([("fake", 9001)], network=cluster, request_timeout_s=60) as client:
+        async with open_producer(client, delivery_timeout_s=60) as producer:
+            await trio.sleep(0)
+            began = trio.current_time()
+            with pytest.raises(DeadlineExceeded):
+                await producer.send("a", b"x")
+            assert trio.current_time() - began <= 62
+            cluster.one.script(PRODUCE)
+
+
 @pytest.mark.parametrize(
     "code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
 )
