@@ -1,0 +1,272 @@
+"""The task that fetches from a leader: it asks on, wakes a fetch that waits, connects again, and ends. In virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from mqd.client.errors import ConnectionBroken
+from mqd.io.entropy import RandomEntropy
+from mqd.log.partition_log import LogConfig
+from mqd.protocol.batch import build_batch
+from mqd.protocol.hot import FetchRequest, encode_fetch_response_parts
+from mqd.protocol.hot_follower import VERSION
+from mqd.protocol.schema import Api
+from mqd.replica.fetchers import Fetchers
+from mqd.replica.follower import FollowerOptions
+from mqd.replica.partition import Assignment, Partition
+from mqd.replica.service import ReplicaService
+from mqd.types import NodeId, TopicPartition
+from tests.log.support import TOPIC_ID, Harness
+from tests.replica.followers import asked_of
+
+ME = NodeId(2)
+OPTIONS = FollowerOptions(backoff_seconds=1.0, wait_seconds_max=0.5, timeout_seconds=3.0)
+
+
+def records(offset: int, epoch: int = 1, count: int = 1) -> bytes:
+    return bytes(build_batch([(b"k", b"v")] * count, base_offset=offset, partition_leader_epoch=epoch))
+
+
+class Leader:
+    """Answers fetches from a list of batches a partition; a fetch that finds nothing waits, until what comes behind frees it."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.batches: dict[int, list[bytes]] = {}
+        self.requests: list[tuple[float, FetchRequest]] = []
+        self.connections: list[Connection] = []
+        self.refuses = False
+        self.silent = False
+
+    def offsets(self) -> list[tuple[int, int]]:
+        return [(one.partition, one.fetch_offset) for _, request in self.requests for _, _, rows in request.topics for one in rows]
+
+
+class Connection:
+    """As much of a PeerConnection as fetching asks for."""
+
+    def __init__(self, leader: Leader) -> None:
+        self.leader = leader
+        self.asked: dict[int, int] = {}
+        self.broken: str | None = None
+        self.free = trio.Event()
+
+    async def exchange(self, api: Api, version: int, body: bytes | bytearray) -> tuple[memoryview, int]:
+        await trio.lowlevel.checkpoint()
+        self._check()
+        if api.key == 18:
+            self.free.set()
+            return memoryview(b""), 0
+        assert version == VERSION
+        request = asked_of(body)
+        self.leader.requests.append((trio.current_time(), request))
+        for _, _, rows in request.topics:
+            for one in rows:
+                self.asked[one.partition] = one.fetch_offset
+        for _, _, forgotten in request.forgotten:
+            for index in forgotten:
+                del self.asked[index]
+        found = self._rows()
+        if not found:
+            self.free = trio.Event()
+            with trio.move_on_after(1e9 if self.leader.silent else request.max_wait_ms / 1000):
+                await self.free.wait()
+            self._check()
+            found = self._rows()
+        parts = encode_fetch_response_parts(VERSION, 0, 0, 0, 9, [(None, TOPIC_ID.bytes, found)] if found else [])
+        return memoryview(b"".join(map(bytes, parts))), 9
+
+    def _rows(self) -> list[tuple[object, ...]]:
+        rows: list[tuple[object, ...]] = []
+        for partition, offset in self.asked.items():
+            batches = self.leader.batches.get(partition, [])
+            if offset < len(batches):
+                rows.append((partition, 0, len(batches), len(batches), 0, None, -1, batches[offset : offset + 1]))
+        return rows
+
+    def _check(self) -> None:
+        if self.broken is not None:
+            raise ConnectionBroken(self.broken, sent=True)
+
+    def close(self, reason: str = "") -> None:
+        self.broken = self.broken or reason
+        self.free.set()
+
+
+class Node:
+    """A follower's shell, with leaders that a test scripts."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.leaders = {1: Leader(1), 3: Leader(3)}
+        self.dialled: list[float] = []
+        replica = ReplicaService(node_id=ME, logs=harness.service, clock=harness.clock, entropy=RandomEntropy())
+        self.fetchers = Fetchers(
+            node_id=ME,
+            replica=replica,
+            logs=harness.service,
+            clock=harness.clock,
+            entropy=RandomEntropy(),
+            options=OPTIONS,
+            connect=self.connect,  # type: ignore[arg-type]
+            broker_epoch=lambda: 5,
+        )
+
+    async def connect(self, node_id: NodeId) -> Connection:
+        await trio.lowlevel.checkpoint()
+        self.dialled.append(trio.current_time())
+        leader = self.leaders[node_id]
+        if leader.refuses:
+            raise OSError("nobody listens")
+        leader.connections.append(Connection(leader))
+        return leader.connections[-1]
+
+    def partition(self, index: int, leader: int = 1, epoch: int = 1, config: LogConfig | None = None) -> Partition:
+        log = self.harness.open(config, TopicPartition("orders", index))
+        nodes = (NodeId(1), ME, NodeId(3))
+        partition = Partition(ME, log, Assignment(TopicPartition("orders", index), TOPIC_ID, NodeId(leader), 0, nodes, nodes), 1)
+        self.lead(partition, leader, epoch)
+        return partition
+
+    def lead(self, partition: Partition, leader: int, epoch: int) -> None:
+        before = partition.assignment
+        assignment = Assignment(before.topic_partition, TOPIC_ID, NodeId(leader), epoch, before.replicas, before.isr, partition_epoch=epoch)
+        partition.assign(assignment, 1)
+        self.fetchers.follow(partition)
+
+
+@asynccontextmanager
+async def running(node: Node) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.fetchers.run)
+        nursery.start_soon(node.harness.service.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with trio.fail_after(60):
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.001)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> Node:
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    return Node(harness)
+
+
+async def test_what_the_leader_has_is_appended_and_asked_beyond(node: Node, autojump_clock: trio.testing.MockClock) -> None:
+    node.leaders[1].batches = {0: [records(0), records(1), records(2)]}
+    partition = node.partition(0)
+    async with running(node):
+        await until(lambda: partition.log.log_end_offset == 3)
+        await until(lambda: len(node.leaders[1].requests) == 4)
+    assert node.leaders[1].offsets() == [(0, 0), (0, 1), (0, 2), (0, 3)], "what is asked for is what is there"
+    assert partition.high_watermark == 3
+    assert node.fetchers.statistics().fetched_bytes == 3 * len(records(0))
+
+
+async def test_a_new_partition_does_not_wait_for_the_fetch_that_waits(node: Node, autojump_clock: trio.testing.MockClock) -> None:
+    node.partition(0)
+    leader = node.leaders[1]
+    leader.batches = {1: [records(0)]}
+    async with running(node):
+        await until(lambda: leader.requests)
+        await trio.sleep(0.1)
+        at = trio.current_time()
+        partition = node.partition(1)
+        await until(lambda: partition.log.log_end_offset == 1)
+        assert trio.current_time() - at < 0.05
+    assert len(leader.connections) == 1 and len(node.dialled) == 1
+
+
+async def test_a_partition_goes_over_to_its_new_leader_at_once(node: Node, autojump_clock: trio.testing.MockClock) -> None:
+    partition = node.partition(0)
+    node.leaders[3].batches = {0: [records(0, epoch=2)]}
+    async with running(node):
+        await until(lambda: node.leaders[1].requests)
+        at = trio.current_time()
+        node.lead(partition, 3, 2)
+        await until(lambda: partition.log.log_end_offset == 1)
+        assert trio.current_time() - at < 0.05
+        await until(lambda: node.fetchers.statistics().connected == 1)
+        assert node.leaders[1].connections[0].broken, "nothing is left to fetch there"
+        node.lead(partition, 1, 3)
+        await until(lambda: len(node.leaders[1].connections) == 2)
+
+
+async def test_a_broken_connection_is_replaced_at_once_and_a_refused_one_later_and_later(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
+    node.partition(0)
+    leader = node.leaders[1]
+    async with running(node):
+        await trio.sleep(3)
+        at = trio.current_time()
+        leader.refuses = True
+        leader.connections[0].close("cut")
+        await trio.sleep(30)
+        tries = [when - at for when in node.dialled[1:]]
+        assert tries[0] < 0.01 and tries[2] < 0.2
+        pauses = [later - earlier for earlier, later in zip(tries[-6:], tries[-5:])]
+        assert all(0.4 <= pause <= 1.6 for pause in pauses) and len(tries) < 90
+        asked = len(leader.requests)
+        leader.refuses = False
+        await until(lambda: len(leader.requests) > asked)
+        assert len(leader.connections) == 2 and leader.requests[asked][1].session_epoch == 0
+
+
+async def test_a_leader_that_does_not_answer_is_given_up(node: Node, autojump_clock: trio.testing.MockClock) -> None:
+    node.partition(0)
+    leader = node.leaders[1]
+    leader.silent = True
+    async with running(node):
+        await until(lambda: len(leader.connections) == 2)
+    assert leader.requests[0][0] + 3.5 == pytest.approx(node.dialled[1], abs=0.1)
+
+
+async def test_damaged_records_are_told_counted_and_fetched_again(
+    node: Node, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = bytearray(records(0))
+    wrong[-1] ^= 1
+    leader = node.leaders[1]
+    leader.batches = {0: [bytes(wrong)], 1: [records(0)]}
+    partition, other = node.partition(0), node.partition(1)
+    async with running(node):
+        await until(lambda: node.fetchers.statistics().refused_batches == 2)
+        assert other.log.log_end_offset == 1 and partition.log.log_end_offset == 0
+        leader.batches[0] = [records(0)]
+        await until(lambda: partition.log.log_end_offset == 1)
+    assert "CRC" in caplog.text
+
+
+async def test_with_flush_before_ack_the_next_fetch_comes_after_the_sync(node: Node, autojump_clock: trio.testing.MockClock) -> None:
+    partition = node.partition(0, config=LogConfig(flush_before_ack=True))
+    node.leaders[1].batches = {0: [records(0), records(1)]}
+    durable: list[int] = []
+    connection_asked = node.leaders[1].requests
+    async with running(node):
+        await until(lambda: len(connection_asked) == 3)
+        durable.append(partition.log.durable_end_offset)
+    assert durable == [2] and node.leaders[1].offsets() == [(0, 0), (0, 1), (0, 2)]
+
+
+async def test_answers_to_a_partition_that_is_no_longer_followed_do_nothing(node: Node, autojump_clock: trio.testing.MockClock) -> None:
+    partition = node.partition(0)
+    leader = node.leaders[1]
+    async with running(node):
+        await until(lambda: leader.requests)
+        node.fetchers.unfollow(partition)
+        leader.batches = {0: [records(0)]}
+        await trio.sleep(5)
+        assert partition.log.log_end_offset == 0
+        assert node.fetchers.statistics().connected == 0
