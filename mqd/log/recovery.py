@@ -40,6 +40,7 @@ from mqd.protocol.files import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     PARTITION_METADATA,
+    PARTITION_METADATA_BYTES,
     RELATIVE_OFFSET_MAX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_ENTRY,
@@ -73,7 +74,7 @@ class LogDamaged(StorageError):
 
 
 class LogUnfinished(StorageError):
-    """The directory of a partition whose creation was interrupted: nothing in it but a partition's files, and no record."""
+    """The directory of a partition whose creation was interrupted: nothing in it but a partition's files, and no record to be missed."""
 
 
 @dataclass(slots=True)
@@ -154,8 +155,10 @@ class _Loader:
             found = self.disk.read_bytes(path)
             return decode_partition_metadata(found)
         except (FileNotFoundError, FileFormatError) as error:
-            if not found.strip(b"\0") and self._is_unfinished():
-                raise LogUnfinished(f"{self.path} has no {PARTITION_METADATA} and no records") from None
+            # Torn, so it was never synced, and with it nothing that is here: the first sync of a log takes all of it.
+            torn = len(found) < PARTITION_METADATA_BYTES or b"\0" in found
+            if torn and self._is_unfinished():
+                raise LogUnfinished(f"{self.path} has no whole {PARTITION_METADATA}, and nothing here was promised to anybody") from None
             if isinstance(error, FileFormatError):
                 raise LogDamaged(f"{path}: {error}. {_REMEDY}") from None
             raise LogDamaged(
@@ -164,12 +167,15 @@ class _Loader:
             ) from None
 
     def _is_unfinished(self) -> bool:
-        """Whether all that is here is what creating a partition leaves when it is cut short, and nothing was ever acknowledged."""
+        """Whether all that is here is what creating a partition leaves when it is cut short, and no record is missed here.
+
+        Records may be here where the machine lost what was never synced: then these are what chance has left of it.
+        """
         names = self.disk.list(self.path)
         return (
             not self.known.high_watermark
             and all(_is_partition_file(name) for name in names)
-            and not any(self.disk.open(self.path / name).size() for name in names if name.endswith(LOG_SUFFIX))
+            and not (self.known.kept and any(self.disk.open(self.path / name).size() for name in names if name.endswith(LOG_SUFFIX)))
         )
 
     def _tidy(self) -> list[Offset]:

@@ -42,6 +42,7 @@ DELETED_SUFFIX: Final = ".deleted"
 """Appended to the name of a segment file that waits for its removal."""
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
+PARTITION_METADATA_BYTES: Final = 43
 META_PROPERTIES: Final = "meta.properties"
 RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"

@@ -13,6 +13,7 @@ from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.recovery import find_batch
 from mqd.protocol.batch import parse_header, seal
 from mqd.protocol.files import (
+    PARTITION_METADATA_BYTES,
     ProducerSnapshotEntry,
     decode_index,
     decode_offset_checkpoint,
@@ -380,7 +381,14 @@ async def test_what_is_no_partition_is_fenced_and_never_removed(tmp_path: Path) 
     await harness.service.close()
 
 
-@pytest.mark.parametrize("metadata", [None, b"", b"\0" * 40], ids=["missing", "empty", "zeros"])
+TORN = b"version: 0\ntopic_id: L1VvD9zPRG"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [None, b"", b"\0" * 40, TORN, TORN.ljust(PARTITION_METADATA_BYTES, b"\0")],
+    ids=["missing", "empty", "zeros", "torn", "torn with zeros"],
+)
 async def test_only_a_creation_that_promised_nothing_is_undone(
     tmp_path: Path, metadata: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -401,6 +409,19 @@ async def test_only_a_creation_that_promised_nothing_is_undone(
                 path.unlink()
             home.rmdir()
     assert "creation was cut short partition=orders-0" in caplog.text
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_records_without_whole_metadata_are_let_go_only_where_nothing_was_synced(tmp_path: Path, kept: bool) -> None:
+    harness = await filled(tmp_path, 8)
+    harness.kill()
+    path = tmp_path / str(PARTITION) / "partition.metadata"
+    assert path.stat().st_size == PARTITION_METADATA_BYTES
+    path.write_bytes(TORN)
+    service = harness.service = harness.new_service(kept=kept)
+    await service.start()
+    assert not service.logs and bool(service.fenced) is kept and path.parent.exists() is kept
+    harness.kill()
 
 
 async def test_an_orderly_stop_does_not_make_a_damaged_log_trusted(tmp_path: Path) -> None:
