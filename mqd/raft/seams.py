@@ -216,7 +216,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
 
     def next_deadline(self) -> float:
         """When the next turn is due if nothing happens. In the past: now."""
-        if self._amnesia is not None and not self._amnesia.follows:
+        if self._amnesia is not None:
             return self._amnesia.ask_at
         if not self._is_leader:
             return float(self._SyncObj__raftElectionDeadline)
@@ -458,19 +458,19 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         amnesia = self._amnesia
         if amnesia is None:
             return
-        if not amnesia.follows:
-            if (term := amnesia.first_formation(self._journal.last_index)) is not None:
-                self._enter_term_without_vote(term)
-                self._remember()
-            elif (term := amnesia.may_follow()) is not None:
-                self._enter_term_without_vote(term)
-                amnesia.follows = True
-            elif now >= amnesia.ask_at:
-                amnesia.ask_at = now + self._timing.heartbeat
-                for node in self._peers.values():
-                    self._say(node, Inquiry(self.term, amnesia.nonce))
-        elif amnesia.whole_at is not None and self._commit >= amnesia.whole_at:
+        if (term := amnesia.first_formation(self._journal.last_index)) is not None:
+            self._enter_term_without_vote(term)
             self._remember()
+            return
+        if not amnesia.follows and (term := amnesia.may_follow()) is not None:
+            self._enter_term_without_vote(term)
+            amnesia.follows = True
+        if amnesia.whole_at is not None and self._commit >= amnesia.whole_at:
+            self._remember()
+        elif now >= amnesia.ask_at:  # also while it follows: of an even number of voters, half may wait so for the other half
+            amnesia.ask_at = now + self._timing.heartbeat
+            for node in self._peers.values():
+                self._say(node, Inquiry(self.term, amnesia.nonce))
 
     def _enter_term_without_vote(self, term: int) -> None:
         term = max(term, self.term)

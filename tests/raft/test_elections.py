@@ -198,6 +198,20 @@ def test_the_first_formation_waits_for_all_voters() -> None:
         assert ours.nodes[i].abstains is None
 
 
+def test_half_of_the_voters_do_not_wait_for_the_other_half_for_ever() -> None:
+    ours = Guarded(4)
+    for i in ours.ids:
+        ours.connect(i, *[other for other in ours.ids if other != i])
+    for _ in range(3):  # 3 and 4 hear everybody; 1 and 2 hear of them that they are voters now, before they hear each other
+        ours.exchange([1, 3, 4], 1)
+        ours.exchange([2, 3, 4], 1)
+    assert [ours.nodes[i].abstains is None for i in ours.ids] == [False, False, True, True]
+    for _ in range(3):
+        ours.advance()
+        ours.exchange(ours.ids, 1)
+    assert [ours.nodes[i].abstains for i in ours.ids] == [None] * 4
+
+
 def wiped_voter_elects(ours: Ours) -> bool:
     """2 holds a committed entry with the leader, is wiped, and the leader is gone: does 3, which lacks the entry, become leader?"""
     ours.elect(1, [2, 3])
