@@ -148,11 +148,15 @@ def test_kafka_python_topic_lifecycle(kafka_python: Any, wire: Wire, new_name: C
     with pytest.raises(kafka.errors.TopicAlreadyExistsError):
         kafka_python.create_topics([wanted])
     until(lambda: has_leaders(wire, name, 2), "leaders")
-    assert name in kafka_python.list_topics()
+    until(lambda: name in kafka_python.list_topics(), "the node that it asks to know")
     kafka_python.create_partitions({name: kafka.admin.NewPartitions(3)})
     until(lambda: has_leaders(wire, name, 3), "more leaders")
-    (row,) = kafka_python.describe_topics([name])
-    assert (row["name"], len(row["partitions"])) == (name, 3)
+
+    def described() -> tuple[str, int]:
+        (row,) = kafka_python.describe_topics([name])
+        return row["name"], len(row["partitions"])
+
+    until(lambda: described() == (name, 3), "the node that it asks to know that, too")
     kafka_python.delete_topics([name])
     gone(wire, name)
 
