@@ -16,6 +16,7 @@ import logging
 import math
 import signal
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -54,7 +55,7 @@ from mqd.raft.journal import journal_exists
 from mqd.raft.service import RaftService
 from mqd.replica.fetchers import Fetchers
 from mqd.replica.follower import FollowerOptions
-from mqd.replica.partition import Assignment
+from mqd.replica.partition import Assignment, Partition
 from mqd.replica.service import ReplicaService, TopicSettings
 from mqd.server.context import CLIENT, PEER, Node
 from mqd.server.forward import Forwarder
@@ -497,6 +498,8 @@ class _Publisher:
     active: bool = False
     pending: dict[TopicPartition, None] = field(default_factory=dict)
     """Partitions whose newest assignment is still to be carried out: opening thousands of logs must not hold up the loop."""
+    retired: deque[Partition] = field(default_factory=deque)
+    """Partitions of topics that were deleted, still to be removed: before any other is opened, for it may have the name of one."""
     more: trio.Event = field(default_factory=trio.Event)
 
     async def activate(self, image: MetadataImage) -> None:
@@ -522,7 +525,12 @@ class _Publisher:
             await self._drain(image)
 
     async def _drain(self, image: MetadataImage) -> None:
-        while self.pending:
+        while self.retired or self.pending:
+            if self.retired:
+                for _ in range(min(_ASSIGNED_AT_ONCE, len(self.retired))):
+                    self.replica.remove(self.retired.popleft())
+                await trio.lowlevel.checkpoint()
+                continue
             taken = list(islice(self.pending, _ASSIGNED_AT_ONCE))
             for topic_partition in taken:
                 del self.pending[topic_partition]
@@ -533,8 +541,12 @@ class _Publisher:
         if not self.active:
             return
         for topic in delta.topics_deleted:
-            self.replica.delete(topic.name)
-        if self.pending or len(delta.partitions_changed) > _ASSIGNED_AT_ONCE:
+            if len(topic.partitions) > _ASSIGNED_AT_ONCE:
+                self.retired += self.replica.retire(topic.name)
+                self.more.set()
+            else:
+                self.replica.delete(topic.name)
+        if self.retired or self.pending or len(delta.partitions_changed) > _ASSIGNED_AT_ONCE:
             self.pending.update(dict.fromkeys(sorted(delta.partitions_changed)))
             self.more.set()
         else:

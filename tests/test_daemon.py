@@ -249,6 +249,13 @@ class RecordingReplica:
     def delete(self, topic: str) -> None:
         self.told.append(("delete", topic))
 
+    def retire(self, topic: str) -> list[str]:
+        self.told.append(("retire", topic))
+        return [f"{topic}-{index}" for index in range(60)]
+
+    def remove(self, partition: str) -> None:
+        self.told.append(("remove", partition))
+
     def configure(self, topic: str, settings: Any) -> None:
         self.told.append(("configure", (topic, settings.log.segment_bytes, settings.min_insync_replicas)))
 
@@ -307,6 +314,19 @@ async def test_each_change_is_carried_out_from_then_on() -> None:
     assert told == [("apply", []), ("configure", ("t", 2_000_000, 1))]
     told = publishing.change(SetConfigs("node", "", (("min.insync.replicas", "2"),)))
     assert told == [("apply", []), ("configure", ("t", 2_000_000, 2))]
+
+
+async def test_a_large_topic_goes_a_slice_at_a_time_and_before_another_of_its_name_is_opened(nursery: trio.Nursery) -> None:
+    publishing = Publishing()
+    await publishing.publisher.activate(publishing.image)
+    placement = created("t", 1).partitions
+    publishing.change(CreateTopic("t", UUID(int=1), placement * 60, ()))
+    await publishing.publisher._drain(publishing.image)
+    publishing.taken()
+    assert publishing.change(DeleteTopic(UUID(int=1)), created("t", 2)) == [("retire", "t")]
+    nursery.start_soon(publishing.publisher.run, publishing.image)
+    await wait_all_tasks_blocked()
+    assert publishing.taken() == [*(("remove", f"t-{index}") for index in range(60)), ("apply", [("t-0", 2)])]
 
 
 async def test_a_restart_carries_out_nothing_of_the_past(tmp_path: Path) -> None:

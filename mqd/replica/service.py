@@ -292,14 +292,26 @@ class ReplicaService:
 
     def delete(self, topic: str) -> None:
         """The topic is gone from the metadata: so are its logs."""
+        for partition in self.retire(topic):
+            self.remove(partition)
+
+    def retire(self, topic: str) -> list[Partition]:
+        """The topic is gone from the metadata: nobody finds it now. Its partitions are to be removed before others take their names."""
         self.leader_throttle.set_partitions(topic, frozenset())
         self.follower_throttle.set_partitions(topic, frozenset())
-        for partition in list(self.by_name.get(topic.encode(), {}).values()):
-            self._close(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            self.logs.delete(partition.assignment.topic_partition)
         for offline in [one for one in self.offline if one.topic == topic]:
             self._forget_offline(offline)
             self.logs.delete(offline)
+        retired = list(self.by_name.pop(topic.encode(), {}).values())
+        for partition in retired:
+            partition.is_leader = partition.serves = False
+            self.by_id.pop(partition.assignment.topic_id.bytes, None)
+        return retired
+
+    def remove(self, partition: Partition) -> None:
+        """Send away who waits on a partition that was retired, and delete its log."""
+        self._let_go(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self.logs.delete(partition.assignment.topic_partition)
 
     def remove_strays(self, known: Mapping[TopicPartition, UUID]) -> list[TopicPartition]:
         """Remove logs on disk that no assignment to this node explains: their topics went while it was down.
@@ -322,6 +334,10 @@ class ReplicaService:
             del partitions[topic_partition.partition]
             if not partitions:
                 del table[key]
+        self._let_go(partition, code)
+
+    def _let_go(self, partition: Partition, code: ErrorCode) -> None:
+        topic_partition = partition.assignment.topic_partition
         if self.fetchers is not None:
             self.fetchers.unfollow(partition)
         self._proposals.pop(topic_partition, None)
