@@ -3,7 +3,8 @@
 Each child is an ordinary `mqd start`, in a process group of its own, so that Ctrl-C in the terminal reaches it once,
 through here. One thread a child passes its lines on; everything else happens in the main thread, which takes events
 (ready, ended, signal) from one queue and sleeps on a pipe: a wait for the queue itself could miss a signal.
-A child that dies takes the others with it: half a cluster is no place to develop.
+With three or more nodes a child that dies is started again a second later, and the others go on: a `kill -9` shows what a
+failover is like. One that keeps dying, or any of fewer than three, takes the others with it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -36,6 +38,11 @@ PORT_STEP = 10
 PORT_BLOCKS_TRIED = 100
 STOP_TIMEOUT_S = 30.0
 """How long a child may take to end after it was told to; then it is killed."""
+NODES_FOR_FAILOVER = 3
+"""With as many, one that dies leaves a majority."""
+RESTART_AFTER_S = 1.0
+DEATHS_MAX, DEATHS_WITHIN_S = 3, 10.0
+"""A child that dies so often, each time within so long of its start, is not started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +184,13 @@ class _Supervisor:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._threads: dict[int, Thread] = {}
+        """The one that passes the lines of the present child on."""
+        self._started_at: dict[int, float] = {}
+        self._early_deaths = dict.fromkeys(peers.nodes, 0)
+        """One after another."""
+        self._restarts: dict[int, float] = {}
+        """Nodes that are down, and when to start them again; monotonic seconds."""
         self._stopping = False
         self._exit_code = 0
 
@@ -184,18 +198,15 @@ class _Supervisor:
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = {number: signal.signal(number, self._on_signal) for number in numbers}
         wakeup_before = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        threads = []
         try:
             for node_id in self._peers.nodes:
-                child = self._children[node_id] = self._start(node_id)
-                threads.append(Thread(target=self._pass_lines_on, args=(node_id, child), name=f"node-{node_id}"))
-                threads[-1].start()
+                self._start(node_id)
             self._mind()
         finally:
             for child in self._children.values():
                 if child.poll() is None:
                     child.kill()
-            for thread in threads:
+            for thread in self._threads.values():
                 thread.join()
             signal.set_wakeup_fd(wakeup_before)
             for number, handler in before.items():
@@ -204,9 +215,13 @@ class _Supervisor:
             os.close(self._wake_write)
         return self._exit_code
 
-    def _start(self, node_id: int) -> subprocess.Popen[bytes]:
+    def _start(self, node_id: int) -> None:
         command = start_command(self._options, self._peers, node_id)
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0)
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0)
+        self._children[node_id] = child
+        self._started_at[node_id] = time.monotonic()
+        thread = self._threads[node_id] = Thread(target=self._pass_lines_on, args=(node_id, child), name=f"node-{node_id}")
+        thread.start()
 
     def _pass_lines_on(self, node_id: int, child: subprocess.Popen[bytes]) -> None:
         assert child.stdout is not None
@@ -229,11 +244,14 @@ class _Supervisor:
             os.write(self._wake_write, b"\0")
 
     def _next_event(self) -> tuple[str, int] | None:
-        """The next event, or None when the children take longer to stop than they may."""
+        """The next event, or None when the children take longer to stop than they may, or one is to be started again."""
         while True:
             with suppress(Empty):
                 return self._events.get_nowait()
-            readable, _, _ = select.select([self._wake_read], [], [], STOP_TIMEOUT_S if self._stopping else None)
+            wait = STOP_TIMEOUT_S if self._stopping else None
+            if self._restarts:
+                wait = max(0.0, min(self._restarts.values()) - time.monotonic())
+            readable, _, _ = select.select([self._wake_read], [], [], wait)
             if not readable:
                 return None
             os.read(self._wake_read, 4096)
@@ -241,8 +259,15 @@ class _Supervisor:
     def _mind(self) -> None:
         running = set(self._children)
         ready: set[int] = set()
-        while running:
+        guided = False
+        while running or self._restarts:
             next_event = self._next_event()
+            if next_event is None and self._restarts:
+                for node_id in [one for one, due in self._restarts.items() if due <= time.monotonic()]:
+                    del self._restarts[node_id]
+                    self._start(node_id)
+                    running.add(node_id)
+                continue
             if next_event is None:
                 _say(f"mqd dev: node {', '.join(map(str, sorted(running)))} did not stop in {STOP_TIMEOUT_S:.0f} s: killing")
                 self._signal_all(signal.SIGKILL)
@@ -251,10 +276,12 @@ class _Supervisor:
             event, number = next_event
             if event == "ready":
                 ready.add(number)
-                if ready == set(self._children) and not self._stopping:
+                if ready == set(self._children) and not self._stopping and not guided:
+                    guided = True
                     print(guide(self._peers, self._options.data_directory), flush=True)
             elif event == "ended":
                 running.discard(number)
+                ready.discard(number)
                 self._on_ended(number)
             elif self._stopping:
                 self._signal_all(signal.SIGKILL)  # asked a second time
@@ -265,14 +292,23 @@ class _Supervisor:
         code = self._children[node_id].returncode
         if self._stopping and code in (0, -signal.SIGTERM):
             return  # the latter when it was not yet up enough to stop by itself
-        self._exit_code = 1
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        _say(f"mqd dev: node {node_id} ended with {how}" + ("" if self._stopping else ": stopping the others"))
+        ended = f"mqd dev: node {node_id} ended with {how}"
+        now = time.monotonic()
+        is_early = now - self._started_at[node_id] < DEATHS_WITHIN_S
+        self._early_deaths[node_id] = self._early_deaths[node_id] + 1 if is_early else 0
+        if not self._stopping and len(self._children) >= NODES_FOR_FAILOVER and self._early_deaths[node_id] < DEATHS_MAX:
+            _say(f"{ended}: the others go on, and it is started again in {RESTART_AFTER_S:.0f} s")
+            self._restarts[node_id] = now + RESTART_AFTER_S
+            return
+        self._exit_code = 1
+        _say(ended + ("" if self._stopping else ": stopping the others"))
         if not self._stopping:
             self._stop()
 
     def _stop(self) -> None:
         self._stopping = True
+        self._restarts.clear()
         self._signal_all(signal.SIGTERM)
 
     def _signal_all(self, number: int) -> None:

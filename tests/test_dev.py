@@ -76,12 +76,47 @@ def test_a_signal_stops_every_node_and_that_is_fine(tmp_path: Path, number: sign
     assert sorted(errors.splitlines()) == [f"node {i} | mqd node {i} ready on 127.0.0.1:1" for i in (1, 2)]
 
 
-def test_a_node_that_dies_takes_the_others_with_it(tmp_path: Path) -> None:
+def test_one_of_two_nodes_that_dies_takes_the_other_with_it(tmp_path: Path) -> None:
     dying = CHILD.replace("while True:", "if node == '2': sys.exit(7)\nwhile True:")
-    with supervisor(tmp_path, nodes=3, child=dying) as process:
+    with supervisor(tmp_path, nodes=2, child=dying) as process:
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 1
     assert "mqd dev: node 2 ended with exit code 7: stopping the others" in errors
+
+
+def test_one_of_three_nodes_that_dies_is_started_again_while_the_others_go_on(tmp_path: Path) -> None:
+    pid = "print(__import__('os').getpid(), flush=True)\nprint(f"
+    with supervisor(tmp_path, nodes=3, child=CHILD.replace("print(f", pid, 1)) as process:
+        wait_for_guide(process)
+        assert process.stderr is not None
+        pids: dict[str, int] = {}
+        lines: list[str] = []
+        while sum("ready on" in line for line in lines) < 3:
+            lines.append(process.stderr.readline())
+            node, _, text = lines[-1].partition(" | ")
+            if text.strip().isdigit():
+                pids[node] = int(text)
+        os.kill(pids["node 2"], signal.SIGKILL)
+        expected = "mqd dev: node 2 ended with signal SIGKILL: the others go on, and it is started again in 1 s\n"
+        assert process.stderr.readline() == expected
+        assert process.stderr.readline().startswith("node 2 | ")  # its pid
+        assert process.stderr.readline() == "node 2 | mqd node 2 ready on 127.0.0.1:1\n"
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "ready on" not in output  # the guide is printed once
+
+
+def test_a_node_that_keeps_dying_takes_the_others_with_it(tmp_path: Path) -> None:
+    dying = CHILD.replace("while True:", "if node == '2': sys.exit(7)\nwhile True:")
+    with supervisor(tmp_path, nodes=3, child=dying) as process:
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    ends = [line for line in errors.splitlines() if "node 2 ended" in line]
+    assert [line.rpartition(": ")[2] for line in ends] == [
+        *["the others go on, and it is started again in 1 s"] * 2,
+        "stopping the others",
+    ]
 
 
 def test_a_node_that_is_killed_is_named_with_the_signal(tmp_path: Path) -> None:
