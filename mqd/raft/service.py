@@ -179,6 +179,8 @@ class RaftService:
         """Of each peer that cannot be called: why."""
         self._wake = trio.Event()
         self._changed = trio.Event()
+        self._leaderless_changed = trio.Event()
+        self._was_leaderless = True
         self._refusing = False
         self._stopping = False
         self._stop_wanted = trio.Event()
@@ -497,6 +499,10 @@ class RaftService:
     def _announce(self, before: RaftStatus) -> None:
         self._changed.set()
         self._changed = trio.Event()
+        if self._leaderless is not self._was_leaderless:
+            self._was_leaderless = not self._was_leaderless
+            self._leaderless_changed.set()
+            self._leaderless_changed = trio.Event()
         now = self._status
         if (now.role, now.ready, now.term, now.leader_id) == (before.role, before.ready, before.term, before.leader_id):
             return
@@ -508,15 +514,15 @@ class RaftService:
         """As long as there is no leader, say every few seconds who is missing: without one a node does nothing at all."""
         while True:
             while not self._leaderless:
-                await self._changed.wait()
+                await self._leaderless_changed.wait()
             with trio.move_on_after(LEADERLESS_TOLD_AFTER_SECONDS):
                 while self._leaderless:
-                    await self._changed.wait()
+                    await self._leaderless_changed.wait()
             while self._leaderless:
                 logger.warning("%s", self._what_is_missing())
                 with trio.move_on_after(LEADERLESS_TOLD_EVERY_SECONDS):
                     while self._leaderless:
-                        await self._changed.wait()
+                        await self._leaderless_changed.wait()
 
     @property
     def _leaderless(self) -> bool:
