@@ -44,7 +44,7 @@ OPTIONS = {
     "broker.heartbeat.interval.ms": "200",
     "replica.lag.time.max.ms": "1500",
     "replica.high.watermark.checkpoint.interval.ms": "500",
-    "replica.fetch.wait.max.ms": "200",
+    "replica.fetch.wait.max.ms": "400",
     "auto.create.topics.enable": "false",
 }
 

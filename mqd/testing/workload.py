@@ -42,6 +42,7 @@ IN_FLIGHT_MAX = 5
 """Batches of one producer that a broker knows again (KIP-98)."""
 ANSWER_SECONDS = 2.5
 PAUSE_SECONDS = 0.1
+FETCH_WAIT_MS = 400
 PRODUCE_SECONDS = 0.2
 RAW_SECONDS = 0.1
 READ_SECONDS = 0.05
@@ -308,7 +309,7 @@ class Workload:
         while True:
             rounds = chance.randrange(20, 400)
             try:
-                async with open_consumer(client, dict(places), max_wait_ms=200, timeout_s=DELIVERY_SECONDS) as consumer:
+                async with open_consumer(client, dict(places), max_wait_ms=FETCH_WAIT_MS, timeout_s=DELIVERY_SECONDS) as consumer:
                     for _ in range(rounds):
                         batch = await consumer.next()
                         assert batch is not None
@@ -377,7 +378,7 @@ class Workload:
             "partition_max_bytes": limits.CONSUMER_PARTITION_FETCH_BYTES,
         }
         body = {
-            "max_wait_ms": 100,
+            "max_wait_ms": FETCH_WAIT_MS,
             "min_bytes": 1,
             "max_bytes": limits.CONSUMER_FETCH_BYTES,
             "isolation_level": 0,
