@@ -155,7 +155,10 @@ class Process(ABC):
         self.wait_stopped()
 
     def wait_stopped(self) -> None:
-        """Wait for the clean end of a node that was terminated. Raises NodeFailed."""
+        """Wait for the clean end of a node that was terminated. Raises NodeFailed.
+
+        A process that was told to end while it was still being loaded ends by the signal: it had begun nothing.
+        """
         process = self._process
         assert process is not None, "the node is not running"
         try:
@@ -166,6 +169,8 @@ class Process(ABC):
                 f"node {self.node_id}: {self.program} did not stop within {STOP_TIMEOUT_S:.0f} s of SIGTERM\n{self.stderr_tail()}"
             ) from None
         self._process = None
+        if code == -signal.SIGTERM and not self.stderr():
+            return
         if code not in self.clean_exit_codes or "Traceback" in self.stderr():
             raise NodeFailed(f"node {self.node_id}: {self.program} ended with exit code {code} after SIGTERM\n{self.stderr_tail()}")
 
