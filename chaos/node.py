@@ -154,7 +154,7 @@ class Process(ABC):
         self.terminate()
         self.wait_stopped()
 
-    def wait_stopped(self) -> None:
+    def wait_stopped(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Wait for the clean end of a node that was terminated. Raises NodeFailed.
 
         A process that was told to end while it was still being loaded ends by the signal: it had begun nothing.
@@ -162,11 +162,11 @@ class Process(ABC):
         process = self._process
         assert process is not None, "the node is not running"
         try:
-            code = process.wait(STOP_TIMEOUT_S)
+            code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
             raise NodeFailed(
-                f"node {self.node_id}: {self.program} did not stop within {STOP_TIMEOUT_S:.0f} s of SIGTERM\n{self.stderr_tail()}"
+                f"node {self.node_id}: {self.program} did not stop within {timeout_s:.0f} s of SIGTERM\n{self.stderr_tail()}"
             ) from None
         self._process = None
         if code == -signal.SIGTERM and not self.stderr():
