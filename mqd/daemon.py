@@ -260,6 +260,8 @@ class _Daemon:
                 try:
                     with _told("the log directories", self.options.data_directory):
                         self.known = self._known_directories()
+                        if self.logs.suspect:
+                            forget_last_registration(disk, self.registration_file)
                         self.controller.previous_broker_epoch = previous_broker_epoch(
                             disk, self.registration_file, clean=self.logs.clean_start, directories=self._usable_directories()
                         )

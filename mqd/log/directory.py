@@ -9,9 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
+
+import trio
 
 from mqd.errors import PASSING_ERRNOS, StorageError
 from mqd.log.checkpoints import checkpointed, claim_directory, load_offsets, store_clean_shutdown, store_offsets, take_clean_shutdown
@@ -26,6 +29,7 @@ from mqd.log.recovery import (
     open_segment,
     remove_snapshots,
 )
+from mqd.log.suspect import clear, is_marked, mark
 from mqd.protocol.files import (
     HIGH_WATERMARK_CHECKPOINT,
     INDEX_SUFFIX,
@@ -134,7 +138,7 @@ def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
 class LogDirectory:
     """A directory of `log.dirs`: its lock, its state, and the logs that wait for a sync."""
 
-    __slots__ = ("broker_epoch", "carried", "failed", "id", "lock", "partitions", "path", "syncing", "to_sync")
+    __slots__ = ("broker_epoch", "carried", "failed", "id", "lock", "partitions", "path", "suspect", "syncing", "to_sync")
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -145,6 +149,8 @@ class LogDirectory:
         """Why it is offline, where it is. For good: until the process is started again."""
         self.broker_epoch: int | None = None
         """What an orderly stop left; None after any other."""
+        self.suspect = False
+        """Whether a write or sync had failed here before it was loaded, or while: this node cannot vouch for what it wrote (suspect.py)."""
         self.partitions = 0
         """How many partitions were found here, sound or not."""
         self.carried: dict[str, dict[TopicPartition, Offset]] = {LOG_START_CHECKPOINT: {}, HIGH_WATERMARK_CHECKPOINT: {}}
@@ -190,6 +196,12 @@ class LoadProgress:
 
     def scanned(self, size: int) -> None:
         self.scanned_bytes += size
+
+    async def tell(self, seconds: float) -> None:
+        """Every so often, until cancelled."""
+        while True:
+            await trio.sleep(seconds)
+            logger.info("recovery goes on logs=%d/%d scanned_bytes=%d", self.loaded, self.found, self.scanned_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +270,10 @@ def load_directory(
     if claim is not None:
         directory.id = claim_directory(disk, path, claim()).directory_id
     directory.broker_epoch = take_clean_shutdown(disk, path)
+    directory.suspect = suspect = is_marked(disk, path)
+    if suspect:
+        logger.warning("a write or sync failed here before: what was never synced is written again directory=%s", path)
+        directory.broker_epoch = None
     clean = directory.broker_epoch is not None
     points, starts, marks = (load_offsets(disk, path / name) for name in _CHECKPOINTS)
     loaded = Loaded()
@@ -269,9 +285,10 @@ def load_directory(
         elif is_deleted_directory(name):
             loaded.removals.append(path / name)
     progress.found += len(partitions)
+    failed = False
     for partition in partitions:
-        point, start, mark = points.get(partition, 0), starts.get(partition, -1), marks.get(partition, 0)
-        known = Known(clean and partition in points, point, start, mark, kept)
+        point, start, high_watermark = points.get(partition, 0), starts.get(partition, -1), marks.get(partition, 0)
+        known = Known(clean and partition in points, point, start, high_watermark, kept and not suspect, suspect)
         try:
             loaded.logs.append(load_log(disk, path, partition, known, config=LogConfig(), now_ms=now_ms, progress=progress.scanned))
         except LogUnfinished as unfinished:
@@ -280,8 +297,16 @@ def load_directory(
             continue
         except (StorageError, OSError) as error:
             loaded.fenced.append((partition, str(error)))
+            failed = failed or isinstance(error, OSError)
         finally:
             progress.loaded += 1
+    if partitions and not clean:
+        disk.sync_directory(path)
+    if failed:
+        directory.suspect = True
+        mark(disk, path)
+    elif suspect:
+        clear(disk, path)
     directory.partitions = len(loaded.logs) + len(loaded.fenced)
     sound = {log.topic_partition for log, _ in loaded.logs}
     for name, offsets in ((LOG_START_CHECKPOINT, starts), (HIGH_WATERMARK_CHECKPOINT, marks)):
@@ -319,9 +344,7 @@ def reset_log(disk: Disk, log: PartitionLog, offset: Offset, now_ms: int) -> Pat
 
     One rename takes everything away: a crash leaves the old log, the new one, or none.
     """
-    target = log.directory / deleted_directory_name(log.topic_partition, log.topic_id)
-    disk.remove_tree(target)
-    disk.rename(log.path, target, durable=False)
+    target = retire_log(disk, log)
     try:
         segment = _create_files(disk, log.path, log.topic_id, offset, now_ms)
     except OSError:
@@ -345,15 +368,24 @@ def retire_directory(disk: Disk, home: Path, partition: TopicPartition, *, namel
         topic_id = decode_partition_metadata(disk.read_bytes(path / PARTITION_METADATA))
     except (OSError, FileFormatError) as error:
         if nameless:
-            target = home / deleted_directory_name(partition, ZERO_UUID)
-            disk.remove_tree(target)
-            disk.rename(path, target, durable=False)
-            return target
+            return _retire(disk, home, partition, ZERO_UUID)
         logger.warning("left alone, though its topic was deleted: move it away by hand path=%s reason=%s", path, error)
         return None
-    target = home / deleted_directory_name(partition, topic_id)
-    disk.remove_tree(target)
-    disk.rename(path, target, durable=False)
+    return _retire(disk, home, partition, topic_id)
+
+
+def retire_log(disk: Disk, log: PartitionLog) -> Path:
+    """Rename the directory of a log that is held open; where it went. OSError, and nothing has changed."""
+    return _retire(disk, log.directory, log.topic_partition, log.topic_id)
+
+
+def _retire(disk: Disk, home: Path, partition: TopicPartition, topic_id: UUID) -> Path:
+    """To a name that nothing has: what was retired before may still wait for its removal, which is not for the event loop."""
+    for number in count(topic_id.int):
+        target = home / deleted_directory_name(partition, UUID(int=number % (1 << 128)))
+        if not disk.exists(target):
+            break
+    disk.rename(home / str(partition), target, durable=False)
     return target
 
 
@@ -366,6 +398,8 @@ def close_directory(disk: Disk, directory: LogDirectory, logs: list[PartitionLog
     sound = [log for log in logs if log.failed is None or log.heals]
     full: StorageError | None = None
     for log in sound:
+        if not log.written_end_offset:
+            continue  # nothing was ever in it: thousands of these are not worth six syncs each
         active = log.active
         active.seal()
         append_indexes(disk, log.path, active)

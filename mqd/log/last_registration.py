@@ -18,7 +18,7 @@ The file is durable before the node is unfenced, so before it can join any in-sy
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -95,5 +95,12 @@ def machine_ran_on(disk: Disk, path: Path) -> bool:
 
 
 def forget_last_registration(disk: Disk, path: Path) -> None:
-    """Something written may be lost: the next registration is one of a node that cannot vouch for its logs."""
-    disk.remove(path)
+    """Something written may be lost: the next registration is one of a node that cannot vouch for its logs. OSError.
+
+    In which run of the machine that was stays known, where the disk takes it: `machine_ran_on` goes by that.
+    """
+    try:
+        last = decode_last_registration(disk.read_bytes(path))
+        store_last_registration(disk, path, replace(last, broker_epoch=NO_BROKER_EPOCH))
+    except (OSError, ValueError):
+        disk.remove(path)

@@ -31,6 +31,7 @@ from mqd.log.index import OffsetIndex, TimeIndex
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.producers import Producers
 from mqd.log.segment import Segment
+from mqd.log.suspect import write_again
 from mqd.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, crc_of, parse_header
 from mqd.protocol.files import (
     DELETED_SUFFIX,
@@ -109,6 +110,8 @@ class Known:
     high_watermark: Offset = 0
     kept: bool = True
     """Whether all that was written is there, synced or not: a killed process loses nothing as long as its machine runs."""
+    suspect: bool = False
+    """Whether a write or sync failed in this directory: what was never synced with success is written again (suspect.py)."""
 
 
 def load_log(
@@ -143,9 +146,15 @@ class _Loader:
         topic_id = self._topic_id()
         bases = self._tidy()
         scan_from = len(bases) if self.known.clean else self._first_to_scan(bases)
+        if self.known.suspect:
+            for name in (PARTITION_METADATA, *(segment_file_name(base, LOG_SUFFIX) for base in bases[scan_from:])):
+                write_again(self.disk, self.path / name)
         self._load_producers(bases[scan_from] if scan_from < len(bases) else None)
         self._load_epochs()
         self._load_segments(bases, scan_from)
+        if not self.known.clean:  # the process that made these may not have come to sync them
+            self.disk.open(self.path / PARTITION_METADATA).sync()
+            self.disk.sync_directory(self.path)
         return self._finish(topic_id), self.report
 
     def _topic_id(self) -> UUID:
@@ -437,7 +446,8 @@ class _Loader:
                 "a log ends below its high watermark, acknowledged records are lost partition=%s high_watermark=%d log_end=%d",
                 self.topic_partition, known.high_watermark, end,
             )  # fmt: skip
-        if not self.segments or start > end:
+        anew = not self.segments or start > end
+        if anew:
             if self.segments:
                 self.report.note(f"the log ends at {end}, before its start {start}: begun anew there")
             for segment in self.segments:
@@ -454,6 +464,7 @@ class _Loader:
         )  # fmt: skip
         log.high_watermark = min(max(known.high_watermark, start), log.log_end_offset)
         log.recovery_point = known.recovery_point
+        log.new_files = anew
         return log
 
 

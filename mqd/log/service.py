@@ -38,6 +38,7 @@ from mqd.log.directory import (
     load_directory,
     reset_log,
     retire_directory,
+    retire_log,
     why_missing,
 )
 from mqd.log.homes import Homes
@@ -47,6 +48,7 @@ from mqd.log.reading import Reader, storage_error
 from mqd.log.recovery import RecoveryReport, append_indexes, new_segment, remove_snapshots
 from mqd.log.removals import Removals
 from mqd.log.shortening import put_back, retire_oldest, truncate_log
+from mqd.log.suspect import mark
 from mqd.log.syncs import Syncer
 from mqd.protocol.batch import HEADER_BYTES, crc_of, parse_header
 from mqd.protocol.files import (
@@ -55,7 +57,6 @@ from mqd.protocol.files import (
     RECOVERY_POINT_CHECKPOINT,
     BadBatch,
     MetaProperties,
-    deleted_directory_name,
     encode_producer_snapshot,
 )
 from mqd.types import Offset, TopicPartition
@@ -100,6 +101,8 @@ class LogService:
         self.directories = {path: LogDirectory(path) for path in directories}
         self.clean_start = False
         """Whether every directory was left by an orderly stop."""
+        self.suspect = False
+        """Whether a write or sync had failed in one, before `start` or within: then this node cannot vouch for what it once wrote."""
         self._disk = disk
         self._clock = clock
         self._on_durable = on_durable
@@ -134,7 +137,7 @@ class LogService:
         began = self._clock.monotonic()
         refusals: list[StorageError] = []
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._tell_progress)
+            nursery.start_soon(self._progress.tell, PROGRESS_SECONDS)
             async with trio.open_nursery() as loading:
                 for directory in self.directories.values():
                     loading.start_soon(self._start_directory, directory, refusals)
@@ -148,17 +151,12 @@ class LogService:
         self._descriptors.hold_spares(online[0].path)
         if any(log.recovery_point > log.durable_end_offset for log in self.logs.values()):
             await self.checkpoint_recovery_points()
+        self.suspect = any(directory.suspect for directory in online)
         self.clean_start = all(directory.broker_epoch is not None for directory in online)
         logger.info(
             "logs loaded count=%d fenced=%d scanned_bytes=%d clean=%s seconds=%.3f",
             len(self.logs), len(self.fenced), self._progress.scanned_bytes, self.clean_start, self._clock.monotonic() - began,
         )  # fmt: skip
-
-    async def _tell_progress(self) -> None:
-        while True:
-            await trio.sleep(PROGRESS_SECONDS)
-            progress = self._progress
-            logger.info("recovery goes on logs=%d/%d scanned_bytes=%d", progress.loaded, progress.found, progress.scanned_bytes)
 
     async def _start_directory(self, directory: LogDirectory, refusals: list[StorageError]) -> None:
         now_ms = self._clock.wall_ms()
@@ -283,10 +281,8 @@ class LogService:
         log.failed, log.heals = f"{partition} was deleted", False
         log.forget_queue()
         self._forget(log)
-        target = log.directory / deleted_directory_name(partition, log.topic_id)
         try:
-            self._disk.remove_tree(target)
-            self._disk.rename(log.path, target, durable=False)
+            target = retire_log(self._disk, log)
         except OSError as error:
             self._fail_directory(log.directory, storage_error(f"cannot rename {log.path}", error))
             return
@@ -455,6 +451,8 @@ class LogService:
         if directory.failed is not None:
             return
         directory.failed = str(error)
+        with self._descriptors.lent(path):
+            mark(self._disk, path)
         self._homes.changed()
         directory.to_sync.clear()
         self._syncer.tell()
