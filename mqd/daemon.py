@@ -65,7 +65,10 @@ from mqd.types import NodeId, TopicPartition
 logger = logging.getLogger(__name__)
 
 _ASSIGNED_AT_ONCE = 25
-"""Partitions opened or closed before others get the loop: a log takes a millisecond or two to make."""
+"""More partitions than this are opened or closed in slices."""
+_SLICE = 5
+"""Partitions opened or closed before others get the loop: a log takes a millisecond or two to make, on a busy machine ten, and
+the quorum calls a node gone that says nothing for 400 ms."""
 _LISTEN_REMEDIES = {
     errno.EADDRINUSE: "stop what uses it, or change",
     errno.EACCES: "a port below 1024 takes a privilege: give another one to",
@@ -529,11 +532,11 @@ class _Publisher:
     async def _drain(self, image: MetadataImage) -> None:
         while self.retired or self.pending:
             if self.retired:
-                for _ in range(min(_ASSIGNED_AT_ONCE, len(self.retired))):
+                for _ in range(min(_SLICE, len(self.retired))):
                     self.replica.remove(self.retired.popleft())
                 await trio.lowlevel.checkpoint()
                 continue
-            taken = list(islice(self.pending, _ASSIGNED_AT_ONCE))
+            taken = list(islice(self.pending, _SLICE))
             for topic_partition in taken:
                 del self.pending[topic_partition]
             self._assign(image, taken)

@@ -398,7 +398,7 @@ def close_directory(disk: Disk, directory: LogDirectory, logs: list[PartitionLog
     sound = [log for log in logs if log.failed is None or log.heals]
     full: StorageError | None = None
     for log in sound:
-        if not log.written_end_offset:
+        if not log.written_end_offset and not log.cuts:
             continue  # nothing was ever in it: thousands of these are not worth six syncs each
         active = log.active
         active.seal()
