@@ -99,6 +99,8 @@ class ReplicaService:
         self.on_offline: Callable[[TopicPartition], None] | None = None
         """Told once that the log of a partition cannot be used, until it could be opened again."""
         self.in_contact = True
+        self.lost_contact_at = -math.inf
+        """When this node was last found to be out of contact; monotonic seconds."""
         self.tells_high_watermarks = False
         """Whether consumers read from followers (KIP-392): these then hear of a new high watermark at once."""
         self.leader_throttle, self.follower_throttle = Throttle(), Throttle()
@@ -245,6 +247,8 @@ class ReplicaService:
         if in_contact == self.in_contact:
             return
         self.in_contact = in_contact
+        if not in_contact:
+            self.lost_contact_at = self._clock.monotonic()
         logger.log(
             logging.INFO if in_contact else logging.WARNING,
             "in contact with the controller again" if in_contact else "out of contact with the controller: clients are sent to other nodes",

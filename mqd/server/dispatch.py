@@ -9,7 +9,9 @@ A request that no version of the protocol allows closes its connection, as Apach
 answer tells the client which versions to use.
 
 A node that is out of contact with the controller closes a client's connection behind its answer to Metadata, which names no
-leaders: librdkafka asks for them wherever it is connected, so it would ask this node alone for as long as it answers.
+leaders: librdkafka asks for them wherever it is connected, so it would ask this node alone for as long as it answers. Whoever
+comes back is let stay for longer each time. It may be that nobody leads anywhere, and clients wait longer after each
+connection that they lost (`reconnect.backoff.max.ms`) when the cluster is whole again.
 """
 
 from __future__ import annotations
@@ -40,6 +42,9 @@ PRODUCE = 0
 FETCH = 1
 METADATA = 3
 API_VERSIONS = 18
+
+_BACK_SECONDS_MIN = 1.0
+"""How long a client stays at least that came, or came back, to a node which is out of contact."""
 
 SERVED = (
     "alter_configs",
@@ -213,8 +218,17 @@ class Dispatcher:
         if connection.open:
             head = encode_response_header(handler.api, header.api_version, header.correlation_id)
             slot.complete([_LENGTH(len(head) + len(body)) + head + body])
-            if handler.api.key == METADATA and connection.listener == CLIENT and not self._node.replica.in_contact:
+            if handler.api.key == METADATA and self._should_go(connection):
                 connection.finish()
+
+    def _should_go(self, connection: Connection) -> bool:
+        """Whether a client is sent to other nodes: at once if it was here before the contact was lost, else after as long as that was ago
+        when it came."""
+        replica = self._node.replica
+        if replica.in_contact or connection.listener != CLIENT:
+            return False
+        came_after = connection.since - replica.lost_contact_at
+        return came_after < 0 or connection.owner.now - connection.since >= max(_BACK_SECONDS_MIN, came_after)
 
 
 def _unknown_version(api: Api) -> Answer:

@@ -374,3 +374,25 @@ async def test_the_connection_closes_behind_an_answer_that_was_kept_for_its_turn
         await settle()
         assert len(client.answers()) == 1
         assert client.sock.closed
+
+
+async def test_whoever_comes_back_to_a_node_out_of_contact_stays_for_longer_each_time(tmp_path: Path, mock_clock: MockClock) -> None:
+    """Clients wait longer after each connection that they lost, and the other nodes may know no more than this one."""
+    async with rig(tmp_path) as node:
+        node.create("t")
+        client = await node.connect()
+        mock_clock.jump(1)
+        node.replica.set_in_contact(False)
+        lost_at = node.clock.monotonic()
+        stays = []
+        while node.clock.monotonic() - lost_at < 40:
+            came_at = node.clock.monotonic()
+            while not client.sock.closed:
+                await client.ask("metadata", 9, {"topics": []})
+                left_at = node.clock.monotonic()
+                mock_clock.jump(0.125)
+            stays.append((came_at - lost_at, left_at - came_at))
+            client = await node.connect()
+        assert stays[0] == (0, 0)
+        assert all(stay == pytest.approx(max(1, came), abs=0.2) for came, stay in stays[1:]), stays
+        assert len(stays) == 7
