@@ -1,6 +1,8 @@
 """Simulate clusters under faults, one run a seed: `python -m mqd.testing --seeds 0-99 --nodes 3`.
 
-    python -m mqd.testing --seeds 0-999 --nodes 5 --jobs 2        many seeds; exit code 1 if one of them has a violation
+    python -m mqd.testing --seeds 0-999 --nodes 5 --jobs 2        many seeds; ends at the first one with a violation, with exit code 1
+    python -m mqd.testing --seeds 0-999 --nodes 5 --keep-going    all of them, whatever is found
+    python -m mqd.testing --seeds 0-99 --nodes 3 --observers 1    with a node that does not vote
     python -m mqd.testing --seeds 42 --nodes 3 --trace trace.txt  one seed again, every event in a file
     python -m mqd.testing --list-bugs                             defects that can be planted, each of which must be found
     python -m mqd.testing --seeds 0-49 --bug NAME                 the same seeds with one of them; ends at the first find
@@ -11,6 +13,7 @@ The planted defects are part of the tests: `--bug` and `--list-bugs` need a sour
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import multiprocessing
 import sys
@@ -21,10 +24,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mqd.testing.plots import PLOTS
 from mqd.testing.runner import SECONDS_OF_SAFETY, Result, Settings, run_seed
 
 SHOWN = ("acknowledged", "read", "elections", "leader_changes", "isr_changes", "truncations", "kill", "power", "stop", "pause", "partition")
 BUGS = "tests.sim.bugs"
+SEEDS_PER_PROCESS = 200
+"""Then another one takes over: what a run may leave behind in a process does not add up."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,7 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     first, _, last = options.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
-    settings = [Settings(seed=seed, nodes=options.nodes, seconds=options.seconds, bug=options.bug) for seed in seeds]
+    settings = [
+        Settings(seed, options.nodes, options.observers, options.seconds, options.bug, options.plot)
+        for seed in seeds
+    ]
     if options.trace is not None and len(settings) > 1:
         print("--trace takes one seed", file=sys.stderr)
         return 2
@@ -49,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         if result.violations:
             bad.append(result)
             _tell(result)
-            if options.bug is not None:
+            if not options.keep_going:
                 break
         elif options.verbose:
             print(f"seed {result.settings.seed}: {result.real_seconds:.1f} s, {result.digest}, {dict(result.counts)}", flush=True)
@@ -57,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"\r{totals.seeds} of {len(settings)} seeds", end="", file=sys.stderr, flush=True)
     if sys.stderr.isatty():
         print("\r", end="", file=sys.stderr)
-    print(totals.text(options.nodes, time.perf_counter() - began))
+    print(totals.text(options.nodes, options.observers, time.perf_counter() - began))
     if bad:
         print(f"{len(bad)} seed(s) with violations: {' '.join(str(result.settings.seed) for result in bad[:50])}")
     return int(bool(bad))
@@ -80,12 +89,13 @@ class Totals:
         if not result.violations:
             self.converged.append(result.converged_after)
 
-    def text(self, nodes: int, real_seconds: float) -> str:
+    def text(self, nodes: int, observers: int, real_seconds: float) -> str:
+        cluster = f"{nodes} nodes" + (f" and {observers} that do not vote" if observers else "")
         shown = ", ".join(f"{name.replace('_', ' ')} {self.counts[name]}" for name in SHOWN)
         converged = sorted(self.converged)
         half = f", whole again after {converged[len(converged) // 2]:.1f} s (median), {converged[-1]:.1f} s (longest)" if converged else ""
         return (
-            f"{self.seeds} seeds of {nodes} nodes: {self.events} events, {self.simulated_seconds / 3600:.2f} simulated hours "
+            f"{self.seeds} seeds of {cluster}: {self.events} events, {self.simulated_seconds / 3600:.2f} simulated hours "
             f"in {real_seconds:.0f} s ({self.simulated_seconds / max(real_seconds, 0.001):.1f} times real time){half}\n{shown}"
         )
 
@@ -94,16 +104,19 @@ def _results(settings: list[Settings], jobs: int, trace: Path | None) -> Iterato
     if jobs == 1 or len(settings) == 1:
         yield from map(partial(run_with_bug, trace=trace), settings)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(run_with_bug, settings)
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
+        yield from pool.imap(run_with_bug, settings)  # whoever ends the iteration ends the processes
 
 
 def run_with_bug(settings: Settings, trace: Path | None = None) -> Result:
     """One seed, with the defect that its settings name planted for the time of the run."""
-    if settings.bug is None:
-        return run_seed(settings, trace)
-    with _bugs()[settings.bug].planted():
-        return run_seed(settings, trace)
+    try:
+        if settings.bug is None:
+            return run_seed(settings, trace)
+        with _bugs()[settings.bug].planted():
+            return run_seed(settings, trace)
+    finally:
+        gc.collect()  # the cluster that was: its nodes, disks and clients refer to each other
 
 
 def _bugs() -> Any:
@@ -130,8 +143,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", default="0-9", help="first-last, or one")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=SECONDS_OF_SAFETY, help="of virtual time under faults")
+    parser.add_argument("--observers", type=int, default=0, help="nodes beside them that do not vote")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--bug", help="plant this defect, and stop at the first seed that finds it")
+    parser.add_argument("--keep-going", action="store_true", help="do not end at the first seed with a violation")
+    parser.add_argument("--bug", help="plant this defect: how many seeds until it is found")
+    parser.add_argument("--plot", choices=sorted(PLOTS), help="play this sequence of faults, whatever the seed would")
     parser.add_argument("--list-bugs", action="store_true")
     parser.add_argument("--trace", type=Path, help="write every event of the one seed to this file")
     parser.add_argument("--verbose", action="store_true", help="a line for each seed")

@@ -97,6 +97,7 @@ MEANINGS = {
     "watermark-back": "one leader in one epoch told a consumer a lower high watermark than before",
     "watermarks-disagree": "log start <= last stable offset <= high watermark does not hold in an answer",
     "beyond-watermark": "a record was served at or above the high watermark of the same answer",
+    "beyond-epoch": "a fetch in one leader epoch was given records of a later one (KIP-320)",
     "out-of-range": "a consumer that had read up to an offset was told that it is out of range",
     "unreadable": "a consumer was given damaged batches, or refused for good",
     "ack-not-committed": "acknowledged with acks=all, while no replica's high watermark had passed it",
@@ -187,6 +188,10 @@ class History:
     def unreadable(self, consumer: str, partition: TopicPartition, why: str) -> None:
         """A consumer was given bytes that are no records, or refused for good."""
         self._note("unreadable", partition, f"{consumer}: {why}")
+
+    def beyond_epoch(self, consumer: str, partition: TopicPartition, why: str) -> None:
+        """A node that holds records of a later leader epoch answered a fetch that names an earlier one, instead of fencing it."""
+        self._note("beyond-epoch", partition, f"{consumer}: {why}")
 
     def not_committed(self, partition: TopicPartition, offset: int) -> None:
         """An acknowledgement with acks=all came although nobody's high watermark had passed `offset`."""

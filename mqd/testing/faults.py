@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -81,12 +81,12 @@ class Nemesis:
     ) -> None:
         """`checked`: the partitions whose records must survive."""
         self.counts: Counter[str] = Counter()
-        self._cluster = cluster
+        self.cluster = cluster
         self._probes = probes
         self._plan = plan
         self._chance = chance
         self._nursery = nursery
-        self._checked = checked
+        self.checked = checked
         self._scope = trio.CancelScope()
         self._healed = False
         self._epochs_before_cut: dict[int, int] = {}
@@ -94,44 +94,52 @@ class Nemesis:
         """Nodes that are being stopped or started."""
         self._idle = trio.Event()
         """Set when one of them is done."""
+        self.beside: Callable[[], Awaitable[None]] | None = None
+        """A plot (plots.py), played in the scope of this one."""
+        self.stage = trio.Lock()
+        """Held by a strike, and for the length of a plot."""
 
     @property
-    def _ids(self) -> list[int]:
-        return sorted(self._cluster.nodes)
+    def ids(self) -> list[int]:
+        return sorted(self.cluster.nodes)
 
-    def _live(self) -> list[int]:
-        return [node_id for node_id in self._ids if self._cluster.nodes[node_id].running and node_id not in self._busy]
+    def live(self) -> list[int]:
+        return [node_id for node_id in self.ids if self.cluster.nodes[node_id].running and node_id not in self._busy]
 
     # -- life
 
     async def run(self) -> None:
         """Strike now and then, until `heal`."""
         with self._scope:
-            while True:
-                await trio.sleep(self._chance.expovariate(1 / self._plan.fault_every))
-                family = self._chance.choice(self._plan.families)
-                strike: Callable[[], Awaitable[None]] = getattr(self, f"_{family}")
-                await strike()
+            async with trio.open_nursery() as nursery:
+                if self.beside is not None:
+                    nursery.start_soon(self.beside)
+                while True:
+                    await trio.sleep(self._chance.expovariate(1 / self._plan.fault_every))
+                    family = self._chance.choice(self._plan.families)
+                    strike: Callable[[], Awaitable[None]] = getattr(self, f"_{family}")
+                    async with self.stage:
+                        await strike()
 
     async def heal(self) -> None:
         """End every fault and bring every node back; returns when all processes run."""
         self._healed = True
         self._scope.cancel()
-        self._cluster.network.heal()
-        for node_id in self._ids:
-            self._cluster.disk(node_id).mend()
+        self.cluster.network.heal()
+        for node_id in self.ids:
+            self.cluster.disk(node_id).mend()
             self._node(node_id).resume()
         while self._busy:
             await self._idle.wait()
-        for node_id in self._ids:
-            await self._start(node_id)
+        for node_id in self.ids:
+            await self.start(node_id)
 
     def _release(self, node_id: int) -> None:
         self._busy.discard(node_id)
         self._idle.set()
         self._idle = trio.Event()
 
-    def _later(self, seconds: float, what: Callable[..., Awaitable[None]], *args: Any) -> None:
+    def later(self, seconds: float, what: Callable[..., Awaitable[None]], *args: Any) -> None:
         async def wait() -> None:
             await trio.sleep(seconds)
             if not self._healed:
@@ -143,23 +151,25 @@ class Nemesis:
 
     def _target(self) -> int | None:
         """Anybody alive; the controller or a leader more often than others."""
-        live = self._live()
+        live = self.live()
         if not live:
             return None
         draw = self._chance.random()
         if draw < 0.3 and (controller := self.controller()) in live:
             return controller
         if draw < 0.6:
-            leader = self._leader_of(self._chance.choice(self._checked))
+            leader = self._leader_of(self._chance.choice(self.checked))
             if leader in live:
                 return leader
         return self._chance.choice(live)
 
-    def controller(self) -> int | None:
-        """The node that leads the quorum in the highest term."""
+    def controller(self, among: Collection[int] | None = None) -> int | None:
+        """The node that leads the quorum in the highest term, of all or of those `among`."""
         best = None
-        for node_id in self._live():
-            daemon = self._cluster.daemon(node_id)
+        for node_id in self.live():
+            if among is not None and node_id not in among:
+                continue
+            daemon = self.cluster.daemon(node_id)
             status = daemon.raft.status() if daemon is not None else None
             if status is not None and status.role is Role.LEADER and (best is None or status.term > best[0]):
                 best = (status.term, node_id)
@@ -167,7 +177,7 @@ class Nemesis:
 
     def newest_image(self) -> Any:
         """The image of the live node that has applied most; None while there is no node."""
-        images = [daemon.machine.image for node_id in self._ids if (daemon := self._cluster.daemon(node_id)) is not None]
+        images = [daemon.machine.image for node_id in self.ids if (daemon := self.cluster.daemon(node_id)) is not None]
         return max(images, key=lambda image: image.index, default=None)
 
     def _leader_of(self, partition: TopicPartition) -> int | None:
@@ -178,9 +188,9 @@ class Nemesis:
     def is_whole(self) -> bool:
         """Whether all nodes live and every replica of every partition is in sync, as the controller knows it."""
         image = self.newest_image()
-        if image is None or self._busy or len(self._live()) < len(self._ids):
+        if image is None or self._busy or len(self.live()) < len(self.ids):
             return False
-        for node_id in self._ids:
+        for node_id in self.ids:
             broker = image.brokers.get(node_id)
             if broker is None or broker.fenced or broker.epoch <= self._epochs_before_cut.get(node_id, -1):
                 return False
@@ -193,14 +203,14 @@ class Nemesis:
     # -- nodes
 
     def _node(self, node_id: int) -> SimulatedNode:
-        return self._cluster.nodes[node_id]
+        return self.cluster.nodes[node_id]
 
-    async def _start(self, node_id: int) -> None:
+    async def start(self, node_id: int) -> None:
         if node_id in self._busy or self._node(node_id).running:
             return
         self._busy.add(node_id)
         try:
-            self._cluster.disk(node_id).mend()
+            self.cluster.disk(node_id).mend()
             await self._node(node_id).start(wait=False)
         finally:
             self._release(node_id)
@@ -212,7 +222,7 @@ class Nemesis:
         """One, some or all processes; now and then a second time while they recover."""
         targets = {self._target()}
         if self._chance.random() < 0.3:
-            targets.update(node_id for node_id in self._live() if self._chance.random() < 0.5)
+            targets.update(node_id for node_id in self.live() if self._chance.random() < 0.5)
         for node_id in sorted(target for target in targets if target is not None):
             self.counts["kill"] += 1
             if self._chance.random() < 0.2:  # in the middle of a write
@@ -220,20 +230,20 @@ class Nemesis:
                 self._nursery.start_soon(self._start_when_gone, node_id, self._duration())
                 continue
             self._node(node_id).kill()
-            self._later(self._duration(), self._start, node_id)
+            self.later(self._duration(), self.start, node_id)
             if self._chance.random() < 0.2:
-                self._later(self._duration() + self._chance.uniform(0.001, 0.1), self._kill_again, node_id)
+                self.later(self._duration() + self._chance.uniform(0.001, 0.1), self._kill_again, node_id)
 
     async def _kill_again(self, node_id: int) -> None:
-        if node_id in self._live():
+        if node_id in self.live():
             self.counts["kill"] += 1
             self._node(node_id).kill()
-            self._later(self._duration(), self._start, node_id)
+            self.later(self._duration(), self.start, node_id)
 
     async def _start_when_gone(self, node_id: int, seconds: float) -> None:
         with trio.move_on_after(5.0):
             await self._node(node_id).wait_gone()
-        self._later(seconds, self._start, node_id)
+        self.later(seconds, self.start, node_id)
 
     async def _power(self) -> None:
         targets = {self._target()}
@@ -241,27 +251,27 @@ class Nemesis:
             if not self.is_whole():
                 return await self._kill()
         elif self._chance.random() < 0.5:
-            targets.update(node_id for node_id in self._ids if self._chance.random() < 0.5)
+            targets.update(node_id for node_id in self.ids if self._chance.random() < 0.5)
             if self._chance.random() < 0.3:
-                targets.update(self._ids)
+                targets.update(self.ids)
         for node_id in sorted(target for target in targets if target is not None and target not in self._busy):
-            self._cut_power(node_id, self._duration())
+            self.cut_power(node_id, self._duration())
         if self._plan.mode is Mode.POWER_ONE and self._chance.random() < 0.5:  # who is left may be the one that lost something
-            for node_id in self._live():
+            for node_id in self.live():
                 if self._chance.random() < 0.7:
                     self.counts["kill"] += 1
                     self._node(node_id).kill()
-                    self._later(self._duration(), self._start, node_id)
+                    self.later(self._duration(), self.start, node_id)
         return None
 
-    def _cut_power(self, node_id: int, seconds: float) -> None:
+    def cut_power(self, node_id: int, seconds: float) -> None:
         self.counts["power"] += 1
         image = self.newest_image()
         broker = image.brokers.get(node_id) if image is not None else None
         self._epochs_before_cut[node_id] = broker.epoch if broker is not None else -1
         self._probes.power_cut(node_id)
         self._node(node_id).power_cut()
-        self._later(seconds, self._start, node_id)
+        self.later(seconds, self.start, node_id)
 
     async def _stop(self) -> None:
         """A clean stop, and a start."""
@@ -280,7 +290,7 @@ class Nemesis:
                 self._node(node_id).kill()
         finally:
             self._release(node_id)
-        self._later(seconds, self._start, node_id)
+        self.later(seconds, self.start, node_id)
 
     async def _pause(self) -> None:
         node_id = self._target()
@@ -291,18 +301,18 @@ class Nemesis:
     async def _skew(self) -> None:
         self.counts["skew"] += 1
         magnitude = 1.5 ** self._chance.randrange(6, 32) / 1000
-        self._node(self._chance.choice(self._ids)).skew(self._chance.choice([-1, 1]) * magnitude)
+        self._node(self._chance.choice(self.ids)).skew(self._chance.choice([-1, 1]) * magnitude)
 
     # -- network
 
     async def _partition(self) -> None:
         """Halves, one alone, or a bridge: two halves that one node sees both of."""
         self.counts["partition"] += 1
-        ids = self._ids[:]
+        ids = self.ids[:]
         self._chance.shuffle(ids)
         target = self._target()
         kind = self._chance.choice(["halves", "one", "target", "bridge"])
-        network = self._cluster.network
+        network = self.cluster.network
         if kind == "one" or (kind == "target" and target is None):
             network.partition({ids[0]}, set(ids[1:]))
         elif kind == "target":
@@ -312,30 +322,30 @@ class Nemesis:
             middle = len(ids) // 2
             bridge = {ids[middle]} if kind == "bridge" else set()
             network.partition(set(ids[:middle]) - bridge, set(ids[middle:]) - bridge)
-        self._later(self._duration(), self._heal_network)
+        self.later(self._duration(), self._heal_network)
 
     async def _heal_network(self) -> None:
-        self._cluster.network.heal()
+        self.cluster.network.heal()
 
     async def _stall(self) -> None:
         """Bytes of one direction wait; of one link, or of all that a node sends."""
         self.counts["stall"] += 1
-        source = self._target() or self._ids[0]
-        others = [node_id for node_id in self._ids if node_id != source]
+        source = self._target() or self.ids[0]
+        others = [node_id for node_id in self.ids if node_id != source]
         for other in others if self._chance.random() < 0.4 else [self._chance.choice(others)]:
-            self._cluster.network.stall(source, other)
-        self._later(self._duration(), self._heal_network)
+            self.cluster.network.stall(source, other)
+        self.later(self._duration(), self._heal_network)
 
     async def _slow(self) -> None:
         self.counts["slow"] += 1
-        a, b = self._chance.sample(self._ids, 2)
-        self._cluster.network.slow(a, b, self._chance.choice([0.01, 0.05, 0.3]))
-        self._later(self._duration(), self._heal_network)
+        a, b = self._chance.sample(self.ids, 2)
+        self.cluster.network.slow(a, b, self._chance.choice([0.01, 0.05, 0.3]))
+        self.later(self._duration(), self._heal_network)
 
     async def _break(self) -> None:
         self.counts["break"] += 1
-        a, b = self._chance.sample(self._ids, 2)
-        self._cluster.network.break_connections(a, b)
+        a, b = self._chance.sample(self.ids, 2)
+        self.cluster.network.break_connections(a, b)
 
     # -- disks
 
@@ -346,23 +356,23 @@ class Nemesis:
             return
         self.counts["sync"] += 1
         self._busy.add(node_id)
-        self._cluster.disk(node_id).fail_sync()
+        self.cluster.disk(node_id).fail_sync()
         self._nursery.start_soon(self._mend, node_id, self._duration())
 
     async def _mend(self, node_id: int, seconds: float) -> None:
         with trio.move_on_after(3.0):
             await self._node(node_id).wait_gone()
         self._release(node_id)
-        self._cluster.disk(node_id).mend()
-        self._cut_power(node_id, seconds)
+        self.cluster.disk(node_id).mend()
+        self.cut_power(node_id, seconds)
 
     async def _corrupt(self) -> None:
         """A byte of a batch that its process has not synced is another after a kill, and sound batches follow: no torn tail."""
         if not self.is_whole():
             return
-        partition, node_id = self._chance.choice(self._checked), self._chance.choice(self._ids)
+        partition, node_id = self._chance.choice(self.checked), self._chance.choice(self.ids)
         shadow = self._probes.shadow(node_id, partition)
-        daemon = self._cluster.daemon(node_id)
+        daemon = self.cluster.daemon(node_id)
         replica = daemon.replica.get(partition) if daemon is not None else None
         if shadow is None or replica is None:
             return
@@ -378,17 +388,17 @@ class Nemesis:
         self._node(node_id).kill()
         self._probes.set_aside(node_id, partition)
         path = replica.log.path / f"{segment:020d}.log"
-        self._cluster.disk(node_id).corrupt(path, position + self._chance.randrange(BATCH_CHECKED_FROM, size))
-        self._later(self._duration(), self._start, node_id)
+        self.cluster.disk(node_id).corrupt(path, position + self._chance.randrange(BATCH_CHECKED_FROM, size))
+        self.later(self._duration(), self.start, node_id)
 
     async def _full(self) -> None:
-        node_id = self._chance.choice(self._ids)
+        node_id = self._chance.choice(self.ids)
         self.counts["full"] += 1
-        self._cluster.disk(node_id).fill()
-        self._later(self._duration(), self._free, node_id)
+        self.cluster.disk(node_id).fill()
+        self.later(self._duration(), self._free, node_id)
 
     async def _free(self, node_id: int) -> None:
-        self._cluster.disk(node_id).free()
+        self.cluster.disk(node_id).free()
 
 
 class Administration:
@@ -402,7 +412,7 @@ class Administration:
         """Topics of which nobody can tell whether they are there."""
         self.counts: Counter[str] = Counter()
         self._admin = Admin(client, timeout_s=4.0)
-        self._client = client
+        self.client = client
         self._plan = plan
         self._chance = chance
         self._nodes = nodes
@@ -411,7 +421,8 @@ class Administration:
 
     async def run(self) -> None:
         """Until cancelled: a topic comes, grows or goes, leaders are elected, replicas move, options change."""
-        deeds = [self._create, self._create, self._delete, self._delete, self._elect, self._move, self._move, self._configure, self._grow]
+        deeds: list[Callable[[], Awaitable[object]]] = [self.create, self.create, self.delete, self.delete]
+        deeds += [self._elect, self._move, self._move, self._configure, self._grow]
         while True:
             await trio.sleep(self._chance.expovariate(1 / self._plan.admin_every))
             try:
@@ -419,21 +430,28 @@ class Administration:
             except MqError:
                 self.counts["refused"] += 1
 
-    async def _create(self) -> None:
-        self._number += 1
-        name, partitions = f"{THROWAWAY}{self._number}", self._chance.randrange(1, 4)
+    async def create(self, name: str | None = None) -> str | None:
+        """A topic, with a new name or one that was deleted; its name when it is there."""
+        if name is None:
+            self._number += 1
+            name = f"{THROWAWAY}{self._number}"
+        partitions = self._chance.randrange(1, 4)
+        self.deleted.discard(name)
         self.doubtful.add(name)
         result = (await self._admin.create_topics([NewTopic(name, partitions, 3, {})]))[name]
         if isinstance(result, ClientError):
-            return
+            return None
         self.doubtful.discard(name)
         self.created[name] = partitions
         self.counts["created"] += 1
+        return name
 
-    async def _delete(self) -> None:
-        if not self.created:
+    async def delete(self, name: str | None = None) -> None:
+        """That topic, or any."""
+        if name is None and self.created:
+            name = self._chance.choice(sorted(self.created))
+        if name is None or name not in self.created:
             return
-        name = self._chance.choice(sorted(self.created))
         del self.created[name]
         self.doubtful.add(name)
         error = (await self._admin.delete_topics([name]))[name]

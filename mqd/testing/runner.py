@@ -27,6 +27,7 @@ from mqd.errors import MqError
 from mqd.testing.checker import History
 from mqd.testing.cluster import Cluster
 from mqd.testing.faults import THROWAWAY, Administration, Mode, Nemesis, Plan
+from mqd.testing.plots import Plots, draw_plot
 from mqd.testing.probes import Probes
 from mqd.testing.workload import Workload
 from mqd.testing.world import current_world, run
@@ -55,15 +56,21 @@ class Settings:
 
     seed: int
     nodes: int = 3
+    observers: int = 0
+    """Nodes beside these that do not vote."""
     seconds: float = SECONDS_OF_SAFETY
     bug: str | None = None
+    plot: str | None = None
+    """Played whatever the seed would (plots.py)."""
 
     @property
     def command(self) -> str:
         """Runs this seed again, alone, with its trace in a file."""
         seconds = "" if self.seconds == SECONDS_OF_SAFETY else f" --seconds {self.seconds:g}"
         bug = f" --bug {self.bug}" if self.bug else ""
-        return f"python -m mqd.testing --seeds {self.seed} --nodes {self.nodes}{seconds}{bug} --trace trace-{self.seed}.txt"
+        bug += f" --plot {self.plot}" if self.plot else ""
+        observers = f" --observers {self.observers}" if self.observers else ""
+        return f"python -m mqd.testing --seeds {self.seed} --nodes {self.nodes}{observers}{seconds}{bug} --trace trace-{self.seed}.txt"
 
 
 @dataclass(slots=True)
@@ -135,6 +142,7 @@ class _Run:
         self.lines = lines
         self.chance = random.Random(f"{settings.seed}/plan")
         self.plan = Plan.draw(self.chance)
+        self.plot = settings.plot or draw_plot(self.plan.mode, self.source("plot"))
         self.history = History()
         self.scope = trio.CancelScope()
 
@@ -146,8 +154,9 @@ class _Run:
         if self.lines is not None:
             world.trace.write_to = self.lines
         try:
-            async with Cluster(nodes=self.settings.nodes, options=OPTIONS, start=False) as cluster:
-                self.probes = Probes(cluster, tuple(sorted(cluster.nodes)), may_lose=self._may_lose)
+            async with Cluster(nodes=self.settings.nodes, observers=self.settings.observers, options=OPTIONS, start=False) as cluster:
+                voters = tuple(range(1, self.settings.nodes + 1))
+                self.probes = Probes(cluster, tuple(sorted(cluster.nodes)), voters=voters, may_lose=self._may_lose)
                 self.probes.on_violation = self.scope.cancel
                 self.probes.on_restart = self.history.restarted
                 cluster.on_event(self.probes.look)
@@ -185,6 +194,9 @@ class _Run:
                 client, self.plan, self.source("admin"), sorted(cluster.nodes), partitions
             )
             workload.start(nursery, partitions, own=self.chance.choice([1, 2]), raw=self.chance.choice([1, 2]), hasty=1)
+            if self.plot is not None:
+                self.plots = Plots(self.plot, nemesis, administration, workload, self.source("play"))
+                nemesis.beside = self.plots.run
             nursery.start_soon(nemesis.run)
             with trio.move_on_after(self.settings.seconds):
                 async with trio.open_nursery() as beside:
@@ -292,7 +304,7 @@ class _Run:
         if hasattr(self, "probes"):
             for name in ("elections", "leader_changes", "batches", "truncations", "truncated_below_high_watermark", "isr_changes"):
                 counts[name] = getattr(self.probes.counts, name)
-        for part in ("nemesis", "administration"):
+        for part in ("nemesis", "administration", "plots"):
             if hasattr(self, part):
                 counts.update(getattr(self, part).counts)
         if hasattr(self, "workload"):

@@ -100,6 +100,7 @@ class Workload:
         self._source = source
         self._is_committed = is_committed
         self._finished = trio.Event()
+        self._acknowledgements: dict[TopicPartition | None, trio.Event] = {}
 
     # -- what the runner calls
 
@@ -141,8 +142,15 @@ class Workload:
         self.history.acknowledged += 1
         if send.promise is Promise.ALL:
             self.acknowledged_at[send.session.partition("/")[0]] = trio.current_time()
+            for place in (None, send.partition):
+                if (event := self._acknowledgements.pop(place, None)) is not None:
+                    event.set()
         if send.promise is Promise.ALL and offset != NO_OFFSET and not self._is_committed(send.partition, offset):
             self.history.not_committed(send.partition, offset)
+
+    async def next_acknowledgement(self, partition: TopicPartition | None = None) -> None:
+        """Until a client is told of a record with acks=all that it is committed; in that partition, or anywhere."""
+        await self._acknowledgements.setdefault(partition, trio.Event()).wait()
 
     async def _pause(self, chance: random.Random, mean: float) -> None:
         await trio.sleep(min(chance.expovariate(1 / mean), 10 * mean))
@@ -357,6 +365,8 @@ class Workload:
                     high_watermark=row.high_watermark,
                 )
                 rows = list(_records(row.records, offset))
+                if (newest := _newest_epoch(row.records)) > epoch:
+                    self.history.beyond_epoch(name, partition, f"{offset} by node {node}: epoch {newest}, asked in {epoch}")
                 self.history.polled(name, partition, rows, row.high_watermark)
                 offset += len(rows)
                 self.positions[name, partition] = offset
@@ -478,3 +488,7 @@ def _records(data: Any, offset: int) -> Any:
             if record.offset >= offset:
                 yield record.offset, record.value or b""
 
+
+def _newest_epoch(data: Any) -> int:
+    """The highest leader epoch of the batches that a fetch returned; -1 of none."""
+    return max((header.partition_leader_epoch for _, _, header in iterate_batches(memoryview(data))), default=-1) if data else -1

@@ -23,6 +23,8 @@ from mqd.raft.service import RaftService
 from mqd.replica.follower import Followed, Follower, Truncate
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
+from mqd.server.follower_fetch import FollowerFetch
+from mqd.types import NO_EPOCH
 
 Patches = Iterator[tuple[Any, str, Any]]
 
@@ -186,11 +188,14 @@ def keeps_what_differs() -> Patches:
 
 @bug("a follower says that it has what it has not synced, although its topic has flush.before.ack")
 def follower_claims_what_is_not_synced() -> Patches:
+    """Both what it says and the wait before it, each of which is enough."""
+
     def asked(self: Followed, partition_bytes_max: int) -> Any:
         log = self.partition.log
         return (self.key[1], self.leader_epoch, log.log_end_offset, log.last_epoch, log.log_start_offset, partition_bytes_max)
 
     yield Followed, "asked", asked
+    yield Follower, "unsynced", lambda self: []
 
 
 # -- the controller
@@ -222,13 +227,27 @@ def unclean_elections() -> Patches:
     yield elections, "settle", settle
 
 
-@bug("requests with the broker epoch of an earlier life are accepted")
+@bug("nobody compares broker epochs: what an earlier life of a node said counts for this one (KIP-903)")
 def old_broker_epoch_accepted() -> Patches:
+    """At the leader, and at the controller: of the leader who asks, and of the members that it wants; each guard covers for the others."""
+    fetched, checked = FollowerFetch._read, isr._checked_isr
+
     def registered(image: Any, node_id: Any, broker_epoch: int) -> Any:
         return image.brokers[node_id]
 
+    def read(self: FollowerFetch, partition: Any, followed: Any, fetching: Any, budget: int, **how: Any) -> Any:
+        known = self._node.image.brokers.get(fetching.request.replica_id)
+        if known is not None:
+            fetching.request = fetching.request._replace(replica_epoch=max(known.epoch, fetching.request.replica_epoch))
+        return fetched(self, partition, followed, fetching, budget, **how)
+
+    def check(image: Any, op: Any, wish: isr.IsrWish, partition: Any) -> Any:
+        return checked(image, op, wish._replace(isr=tuple((node_id, NO_EPOCH) for node_id, _ in wish.isr)), partition)
+
     yield brokers, "registered_broker", registered
     yield isr, "registered_broker", registered
+    yield isr, "_checked_isr", check
+    yield FollowerFetch, "_read", read
     yield Partition, "_is_eligible", lambda self, follower: self.rules.eligible(follower.node_id) is not None
 
 

@@ -1,0 +1,280 @@
+"""Directed faults: short sequences in which one guard of the product after the other is all that keeps a promise.
+
+Chance alone seldom makes them: a leader that is deposed while its wish for another ISR is on the way, a node that returns first, and had
+lost what it acknowledged. Which plot a seed plays is drawn from the seed; it is played again and again, with the other faults
+between, never beside. No plot does what the mode of its seed forbids (faults.py): nothing acknowledged may be lost in any of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+
+from mqd.client.admin import Admin
+from mqd.client.descriptions import ElectionType
+from mqd.errors import MqError
+from mqd.testing.faults import Administration, Mode, Nemesis
+from mqd.testing.workload import Workload
+from mqd.types import IsrChange, IsrOutcome, TopicPartition
+
+PLOTS: dict[str, tuple[Mode, ...]] = {
+    "deposed": tuple(Mode),
+    "late-wish": tuple(Mode),
+    "deleted": tuple(Mode),
+    "reborn": (Mode.POWER_ONE,),
+    "first-back": (Mode.POWER_ONE,),
+    "blackout": (Mode.POWER_ALL,),
+    "one-by-one": (Mode.POWER_ALL,),
+}
+"""Name -> the modes in which it may be played."""
+LIKELIHOOD = 0.7
+"""Of a seed to play one."""
+RARITY = 6
+"""How many times likelier a plot is that one mode only can play, which is one seed in four."""
+EVERY_SECONDS = 0.7
+PLAY_SECONDS_MAX = 8.0
+LOOK_SECONDS = 0.01
+PATIENCE_SECONDS = 3.0
+"""How long a plot waits for its next scene before it is given up."""
+ADMIN_SECONDS = 1.0
+
+
+def draw_plot(mode: Mode, chance: random.Random) -> str | None:
+    """What a seed of this mode plays, if anything."""
+    if chance.random() >= LIKELIHOOD:
+        return None
+    names = [name for name, modes in PLOTS.items() if mode in modes for _ in range(RARITY if len(modes) == 1 else 1)]
+    return chance.choice(names)
+
+
+class _GivenUpError(Exception):
+    """The next scene cannot be played."""
+
+
+class Plots:
+    """Plays one plot until cancelled. `counts` tells how often it came to its end."""
+
+    def __init__(self, name: str, nemesis: Nemesis, administration: Administration, workload: Workload, chance: random.Random) -> None:
+        self.counts: Counter[str] = Counter()
+        self._name = name
+        self._nemesis = nemesis
+        self._cluster = nemesis.cluster
+        self._administration = administration
+        self._workload = workload
+        self._chance = chance
+        self._admin = Admin(administration.client, timeout_s=ADMIN_SECONDS)
+        self._play = getattr(self, "_" + name.replace("-", "_"))
+
+    async def run(self) -> None:
+        while True:
+            await trio.sleep(self._chance.expovariate(1 / EVERY_SECONDS))
+            async with self._nemesis.stage:
+                with trio.move_on_after(PLAY_SECONDS_MAX):
+                    try:
+                        await self._play()
+                    except (_GivenUpError, MqError):
+                        self.counts[f"plot {self._name} given up"] += 1
+                    else:
+                        self.counts[f"plot {self._name}"] += 1
+
+    # -- the plots
+
+    async def _deposed(self) -> None:
+        """A controller that nobody hears goes on for a while, and returns with entries that nobody else has."""
+        deposed = self._nemesis.controller()
+        if deposed is None:
+            raise _GivenUpError
+        others = [node_id for node_id in self._nemesis.ids if node_id != deposed]
+        network = self._cluster.network
+        network.partition({deposed}, others, breaks=False)
+        await self._until(lambda: self._nemesis.controller(among=others) is not None)
+        await trio.sleep(self._chance.uniform(0.1, 1.0))
+        if self._chance.random() < 0.5:
+            for other in others:
+                network.break_connections(deposed, other)
+        else:
+            self._kill(deposed, self._chance.uniform(0.01, 0.1))
+        network.heal()
+        await trio.sleep(self._chance.uniform(0.5, 1.0))
+
+    async def _late_wish(self) -> None:
+        """A leader wants a follower in its ISR, and the wish arrives after another leads."""
+        partition, leader, follower = await self._returning()
+        held = self._hold_wishes(leader)
+        try:
+            await self._until(lambda: self._is_wanted(partition, leader, follower))
+            found = self._image(partition)
+            heir = self._chance.choice([member for member in found.isr if member != leader])
+            self._node(follower).pause(self._chance.uniform(0.4, 0.55))
+            order = [heir, *(member for member in found.replicas if member != heir)]
+            await self._admin.alter_partition_reassignments({partition: order})
+            await self._admin.elect_leaders(ElectionType.PREFERRED, [partition])
+            await trio.sleep(self._chance.uniform(0.1, 0.3))
+        finally:
+            held.set()
+        await trio.sleep(0.3)
+
+    async def _deleted(self) -> None:
+        """A topic goes, and may come again under the same name, while a node that has it is down."""
+        administration = self._administration
+        name = self._chance.choice(sorted(administration.created)) if administration.created else await administration.create()
+        if name is None:
+            raise _GivenUpError
+        await self._until(lambda: self._nemesis.newest_image() is not None and name in self._nemesis.newest_image().topics)
+        replicas = self._nemesis.newest_image().topics[name].partitions[0].replicas
+        node_id = self._chance.choice(replicas)
+        await self._until(lambda: self._holds(node_id, name))
+        self._kill(node_id, None)
+        try:
+            await administration.delete(name)
+            if self._chance.random() < 0.6:
+                await administration.create(name)
+        finally:
+            self._nemesis.later(self._chance.uniform(0.01, 0.3), self._nemesis.start, node_id)
+        await trio.sleep(1.0)
+
+    async def _reborn(self) -> None:
+        """A follower returns, its leader wants it in the ISR, and while the wish is on its way it loses power and is registered anew."""
+        partition, leader, follower = await self._returning()
+        held = self._hold_wishes(leader)
+        try:
+            await self._until(lambda: self._is_wanted(partition, leader, follower))
+            epoch = self._nemesis.newest_image().brokers[follower].epoch
+            with trio.move_on_after(0.5):
+                await self._workload.next_acknowledgement(partition)
+            self._cluster.network.slow(leader, follower, self._chance.uniform(0.1, 0.3))
+            self._nemesis.cut_power(follower, self._chance.uniform(0.01, 0.05))
+
+            def is_back() -> bool:
+                broker = self._nemesis.newest_image().brokers[follower]
+                return broker.epoch > epoch and not broker.fenced
+
+            await self._until(is_back)
+        finally:
+            held.set()
+        await trio.sleep(0.5)
+        self._cluster.network.heal()
+
+    async def _first_back(self) -> None:
+        """Of the last two in sync one loses power and the other is killed; the former returns first, with less than it acknowledged."""
+        await self._until(self._nemesis.is_whole)
+        partition = self._chance.choice(self._nemesis.checked)
+        found = self._image(partition)
+        leader = found.leader
+        follower = self._chance.choice([member for member in found.isr if member != leader])
+        gone = [member for member in found.replicas if member not in (leader, follower)]
+        for member in gone:
+            self._kill(member, None)
+        await self._until(lambda: set(self._image(partition).isr) == {leader, follower} and self._image(partition).leader == leader)
+        with trio.move_on_after(1.0):
+            await self._workload.next_acknowledgement(partition)
+        self._nemesis.cut_power(follower, self._chance.uniform(0.05, 0.2))
+        self._kill(leader, 3.0)
+        for member in gone:
+            self._nemesis.later(self._chance.uniform(0.1, 0.3), self._nemesis.start, member)
+        await trio.sleep(4.0)
+
+    async def _blackout(self) -> None:
+        """All lose power when something was just acknowledged; the disks were slow."""
+        self._slow_disks(self._nemesis.ids)
+        with trio.move_on_after(1.5):
+            await self._workload.next_acknowledgement()
+        for node_id in self._nemesis.live():
+            self._nemesis.cut_power(node_id, self._chance.uniform(0.05, 0.5))
+        await trio.sleep(2.0)
+
+    async def _one_by_one(self) -> None:
+        """A leader loses power when it has just acknowledged something, and the others when one of them leads."""
+        partition = self._chance.choice(self._nemesis.checked)
+        found = self._image(partition)
+        leader = found.leader
+        if leader not in self._nemesis.live() or len(found.isr) < 2:
+            raise _GivenUpError
+        others = [node_id for node_id in self._nemesis.ids if node_id != leader]
+        self._slow_disks(others)
+        with trio.move_on_after(1.5):
+            await self._workload.next_acknowledgement(partition)
+        self._nemesis.cut_power(leader, self._chance.uniform(1.0, 2.0))
+        await self._until(lambda: self._image(partition).leader not in (leader, -1))
+        for node_id in others:
+            if node_id in self._nemesis.live():
+                self._nemesis.cut_power(node_id, self._chance.uniform(0.05, 0.5))
+        await trio.sleep(2.5)
+
+    # -- scenes
+
+    async def _returning(self) -> tuple[TopicPartition, int, int]:
+        """A partition, its leader, and one of its followers that was out of the ISR and is being started; no controller is among them."""
+        await self._until(self._nemesis.is_whole)
+        partition = self._chance.choice(self._nemesis.checked)
+        found = self._image(partition)
+        leader, controller = found.leader, self._nemesis.controller()
+        candidates = [member for member in found.isr if member not in (leader, controller)]
+        if not candidates:
+            raise _GivenUpError
+        follower = self._chance.choice(candidates)
+        self._kill(follower, None)
+        await self._until(lambda: follower not in self._image(partition).isr)
+        if self._image(partition).leader != leader:
+            raise _GivenUpError
+        self._nemesis.later(0.0, self._nemesis.start, follower)
+        return partition, leader, follower
+
+    def _hold_wishes(self, node_id: int) -> trio.Event:
+        """What this node asks of the controller for its ISRs is on the way until the event is set."""
+        daemon = self._cluster.daemon(node_id)
+        if daemon is None:
+            raise _GivenUpError
+        arrive, ask = trio.Event(), daemon.replica.alter_partitions
+
+        async def alter(changes: Sequence[IsrChange]) -> list[IsrOutcome]:
+            await arrive.wait()
+            outcomes: list[IsrOutcome] = await ask(changes)
+            return outcomes
+
+        daemon.replica.alter_partitions = alter
+        return arrive
+
+    def _is_wanted(self, partition: TopicPartition, leader: int, follower: int) -> bool:
+        daemon = self._cluster.daemon(leader)
+        replica = daemon.replica.get(partition) if daemon is not None else None
+        return replica is not None and follower in (replica.pending_isr or ())
+
+    def _holds(self, node_id: int, topic: str) -> bool:
+        daemon = self._cluster.daemon(node_id)
+        return daemon is not None and topic.encode() in daemon.replica.by_name
+
+    def _slow_disks(self, nodes: Sequence[int]) -> None:
+        """Until they are started again, or the plot is over for long."""
+        seconds = self._chance.uniform(0.02, 0.15)
+        for node_id in nodes:
+            self._cluster.disk(node_id).slow_by = seconds
+
+    def _kill(self, node_id: int, seconds: float | None) -> None:
+        """End a process, and begin it again after so many seconds; with None, whoever calls does, or the healing."""
+        self._nemesis.counts["kill"] += 1
+        self._node(node_id).kill()
+        if seconds is not None:
+            self._nemesis.later(seconds, self._nemesis.start, node_id)
+
+    def _node(self, node_id: int) -> Any:
+        return self._cluster.nodes[node_id]
+
+    def _image(self, partition: TopicPartition) -> Any:
+        """The partition as the newest living image has it."""
+        image = self._nemesis.newest_image()
+        found = image.partition(*partition) if image is not None else None
+        if found is None:
+            raise _GivenUpError
+        return found
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        with trio.move_on_after(PATIENCE_SECONDS):
+            while not holds():  # noqa: ASYNC110 - of what is looked at nobody tells
+                await trio.sleep(LOOK_SECONDS)
+            return
+        raise _GivenUpError
