@@ -5,7 +5,7 @@ Events are of two kinds: Trio's own deadlines, and those of this module's queue 
 Trio's batches of runnable tasks are ordered by the age of the tasks and then shuffled with the seed.
 
 This is the one file that knows Trio's private names: `_run._r` and `_run._ALLOW_DETERMINISTIC_SCHEDULING` (Trio keeps them
-for hypothesis-trio), `GLOBAL_RUN_CONTEXT.runner` and its `runq`, `entry_queue` and `waiting_for_idle`.
+for hypothesis-trio), `GLOBAL_RUN_CONTEXT.runner` and its `runq`, `entry_queue`, `waiting_for_idle`, `io_manager` and `instruments`.
 """
 
 from __future__ import annotations
@@ -94,8 +94,10 @@ class VirtualClock(trio.abc.Clock):
     # -- Trio asks
 
     def start_clock(self) -> None:
-        self._runner = trio_run.GLOBAL_RUN_CONTEXT.runner
-        self._runner.io_manager = _SeldomAsked(self._runner.io_manager, self._runner.entry_queue)
+        runner: Any = trio_run.GLOBAL_RUN_CONTEXT.runner
+        self._runner = runner
+        runner.io_manager = _SeldomAsked(runner.io_manager, runner.entry_queue)
+        runner.instruments = _FewInstruments(runner.instruments)
 
     def current_time(self) -> float:
         return self.now
@@ -185,6 +187,29 @@ class _SeldomAsked:
         return getattr(self._manager, name)
 
 
+class _FewInstruments(dict[str, Any]):
+    """Trio's instruments as they are at the beginning: asking for one that is not there, several times a step, costs little."""
+
+    def __init__(self, instruments: Any) -> None:
+        super().__init__({name: [getattr(one, name) for one in found] for name, found in instruments.data.items() if name != "_all"})
+
+    def call(self, name: str, *args: Any) -> None:
+        for call in self[name]:
+            call(*args)
+
+    def add_instrument(self, instrument: trio.abc.Instrument) -> None:
+        raise RuntimeError("a simulated world takes no more instruments: see `Cluster.on_event`")
+
+
+class _Chance(random.Random):
+    """Trio shuffles in each pass of its loop, mostly one task."""
+
+    def shuffle(self, x: Any) -> None:
+        for last in range(len(x) - 1, 0, -1):
+            other = int(self.random() * (last + 1))
+            x[last], x[other] = x[other], x[last]
+
+
 class _GatedQueue(deque[Any]):
     """Trio's queue of runnable tasks while some of them belong to a node that is paused."""
 
@@ -234,7 +259,7 @@ def seeded_scheduler(seed: object) -> Iterator[None]:
     """Trio's order of runnable tasks comes from `seed` inside of the block."""
     before = trio_run._ALLOW_DETERMINISTIC_SCHEDULING, trio_run._r
     trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
-    trio_run._r = random.Random(f"{seed}/scheduler")
+    trio_run._r = _Chance(f"{seed}/scheduler")
     try:
         yield
     finally:
