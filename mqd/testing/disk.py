@@ -174,6 +174,8 @@ class MemoryDisk:
         self.boots = 1
         self.slow_by = 0.0
         """Seconds on top of what each offloaded call takes."""
+        self.slow_logs_by = 0.0
+        """Seconds on top of what a sync of logs takes (a call with a limiter), as if the metadata were on another device."""
         self.locks: dict[Path, Process] = {}
         self.syncs = 0
         self.writes = 0
@@ -222,7 +224,7 @@ class MemoryDisk:
         """No more faults: space is free, calls succeed and are quick. What was corrupted or lost stays so."""
         self.faults = Faults()
         self.capacity = CAPACITY_BYTES
-        self.slow_by = 0.0
+        self.slow_by = self.slow_logs_by = 0.0
         self._fuse = None
 
     def fill(self, leaving: int = 0) -> None:
@@ -596,10 +598,10 @@ class ProcessDisk:
         if limiter is None:
             return await self._offload(call, *args)
         async with limiter:
-            return await self._offload(call, *args)
+            return await self._offload(call, *args, longer=self._disk.slow_logs_by)
 
-    async def _offload(self, call: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT) -> ResultT:
-        seconds, share = self._disk.seconds(), self._disk.random.random()
+    async def _offload(self, call: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT, longer: float = 0.0) -> ResultT:
+        seconds, share = self._disk.seconds() + longer, self._disk.random.random()
         await self._process.sleep(seconds * share)
         result = call(*args)
         await self._process.sleep(seconds * (1 - share))

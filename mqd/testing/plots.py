@@ -180,7 +180,9 @@ class Plots:
 
     async def _blackout(self) -> None:
         """All lose power when something was just acknowledged; the disks were slow."""
-        self._slow_disks(self._nemesis.ids)
+        seconds = self._chance.uniform(0.02, 0.15)
+        for node_id in self._nemesis.ids:
+            self._cluster.disk(node_id).slow_by = seconds
         with trio.move_on_after(1.5):
             await self._workload.next_acknowledgement()
         for node_id in self._nemesis.live():
@@ -188,22 +190,24 @@ class Plots:
         await trio.sleep(2.0)
 
     async def _one_by_one(self) -> None:
-        """A leader loses power when it has just acknowledged something, and the others when one of them leads."""
+        """A leader is killed when it has just acknowledged something, and when one of its followers leads, all others lose power."""
         partition = self._chance.choice(self._nemesis.checked)
         found = self._image(partition)
         leader = found.leader
-        if leader not in self._nemesis.live() or len(found.isr) < 2:
+        if leader not in self._nemesis.live() or len(found.isr) < 3:
             raise _GivenUpError
         others = [node_id for node_id in self._nemesis.ids if node_id != leader]
-        self._slow_disks(others)
+        seconds = self._chance.uniform(0.3, 1.0)
+        for node_id in others:
+            self._cluster.disk(node_id).slow_logs_by = seconds
         with trio.move_on_after(1.5):
             await self._workload.next_acknowledgement(partition)
-        self._nemesis.cut_power(leader, self._chance.uniform(1.0, 2.0))
+        self._kill(leader, 3.0)
         await self._until(lambda: self._image(partition).leader not in (leader, -1))
         for node_id in others:
             if node_id in self._nemesis.live():
                 self._nemesis.cut_power(node_id, self._chance.uniform(0.05, 0.5))
-        await trio.sleep(2.5)
+        await trio.sleep(2.0)
 
     # -- scenes
 
@@ -247,12 +251,6 @@ class Plots:
     def _holds(self, node_id: int, topic: str) -> bool:
         daemon = self._cluster.daemon(node_id)
         return daemon is not None and topic.encode() in daemon.replica.by_name
-
-    def _slow_disks(self, nodes: Sequence[int]) -> None:
-        """Until they are started again, or the plot is over for long."""
-        seconds = self._chance.uniform(0.02, 0.15)
-        for node_id in nodes:
-            self._cluster.disk(node_id).slow_by = seconds
 
     def _kill(self, node_id: int, seconds: float | None) -> None:
         """End a process, and begin it again after so many seconds; with None, whoever calls does, or the healing."""

@@ -141,6 +141,11 @@ def plant_beyond(history: History, log: Log) -> Log:
     return log
 
 
+def plant_a_later_epoch(history: History, log: Log) -> Log:
+    history.beyond_epoch("r", TP, "8 by node 1: epoch 2, asked in 1")
+    return log
+
+
 def plant_out_of_range(history: History, log: Log) -> Log:
     history.out_of_range("r", TP, "8")
     return log
@@ -176,6 +181,7 @@ def plant_early_ack(history: History, log: Log) -> Log:
         (plant_disagreement, "watermarks-disagree"),
         (plant_beyond, "beyond-watermark"),
         (plant_out_of_range, "out-of-range"),
+        (plant_a_later_epoch, "beyond-epoch"),
         (plant_damage, "unreadable"),
         (plant_early_ack, "ack-not-committed"),
     ],

@@ -1,0 +1,33 @@
+"""Directed faults: drawn from the seed, only where they are allowed, and each comes to its end in a cluster that has no defect."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from mqd.testing.faults import Mode
+from mqd.testing.plots import PLOTS, draw_plot
+from mqd.testing.runner import Settings, run_seed
+
+PLAYED = {
+    "deposed": 100,
+    "late-wish": 100,
+}
+"""Plot -> a seed in which it was seen to come to its end within seconds. Those that need a power cut: `make simulate`."""
+
+
+def test_each_mode_plays_what_is_allowed_in_it_and_all_of_it() -> None:
+    for mode in Mode:
+        drawn = Counter(draw_plot(mode, random.Random(seed)) for seed in range(400))
+        assert set(drawn) - {None} == {name for name, modes in PLOTS.items() if mode in modes}
+        assert drawn[None] > 50, "seeds in which chance alone decides"
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_a_plot_comes_to_its_end_and_the_product_stands_it(name: str) -> None:
+    settings = Settings(seed=PLAYED[name], plot=name, seconds=4.0)
+    result = run_seed(settings)
+    assert not result.violations, (result.violations, settings.command)
+    assert result.counts[f"plot {name}"] >= 1
