@@ -158,6 +158,27 @@ def test_pysyncobjs_private_names_stay_in_one_place() -> None:
     assert wrong == []
 
 
+THREAD_WORDS = {
+    "to_thread": ("mqd/io/",),
+    "start_thread_soon": ("mqd/io/",),
+    "from_thread": ("mqd/client/sync.py",),
+    "run_sync_soon": ("mqd/client/sync.py",),
+}
+"""Names of Trio for work between threads, and where they may stand. Elsewhere `Disk.offload` is the way, which the simulation has too."""
+
+
+def test_threads_are_begun_where_the_simulation_can_stand_in() -> None:
+    wrong = [
+        f"{name}:{node.lineno} uses {word}"
+        for name in python_files("mqd")
+        for node in ast.walk(tree(name))
+        if isinstance(node, (ast.Attribute, ast.alias))
+        and (word := node.attr if isinstance(node, ast.Attribute) else node.name.rpartition(".")[2]) in THREAD_WORDS
+        and not name.startswith(THREAD_WORDS[word])
+    ]
+    assert wrong == []
+
+
 def test_construct_stays_inside_the_protocol() -> None:
     wrong = [
         name
