@@ -21,7 +21,7 @@ import pytest
 from chaos.ensemble import Ensemble, ensemble
 from chaos.node import Node
 
-from .wire import Wire, create_topic
+from .wire import Wire, create_topic, has_leaders, until
 
 RACKS = {1: "a", 2: "b", 3: "c"}
 OPTIONS = (
@@ -133,10 +133,19 @@ def wire(broker: Broker) -> Iterator[Wire]:
         yield connection
 
 
+def known_everywhere(broker: Broker, topic: str, partitions: int) -> None:
+    """Wait until every node knows the topic's leaders: a client asks whichever it likes, and metadata arrives there in its own time."""
+    for address in broker.addresses:
+        with Wire(*address) as wire:
+            until(lambda: has_leaders(wire, topic, partitions), f"leaders of {topic} at {address}")
+
+
 @pytest.fixture
-def topic(wire: Wire, new_name: Callable[[], str]) -> str:
+def topic(broker: Broker, wire: Wire, new_name: Callable[[], str]) -> str:
     """A new topic with one partition."""
-    return create_topic(wire, new_name())
+    name = create_topic(wire, new_name())
+    known_everywhere(broker, name, 1)
+    return name
 
 
 @pytest.fixture(scope="session")

@@ -15,9 +15,9 @@ import kafka.errors
 import pytest
 
 from .clients import TIMEOUT_S, Confluent, KafkaPython, Message
-from .conftest import Broker
+from .conftest import Broker, known_everywhere
 from .test_wire_produce import Producer
-from .wire import Wire, has_leaders, list_offsets, metadata, until
+from .wire import Wire, list_offsets, metadata, until
 
 FIRST_MS = 1_700_000_000_000
 
@@ -50,9 +50,9 @@ def test_confluent_topic_lifecycle(confluent: Any, broker: Broker, wire: Wire, n
     with pytest.raises(confluent_kafka.KafkaException) as caught:
         only(confluent.create_topics([wanted]))
     assert caught.value.args[0].code() == confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS
-    until(lambda: has_leaders(wire, name, 2), "leaders")
+    known_everywhere(broker, name, 2)
     only(confluent.create_partitions([confluent_admin.NewPartitions(name, 4)]))
-    until(lambda: has_leaders(wire, name, 4), "more leaders")
+    known_everywhere(broker, name, 4)
     listed = confluent.list_topics(name, TIMEOUT_S)
     assert set(listed.topics[name].partitions) == {0, 1, 2, 3}
     described = only(confluent.describe_topics(confluent_kafka.TopicCollection([name])))
@@ -141,22 +141,18 @@ def kafka_python(broker: Broker) -> Iterator[kafka.admin.KafkaAdminClient]:
     client.close()
 
 
-def test_kafka_python_topic_lifecycle(kafka_python: Any, wire: Wire, new_name: Callable[[], str]) -> None:
+def test_kafka_python_topic_lifecycle(kafka_python: Any, broker: Broker, wire: Wire, new_name: Callable[[], str]) -> None:
     name = new_name()
     wanted = kafka.admin.NewTopic(name, num_partitions=2, replication_factor=1)
     kafka_python.create_topics([wanted])
     with pytest.raises(kafka.errors.TopicAlreadyExistsError):
         kafka_python.create_topics([wanted])
-    until(lambda: has_leaders(wire, name, 2), "leaders")
-    until(lambda: name in kafka_python.list_topics(), "the node that it asks to know")
+    known_everywhere(broker, name, 2)
+    assert name in kafka_python.list_topics()
     kafka_python.create_partitions({name: kafka.admin.NewPartitions(3)})
-    until(lambda: has_leaders(wire, name, 3), "more leaders")
-
-    def described() -> tuple[str, int]:
-        (row,) = kafka_python.describe_topics([name])
-        return row["name"], len(row["partitions"])
-
-    until(lambda: described() == (name, 3), "the node that it asks to know that, too")
+    known_everywhere(broker, name, 3)
+    (row,) = kafka_python.describe_topics([name])
+    assert (row["name"], len(row["partitions"])) == (name, 3)
     kafka_python.delete_topics([name])
     gone(wire, name)
 
@@ -246,9 +242,9 @@ def test_aiokafka_topic_lifecycle(broker: Broker, wire: Wire, new_name: Callable
         await client.delete_topics([name])
 
     with_aiokafka(broker, create)
-    until(lambda: has_leaders(wire, name, 2), "leaders")
+    known_everywhere(broker, name, 2)
     with_aiokafka(broker, use)
-    until(lambda: has_leaders(wire, name, 3), "more leaders")
+    known_everywhere(broker, name, 3)
     with_aiokafka(broker, delete)
     gone(wire, name)
 
