@@ -262,8 +262,9 @@ class LogService:
 
     def update_config(self, log: PartitionLog, config: LogConfig) -> None:
         log.update_config(config)
-        self._flush_due.pop(log, None)
-        self._housekeeping.set()
+        due = self._flush_due.pop(log, None)
+        if log.durable_end_offset < log.written_end_offset and (config.flush_before_ack or due is not None):
+            self.request_sync(log)  # nobody may append again who would ask for it
 
     def delete(self, partition: TopicPartition, *, nameless: bool = False) -> None:
         """Forget a log; its directory is renamed now and removed later. Quiet when there is none.

@@ -251,3 +251,10 @@ class FollowerSessions:
         session.epoch = epoch + 1 if epoch < 0x7FFFFFFF else 1
         session.last_used = now
         return session
+
+    def drop(self, node_id: int) -> None:
+        """Have a follower say anew what it has: its next fetch finds no session."""
+        session = self._sessions.pop(node_id, None)
+        if session is not None:
+            session.close()
+            session.wake()

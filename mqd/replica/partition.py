@@ -193,6 +193,7 @@ class Partition:
         epochs_passed = assignment.leader_epoch - self.leader_epoch if self.is_leader else -1
         if not epochs_passed and assignment.partition_epoch < self.in_sync.partition_epoch:
             return False
+        in_sync_before = self.in_sync.committed
         self.assignment = assignment
         self.leader_epoch = assignment.leader_epoch
         self.is_leader = assignment.leader == self.node_id
@@ -206,8 +207,11 @@ class Partition:
         if epochs_passed:
             self.log.epochs.assign(assignment.leader_epoch, self.log.log_end_offset)
             self.epoch_start_offset = self.log.log_end_offset
-        # Of two epochs of this leader in a row the first one's fetches still count: nobody else has led in between.
+        # Of two epochs of this leader in a row the first one's fetches still count: nobody else has led in between. But whom the
+        # controller has taken out may have lost its log since it fetched: it says anew what it has.
         known = self.followers if epochs_passed in (0, 1) else {}
+        for node_id in in_sync_before - self.in_sync.committed:
+            known.pop(node_id, None)
         self.followers = {
             node_id: known.get(node_id) or FollowerProgress(node_id, now, in_sync=node_id in self.in_sync.committed)
             for node_id in assignment.replicas
@@ -292,6 +296,12 @@ class Partition:
                 proposal = self._propose(in_sync.committed | {node_id})
             self.count(now)
         return FetchNews(self.advance(), proposal)
+
+    def follower_stopped(self, node_id: NodeId) -> None:
+        """It fetches this partition no more, if others still: what it had when it did is no reason to let it join."""
+        follower = self.followers.get(node_id)
+        if follower is not None:
+            follower.stopped()
 
     def _may_join(self, follower: FollowerProgress) -> bool:
         return follower.end_offset >= max(self.high_watermark, self.epoch_start_offset) and self._is_eligible(follower)

@@ -62,6 +62,11 @@ class FollowerProgress:
         self._leader_end_at_last_fetch = max(leader_end, self._leader_end_at_last_fetch)
         self.last_fetch_at = now
 
+    def stopped(self) -> None:
+        """It does not ask for this partition any more."""
+        self.session = None
+        self.last_fetch_at = -math.inf
+
     @property
     def heard_at(self) -> float:
         """When it fetched last. A fetch that leaves this partition out repeats what the one before said of it (KIP-227)."""

@@ -189,6 +189,8 @@ class ReplicaService:
             self.offline[topic_partition] = str(error)
             self._retries.pop(topic_partition, None)
             if isinstance(error, MqError):  # a fence stays: the other replicas must do
+                if self.node_id in assignment.isr:  # of which somebody does not know, or not any more
+                    self._reported.discard(topic_partition)
                 self._report_offline(topic_partition)
             else:  # a disk without space and too many open files pass
                 self._retries[topic_partition] = assignment, settings
@@ -205,9 +207,15 @@ class ReplicaService:
 
     def _assign(self, partition: Partition, assignment: Assignment, settings: TopicSettings) -> None:
         before = (partition.assignment.leader, partition.leader_epoch)
-        led = partition.is_leader
+        led, in_sync = partition.is_leader, partition.isr
         if partition.assign(assignment, settings.min_insync_replicas, self._clock.monotonic()):
             self._wake(partition)
+        if led and partition.is_leader:
+            for node_id in sorted(in_sync - partition.isr):  # by the controller: it may have lost its log
+                self.follower_sessions.drop(node_id)
+        if _is_lost(partition) and self.node_id in assignment.isr:  # its leader did not know, and took it in: tell once more
+            self._reported.discard(assignment.topic_partition)
+            self.log_failed(partition)
         if before != (partition.assignment.leader, partition.leader_epoch):
             if not (led and partition.is_leader):
                 self._refuse_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)

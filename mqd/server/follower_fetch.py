@@ -62,7 +62,11 @@ class FollowerFetch:
         by_id = version >= _BY_ID_FROM
         for name, topic_id, indexes in request.forgotten:
             for index in indexes:
-                session.forget((topic_id if by_id else name) or b"", index)
+                topic = (topic_id if by_id else name) or b""
+                session.forget(topic, index)
+                partition = (self._replica.by_id if by_id else self._replica.by_name).get(topic, {}).get(index)
+                if partition is not None:
+                    partition.follower_stopped(NodeId(request.replica_id))
         named = {session.ask((topic_id if by_id else name) or b"", one) for name, topic_id, asked in request.topics for one in asked}
         self._answer_or_park(fetching, named, may_wait=wait_seconds > 0)
 
@@ -138,8 +142,9 @@ class FollowerFetch:
             raise MqError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"this node does not know yet that node {node_id} has a replica: try again")
         registered = self._node.image.brokers.get(node_id)
         broker_epoch = fetching.request.replica_epoch
-        if registered is not None and broker_epoch < registered.epoch:
-            raise MqError(ErrorCode.STALE_BROKER_EPOCH, f"node {node_id} was registered anew with epoch {registered.epoch}")
+        newest = max(registered.epoch if registered is not None else NO_EPOCH, partition.followers[node_id].broker_epoch)
+        if broker_epoch < newest:
+            raise MqError(ErrorCode.STALE_BROKER_EPOCH, f"node {node_id} was registered anew with epoch {newest}")
         log = partition.log
         offset, end = asked.fetch_offset, log.written_end_offset
         if asked.last_fetched_epoch >= 0:

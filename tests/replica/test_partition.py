@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -249,6 +250,32 @@ def test_who_could_not_join_while_a_change_was_in_flight_joins_afterwards() -> N
     expanded = partition.expand(2.0)
     assert expanded is not None
     assert (expanded.isr, expanded.partition_epoch) == (((ME, 1), (TWO, 1), (THREE, 1)), 1)
+
+
+def test_whom_the_controller_takes_out_joins_again_by_what_it_says_then() -> None:
+    """Its log may be lost: what its fetches said before is no reason to take it in."""
+    partition = led()
+    for node_id in (TWO, THREE):
+        partition.follower_fetched(node_id, 1, 0, 0, 1.0)
+    partition.assign(replace(assignment(ME, 1, isr=(ME, THREE)), partition_epoch=1), 1, 1.5)
+    assert partition.expand(1.5) is None
+    append(partition, 3)
+    assert partition.follower_fetched(THREE, 1, 3, 0, 2.0).moved  # it stayed in sync, and was not forgotten
+    assert partition.follower_fetched(TWO, 1, 0, 0, 2.0).proposal is None
+    assert partition.follower_fetched(TWO, 1, 3, 0, 2.5).proposal is not None
+
+
+def test_a_follower_that_fetches_other_partitions_only_does_not_join() -> None:
+    class Session:
+        last_used = 1.0
+
+    partition = led(isr=(ME,))
+    partition.rules.eligible = lambda node_id: None
+    partition.follower_fetched(TWO, 1, 0, 0, 1.0, Session())
+    partition.follower_stopped(TWO)
+    partition.rules.eligible = lambda node_id: 1
+    assert partition.expand(1.5) is None
+    assert partition.follower_fetched(TWO, 1, 0, 0, 2.0).proposal is not None
 
 
 def test_who_is_behind_for_too_long_leaves() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,48 @@ async def test_a_lost_log_is_told_once_and_begun_anew_when_nobody_counts_on_it(r
     assert anew is not None and anew is not partition
     assert (anew.log.failed, anew.log.log_end_offset) == (None, 0)
     assert fetchers.taken()[-1] == ("follow", TWO, 0)
+
+
+async def test_a_lost_log_is_told_again_when_its_leader_takes_it_in(replicas: Replicas) -> None:
+    """The leader had heard a fetch from before; in the ISR this node may come to lead, and it has nothing."""
+    told: list[TopicPartition] = []
+    replicas.replica.on_offline = told.append
+    assign(replicas, TWO, 0, 0, (TWO,), (ME,))
+    partition = replicas.replica.get(TP)
+    assert partition is not None
+    replicas.service.reader.unreadable(partition.log, "bytes that were there cannot be read")
+    await replicas.replica.check()
+    assign(replicas, TWO, 0, 1, (TWO,), (ME,))
+    assert told == [TP]
+    assign(replicas, TWO, 0, 2, (TWO, ME))
+    assert told == [TP, TP]
+
+
+async def test_a_follower_that_the_controller_takes_out_says_anew_what_it_has(replicas: Replicas) -> None:
+    sessions = replicas.replica.follower_sessions
+    assign(replicas, ME, 0, 0, (ME, TWO, THREE))
+    two, three = sessions.resolve(TWO, 0, 0, 1.0), sessions.resolve(THREE, 0, 0, 1.0)
+    assign(replicas, ME, 0, 1, (ME, THREE))
+    assert sessions.resolve(THREE, three.id, 1, 2.0) is three
+    with pytest.raises(MqError, match="no fetch session"):
+        sessions.resolve(TWO, two.id, 1, 2.0)
+
+
+async def test_what_was_written_is_synced_when_durability_is_asked_for_later(replicas: Replicas, autojump_clock: MockClock) -> None:
+    """Nobody may ever append again: the high watermark would wait for a sync that nothing asks for."""
+    assign(replicas, ME, 0, 0, (ME, TWO))
+    partition = replicas.replica.get(TP)
+    assert partition is not None
+    replicas.produce(partition, acks=1)
+    replicas.replica.end_of_turn()
+    assert (partition.high_watermark, partition.log.durable_end_offset) == (0, 0)
+    replicas.replica.configure("t", TopicSettings(replace(PLAIN, flush_before_ack=True), 1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(replicas.service.run)
+        with trio.fail_after(5):
+            await replicas.service.wait_synced()
+        nursery.cancel_scope.cancel()
+    assert partition.log.durable_end_offset == partition.log.written_end_offset > 0
 
 
 async def test_a_replica_that_moved_away_takes_its_log_along(replicas: Replicas) -> None:

@@ -122,6 +122,37 @@ async def test_epochs_fence_followers(tmp_path: Path) -> None:
         assert node.partition("t").followers[OTHER].end_offset == -1
 
 
+async def test_a_fetch_of_an_earlier_life_says_nothing_once_the_next_one_was_heard(tmp_path: Path) -> None:
+    """Though this node does not know that registration yet: what the earlier life had may be lost."""
+    async with rig(tmp_path) as node:
+        replicated(node, isr=(ME,))
+        await produce_quietly(node, b"a")
+        follower = await Follower.connect(node)
+        known = node.image.brokers[OTHER].epoch
+        assert row(await follower.fetch(("t", 0, 0), broker_epoch=known + 1)).error_code == ErrorCode.NONE
+        assert row(await follower.fetch(("t", 0, 1), broker_epoch=known)).error_code == ErrorCode.STALE_BROKER_EPOCH
+        assert node.partition("t").followers[OTHER].end_offset == 0
+
+
+async def test_who_stops_fetching_a_partition_is_not_taken_in_by_what_it_had(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node, isr=(ME,))
+        follower = await Follower.connect(node)
+        partition = node.partition("t")
+        partition.rules.eligible = lambda node_id: None
+        await follower.fetch(("t", 0, 0))
+        body = follower.body()
+        body["forgotten_topics_data"] = [{**node.name_of("t", 13, VERSION), "partitions": [0]}]
+        await follower.client.ask("fetch", VERSION, body)
+        partition.rules.eligible = lambda node_id: node.image.brokers[node_id].epoch
+        assert partition.expand(node.clock.monotonic()) is None
+
+
+async def produce_quietly(node: Rig, value: bytes) -> None:
+    producer = await node.connect()
+    await producer.ask("produce", 9, node.produce_body("t", batch(value), acks=1))
+
+
 async def test_who_is_no_replica_as_far_as_is_known_asks_again(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(ME, THIRD), isr=(ME,))
