@@ -155,6 +155,11 @@ class Workload:
     async def _pause(self, chance: random.Random, mean: float) -> None:
         await trio.sleep(min(chance.expovariate(1 / mean), 10 * mean))
 
+    async def _read_slowly(self, chance: random.Random) -> None:
+        """So that answers hold more than one batch; at the end readers hurry."""
+        if not self.stopping.is_set():
+            await self._pause(chance, READ_SECONDS)
+
     # -- mqd's own producer
 
     async def _own_producer(self, name: str, partitions: list[TopicPartition]) -> None:
@@ -323,9 +328,9 @@ class Workload:
                         assert batch is not None
                         partition = TopicPartition(batch.topic, batch.partition)
                         rows = [(record.offset, record.value or b"") for record in batch.records]
-                        self.history.polled(name, partition, rows, None)
+                        self.history.polled(name, partition, rows, batch.high_watermark)
                         self.positions[name, partition] = places[partition] = batch.next_offset
-                        await self._pause(chance, READ_SECONDS)
+                        await self._read_slowly(chance)
             except ClientError as error:
                 self._count(error.code)
                 if error.code in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE):
@@ -370,7 +375,7 @@ class Workload:
                 self.history.polled(name, partition, rows, row.high_watermark)
                 offset += len(rows)
                 self.positions[name, partition] = offset
-                await self._pause(chance, READ_SECONDS)
+                await self._read_slowly(chance)
             except ProtocolError as error:
                 self.history.unreadable(name, partition, f"{offset}, by node {node}: {error}")
             except MqError as error:
