@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 STRETCH_SECONDS = 0.005
 """After so long in one stretch the event loop goes round."""
+SYNC_SECONDS_MAX = 0.05
+"""How long the partitions that are durable wait for those that are to become it, before they are asked for alone."""
 FIRST_PAUSE_SECONDS = 0.02
 """Before the second attempt to connect; the first one comes at once. Doubled up to `replica.fetch.backoff.ms`."""
 
@@ -334,14 +336,22 @@ class Fetchers:
         self._replica.log_failed(followed.partition)
 
     async def _wait_durable(self, core: Follower) -> None:
-        """Where topics ask for `flush.before.ack`: what was appended is durable before the next request says that it is here."""
+        """Where topics ask for `flush.before.ack`: what was appended is durable before the next request says that it is here.
+
+        A disk that takes long holds up what is on it, and no other partition of this leader: the next request leaves its partitions out.
+        """
+        until = self._clock.monotonic() + SYNC_SECONDS_MAX
         while True:
             waiting = [partition for partition in core.unsynced() if partition.log.failed is None]
             if not waiting:
                 return
             for partition in waiting:
                 self._logs.request_sync(partition.log)
-            await self._logs.wait_synced()
+            left = until - self._clock.monotonic() if len(waiting) < len(core.followed) else math.inf
+            if left <= 0:
+                return
+            with trio.move_on_after(left):
+                await self._logs.wait_synced()
 
 
 def _api(key: int) -> Api:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -12,6 +13,7 @@ import trio.testing
 
 from mqd.client.errors import ConnectionBroken
 from mqd.io.entropy import RandomEntropy
+from mqd.log.directory import SyncPlan
 from mqd.log.partition_log import LogConfig
 from mqd.protocol.batch import build_batch
 from mqd.protocol.hot import FetchRequest, encode_fetch_response_parts
@@ -22,7 +24,7 @@ from mqd.replica.follower import FollowerOptions
 from mqd.replica.partition import Assignment, Partition
 from mqd.replica.service import ReplicaService
 from mqd.types import NodeId, TopicPartition
-from tests.log.support import TOPIC_ID, Harness
+from tests.log.support import TOPIC_ID, FaultyDisk, Harness
 from tests.replica.followers import asked_of
 
 ME = NodeId(2)
@@ -258,6 +260,37 @@ async def test_with_flush_before_ack_the_next_fetch_comes_after_the_sync(node: N
         await until(lambda: len(connection_asked) == 3)
         durable.append(partition.log.durable_end_offset)
     assert durable == [2] and node.leaders[1].offsets() == [(0, 0), (0, 1), (0, 2)]
+
+
+class SlowDisk(FaultyDisk):
+    """Syncs of one log directory take five seconds."""
+
+    def __init__(self, slow: Path) -> None:
+        super().__init__()
+        self.slow = slow
+
+    async def offload(self, call: Any, *args: Any, limiter: trio.CapacityLimiter | None = None) -> Any:  # type: ignore[override]
+        plan = getattr(call, "__self__", None)
+        if isinstance(plan, SyncPlan) and plan.log.directory == self.slow:
+            await trio.sleep(5)
+        return call(*args)
+
+
+async def test_a_slow_disk_holds_up_its_own_partitions_only(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    slow, quick = tmp_path / "slow", tmp_path / "quick"
+    harness = Harness(slow, quick, disk=SlowDisk(slow))
+    await harness.service.start()
+    node = Node(harness)
+    flushed = LogConfig(flush_before_ack=True)
+    partitions = [node.partition(0, config=flushed), node.partition(1, config=flushed)]
+    assert [partition.log.directory for partition in partitions] == [slow, quick]
+    node.leaders[1].batches = {0: [records(0), records(1)], 1: [records(number) for number in range(10)]}
+    async with running(node):
+        at = trio.current_time()
+        await until(lambda: (1, 10) in node.leaders[1].offsets())
+        assert trio.current_time() - at < 2
+        assert (0, 1) not in node.leaders[1].offsets()
+        await until(lambda: (0, 2) in node.leaders[1].offsets())
 
 
 async def test_answers_to_a_partition_that_is_no_longer_followed_do_nothing(node: Node, autojump_clock: trio.testing.MockClock) -> None:
