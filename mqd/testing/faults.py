@@ -22,7 +22,7 @@ from typing import Any
 
 import trio
 
-from mqd.client.admin import Admin
+from mqd.client.admin import DELETE_TOPICS, Admin
 from mqd.client.cluster import ClusterClient
 from mqd.client.descriptions import ConfigChange, ConfigOperation, ElectionType, NewTopic, Resource, ResourceType
 from mqd.client.errors import ClientError
@@ -445,6 +445,20 @@ class Administration:
         self.created[name] = partitions
         self.counts["created"] += 1
         return name
+
+    async def delete_once(self, name: str) -> bool:
+        """One attempt to delete that topic; whether it is gone, and may come again. An attempt that was given up may delete it much
+        later, and then what has its name by that time: who tries more than once must not make it again."""
+        del self.created[name]
+        self.doubtful.add(name)
+        body = {"topics": [{"name": name}], "topic_names": [name], "timeout_ms": 1000}
+        answer = await self.client.request_controller(DELETE_TOPICS, body)
+        if answer.responses[0].error_code:
+            return False
+        self.doubtful.discard(name)
+        self.deleted.add(name)
+        self.counts["deleted"] += 1
+        return True
 
     async def delete(self, name: str | None = None) -> None:
         """That topic, or any."""

@@ -127,11 +127,10 @@ class Plots:
         await self._until(lambda: self._nemesis.newest_image() is not None and name in self._nemesis.newest_image().topics)
         replicas = self._nemesis.newest_image().topics[name].partitions[0].replicas
         node_id = self._chance.choice(replicas)
-        await self._until(lambda: self._holds(node_id, name))
+        await self._until(lambda: self._holds(node_id, name) and name in administration.created)
         self._kill(node_id, None)
         try:
-            await administration.delete(name)
-            if self._chance.random() < 0.6:
+            if await administration.delete_once(name) and self._chance.random() < 0.6:
                 await administration.create(name)
         finally:
             self._nemesis.later(self._chance.uniform(0.01, 0.3), self._nemesis.start, node_id)
