@@ -253,6 +253,12 @@ class _Loader:
             if bad is not None:
                 self._end_at(bad, segment, bases[index + 1 :])
                 break
+            if following is not None and self._is_lost_before(segment.next_offset, following):
+                self.report.note(
+                    f"offsets {segment.next_offset} to {following - 1} are missing: of what was never synced, files arrive in any order"
+                )
+                self._remove(bases[index + 1 :])
+                break
             if following is not None:
                 self._join(segment, following)
         if scan_from >= len(bases) and self.segments:
@@ -263,6 +269,15 @@ class _Loader:
             store_indexes(self.disk, self.path, segment)
             assert segment.file is not None
             segment.file.sync()
+
+    def _is_lost_before(self, end: Offset, following: Offset) -> bool:
+        """Whether offsets from `end` to the next segment are missing because a power cut took them: the log ends there."""
+        return not self.known.kept and max(self.known.recovery_point, self.known.log_start_offset) <= end < following
+
+    def _remove(self, later: list[Offset]) -> None:
+        for base in later:
+            self.report.note(f"segment {base} behind the end is removed")
+            remove_segment(self.disk, self.path, base)
 
     def _join(self, segment: Segment, following: Offset) -> None:
         """The next segment begins at `following`: this one ends there."""
@@ -401,9 +416,7 @@ class _Loader:
         name = segment_file_name(segment.base_offset, LOG_SUFFIX)
         self.report.note(f"torn tail: {self.report.truncated_bytes} B from offset {segment.next_offset} on cut off {name} ({bad.reason})")
         file.truncate(segment.size)
-        for base in later:
-            self.report.note(f"segment {base} behind the torn tail is removed")
-            remove_segment(self.disk, self.path, base)
+        self._remove(later)
 
     # -- producers and epochs --------------------------------------------------------------------------------------
 

@@ -161,6 +161,28 @@ async def test_after_a_power_cut_what_was_never_synced_ends_at_its_first_bad_bat
     harness.kill()
 
 
+@pytest.mark.parametrize("recovery_point", [0, 14])
+async def test_after_a_power_cut_what_was_never_synced_ends_where_a_segment_is_short(tmp_path: Path, recovery_point: int) -> None:
+    """A younger segment may be on the disk whole, and the end of the one before it not."""
+    harness = await filled(tmp_path, 30, LogConfig(segment_bytes=700))
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: recovery_point}))
+    second = segment_files(tmp_path)[1]
+    data = second.read_bytes()
+    left = parse_header(data, 0).next_offset
+    second.write_bytes(data[: parse_header(data, 0).size])
+    harness.kill()
+    harness.new_service(kept=False)
+    await harness.service.start()
+    if recovery_point > left:
+        with pytest.raises(StorageError, match="missing"):
+            harness.open(LogConfig(segment_bytes=700))
+    else:
+        assert not harness.service.fenced
+        assert harness.service.logs[PARTITION].log_end_offset == left
+        assert len(segment_files(tmp_path)) == 2
+    harness.kill()
+
+
 async def test_corruption_is_also_seen_across_segments_and_others_start(tmp_path: Path) -> None:
     harness = await filled(tmp_path)
     (tmp_path / "recovery-point-offset-checkpoint").write_bytes(b"")
