@@ -174,7 +174,7 @@ async def test_after_a_power_cut_what_was_never_synced_ends_where_a_segment_is_s
     harness.new_service(kept=False)
     await harness.service.start()
     if recovery_point > left:
-        with pytest.raises(StorageError, match="missing"):
+        with pytest.raises(MqError, match="missing"):
             harness.open(LogConfig(segment_bytes=700))
     else:
         assert not harness.service.fenced
