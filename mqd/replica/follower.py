@@ -27,7 +27,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.protocol.hot_follower import AskedPartition, FetchAnswer, FetchedPartition, encode_fetch_request
 from mqd.replica.partition import Partition
 from mqd.replica.throttle import Throttle
-from mqd.types import NO_EPOCH, NodeId, Offset
+from mqd.types import NO_EPOCH, NodeId, Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -141,6 +141,8 @@ class Follower:
         """What the session has, as it was last named; None: to be named again whatever it says."""
         self._look: dict[Key, None] = {}
         """What may have changed since: a request costs what it says, and not what is followed."""
+        self._refused: dict[ErrorCode, tuple[int, TopicPartition]] = {}
+        """By what, how many partitions of this answer, and one of them."""
 
     def follow(self, partition: Partition) -> bool:
         """From its log's end on, in its leader epoch; False when that is so already."""
@@ -235,7 +237,13 @@ class Follower:
             if code in _SESSION_ERRORS:
                 return []
             raise MqError(code, f"node {self.leader} refuses fetches")
+        self._refused.clear()
         actions = list(self._actions(answer, now))
+        for refusal, refused in self._refused.items():
+            logger.log(
+                logging.INFO if refusal in _PASSING else logging.WARNING,
+                "fetch refused, tried again leader=%d error=%s partitions=%d for_example=%s", self.leader, refusal.name, *refused,
+            )  # fmt: skip
         self._session_id = answer.session_id
         if answer.session_id:
             self._epoch = self._epoch + 1 if self._epoch < 0x7FFFFFFF else 1
@@ -268,11 +276,9 @@ class Follower:
                 self._name_again(followed.key)
                 return Reset(followed, row.log_start_offset)
         self.postpone(followed, now)
-        logger.log(
-            logging.INFO if row.error_code in _PASSING else logging.WARNING,
-            "fetch refused, tried again partition=%s leader=%d error=%s",
-            followed.partition.assignment.topic_partition, self.leader, ErrorCode(row.error_code).name,
-        )  # fmt: skip
+        refusal = ErrorCode(row.error_code)
+        count, example = self._refused.get(refusal, (0, followed.partition.assignment.topic_partition))
+        self._refused[refusal] = count + 1, example
         return None
 
     def postpone(self, followed: Followed, now: float) -> None:

@@ -27,6 +27,7 @@ class FollowerProgress:
         "_leader_end_at_last_fetch",
         "broker_epoch",
         "end_offset",
+        "given_offset",
         "last_caught_up_at",
         "last_fetch_at",
         "log_start_offset",
@@ -46,6 +47,8 @@ class FollowerProgress:
         self.last_caught_up_at = now if in_sync else -math.inf
         self._leader_end_at_last_fetch: Offset = NO_OFFSET
         self.session: Fetching | None = None
+        self.given_offset: Offset = NO_OFFSET
+        """From where on it was last given records. It asks from there again where it could not use them."""
 
     def __repr__(self) -> str:
         return f"<FollowerProgress node={self.node_id} end={self.end_offset} caught_up_at={self.last_caught_up_at}>"

@@ -10,8 +10,12 @@ for the price of one. ◆ hot path.
 
 from __future__ import annotations
 
+import logging
+import math
+
 from mqd.errors import ErrorCode, MqError
 from mqd.io.disk import FileRange
+from mqd.protocol.batch import HEADER_BYTES, crc_of, parse_header
 from mqd.protocol.hot import FetchRequest, encode_fetch_response_parts
 from mqd.replica.fetch_session import NO_SESSION, Followed, FollowerSession
 from mqd.replica.partition import Partition
@@ -21,7 +25,10 @@ from mqd.server.context import Node
 from mqd.server.partitions import FetchRow, endpoints, refused_fetch_row, unknown_partition
 from mqd.types import NO_EPOCH, NodeId
 
+logger = logging.getLogger(__name__)
+
 _NO_PREFERRED_REPLICA = -1
+_DAMAGE_TOLD_SECONDS = 60.0
 _BY_ID_FROM = 13
 
 
@@ -46,6 +53,7 @@ class FollowerFetch:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._replica = node.replica
+        self._damage_told_at = -math.inf
         self._bytes_max = node.config.integer("fetch.max.bytes")
 
     def __call__(
@@ -164,7 +172,31 @@ class FollowerFetch:
             ranges = self._replica.logs.read(log, offset, max_bytes=bytes_max, limit_offset=end, min_one=min_one).ranges
             for one in ranges:
                 size += one.size
+        if ranges:
+            follower = partition.followers[node_id]
+            if first and follower.given_offset == offset:
+                self._prove(partition, ranges[0], offset)
+            follower.given_offset = offset
         return (followed.partition, 0, *_ends(partition), None, _NO_PREFERRED_REPLICA, ranges), size
+
+    def _prove(self, partition: Partition, given: FileRange, offset: int) -> None:
+        """A follower asks again for what it was given: where the batch here is damaged, it would do so for ever.
+
+        MqError KAFKA_STORAGE_ERROR where it is, and another replica in sync can lead: this log is given up then. The last one serves on.
+        """
+        damage = _damage(given, offset)
+        if not damage:
+            return
+        log = partition.log
+        reason = f"the batch at offset {offset} of {log.path} is damaged: {damage}"
+        if any(self._replica.eligible(node_id) is not None for node_id in partition.isr if node_id != partition.node_id):
+            refusal = self._replica.logs.reader.unreadable(log, reason)
+            self._replica.log_failed(partition)
+            raise refusal
+        now = self._node.clock.monotonic()
+        if now >= self._damage_told_at + _DAMAGE_TOLD_SECONDS:
+            self._damage_told_at = now
+            logger.error("followers cannot copy, and no other replica is in sync: %s; restore the partition from a copy", reason)
 
     def _may_be_given(self, partition: Partition, node_id: NodeId) -> bool:
         """`leader.replication.throttled.rate`: for those that are not in sync."""
@@ -207,6 +239,16 @@ class FollowerFetch:
         throttle = self._replica.leader_throttle
         if row[7] and fetching.request.replica_id not in partition.isr and throttle.is_throttled(topic_partition):
             throttle.record(sum(one.size for one in row[7]), self._node.clock.monotonic())
+
+
+def _damage(given: FileRange, offset: int) -> str:
+    """What is wrong with the batch that `given` begins with, which is to hold `offset`; empty where nothing is."""
+    header = parse_header(given.file.read_at(given.position, HEADER_BYTES))
+    if header.size > given.size or header.size < HEADER_BYTES:
+        return f"its length is {header.size}"
+    if crc_of(given.file.read_at(given.position, header.size), 0, header.size) != header.crc:
+        return "its CRC-32C is wrong"
+    return "" if header.last_offset >= offset else f"it ends at offset {header.last_offset}"
 
 
 def _ends(partition: Partition) -> tuple[int, int, int]:

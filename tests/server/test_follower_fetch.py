@@ -148,6 +148,39 @@ async def test_who_stops_fetching_a_partition_is_not_taken_in_by_what_it_had(tmp
         assert partition.expand(node.clock.monotonic()) is None
 
 
+@pytest.mark.parametrize("others_alive", [True, False])
+async def test_a_damaged_batch_that_a_follower_cannot_copy_is_found(
+    tmp_path: Path, others_alive: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig(tmp_path) as node:
+        node.register(THIRD)
+        replicated(node)
+        partition = node.partition("t")
+        partition.rules.eligible = lambda node_id: 1 if others_alive else None
+        for value in (b"a", b"b"):
+            await produce_quietly(node, value)
+        segment = partition.log.active
+        position = segment.seek(1)
+        assert position and segment.file is not None
+        segment.file.write_at(segment.size - 1, b"?")
+        lost: list[Any] = []
+        node.replica.on_offline = lost.append
+        follower = await Follower.connect(node, THIRD)
+        assert row(await follower.fetch(("t", 0, 0))).error_code == ErrorCode.NONE
+        assert row(await follower.fetch(("t", 0, 1))).error_code == ErrorCode.NONE
+        assert not lost
+        follower.session_id = follower.epoch = 0  # as after a broken connection
+        again = row(await follower.fetch(("t", 0, 1)))
+        if others_alive:
+            assert again.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert lost == [partition.assignment.topic_partition]
+        else:
+            assert again.error_code == ErrorCode.NONE and not lost
+            assert "no other replica is in sync" in caplog.text
+            sound = row(await follower.fetch(("t", 0, 0)))
+            assert sound.error_code == ErrorCode.NONE
+
+
 async def produce_quietly(node: Rig, value: bytes) -> None:
     producer = await node.connect()
     await producer.ask("produce", 9, node.produce_body("t", batch(value), acks=1))
