@@ -180,11 +180,13 @@ class Watched(Protocol):
 class FollowerSession:
     """What one node follows here. `id` is NO_SESSION for a fetch without a session, which lives as long as that."""
 
-    __slots__ = ("epoch", "id", "last_used", "news", "node_id", "waiter", "wanted")
+    __slots__ = ("broker_epoch", "epoch", "id", "last_used", "news", "node_id", "waiter", "wanted")
 
-    def __init__(self, id: int, node_id: int, now: float) -> None:
+    def __init__(self, id: int, node_id: int, broker_epoch: int, now: float) -> None:
         self.id = id
         self.node_id = node_id
+        self.broker_epoch = broker_epoch
+        """Of the registration under which all of it was named."""
         self.epoch = 1
         """The epoch that its next request must carry."""
         self.last_used = now
@@ -230,8 +232,11 @@ class FollowerSessions:
         self._below = below
         self._sessions: dict[int, FollowerSession] = {}
 
-    def resolve(self, node_id: int, session_id: int, epoch: int, now: float) -> FollowerSession:
+    def resolve(self, node_id: int, broker_epoch: int, session_id: int, epoch: int, now: float) -> FollowerSession:
         """The session of a fetch. A first fetch replaces the session that its node had; one without a session leaves none.
+
+        A session ends with the registration of its node: what was named under an earlier broker epoch counts for nothing under the
+        next one, and partitions where nothing happens would never be named again (KIP-903).
 
         Raises MqError with FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH.
         """
@@ -241,10 +246,11 @@ class FollowerSessions:
                 del self._sessions[node_id]
                 session.close()
             if epoch == FINAL_EPOCH:
-                return FollowerSession(NO_SESSION, node_id, now)
-            session = self._sessions[node_id] = FollowerSession(1 + self._below(0x7FFFFFFF - 1), node_id, now)
+                return FollowerSession(NO_SESSION, node_id, broker_epoch, now)
+            session = FollowerSession(1 + self._below(0x7FFFFFFF - 1), node_id, broker_epoch, now)
+            self._sessions[node_id] = session
             return session
-        if session is None or session.id != session_id:
+        if session is None or session.id != session_id or session.broker_epoch != broker_epoch:
             raise MqError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {session_id}: start a new one with epoch 0")
         if session.epoch != epoch:
             raise MqError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"session {session_id} expects epoch {session.epoch}, not {epoch}")

@@ -62,7 +62,9 @@ class FollowerFetch:
         """Take up a request whose sender is known to be the node that it names."""
         fetching = _Fetching(connection.slot(), version, correlation_id, request, now + wait_seconds)
         try:
-            session = self._replica.follower_sessions.resolve(request.replica_id, request.session_id, request.session_epoch, now)
+            session = self._replica.follower_sessions.resolve(
+                request.replica_id, request.replica_epoch, request.session_id, request.session_epoch, now
+            )
         except MqError as error:
             fetching.slot.complete(encode_fetch_response_parts(version, correlation_id, 0, int(error.code), NO_SESSION, []))
             return

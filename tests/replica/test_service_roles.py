@@ -102,11 +102,11 @@ async def test_a_lost_log_is_told_again_when_its_leader_takes_it_in(replicas: Re
 async def test_a_follower_that_the_controller_takes_out_says_anew_what_it_has(replicas: Replicas) -> None:
     sessions = replicas.replica.follower_sessions
     assign(replicas, ME, 0, 0, (ME, TWO, THREE))
-    two, three = sessions.resolve(TWO, 0, 0, 1.0), sessions.resolve(THREE, 0, 0, 1.0)
+    two, three = sessions.resolve(TWO, 7, 0, 0, 1.0), sessions.resolve(THREE, 8, 0, 0, 1.0)
     assign(replicas, ME, 0, 1, (ME, THREE))
-    assert sessions.resolve(THREE, three.id, 1, 2.0) is three
+    assert sessions.resolve(THREE, 8, three.id, 1, 2.0) is three
     with pytest.raises(MqError, match="no fetch session"):
-        sessions.resolve(TWO, two.id, 1, 2.0)
+        sessions.resolve(TWO, 7, two.id, 1, 2.0)
 
 
 async def test_what_was_written_is_synced_when_durability_is_asked_for_later(replicas: Replicas, autojump_clock: MockClock) -> None:

@@ -10,6 +10,7 @@ import pytest
 from trio.testing import MockClock
 
 from mqd.errors import ErrorCode, MqError
+from mqd.controller.records import SetBrokerFencing, UnregisterBroker
 from mqd.server.context import CLIENT, PEER
 from mqd.types import IsrChange, IsrOutcome, NodeId
 from tests.log.support import batch
@@ -118,6 +119,7 @@ async def test_epochs_fence_followers(tmp_path: Path) -> None:
             assert row(await follower.fetch(("t", 0, 0), epoch=epoch)).error_code == code
         stale = node.image.brokers[OTHER].epoch - 1
         node.partition("t").followers[OTHER].end_offset = -1
+        follower.session_id = follower.epoch = 0
         assert row(await follower.fetch(("t", 0, 0), epoch=1, broker_epoch=stale)).error_code == ErrorCode.STALE_BROKER_EPOCH
         assert node.partition("t").followers[OTHER].end_offset == -1
 
@@ -130,8 +132,25 @@ async def test_a_fetch_of_an_earlier_life_says_nothing_once_the_next_one_was_hea
         follower = await Follower.connect(node)
         known = node.image.brokers[OTHER].epoch
         assert row(await follower.fetch(("t", 0, 0), broker_epoch=known + 1)).error_code == ErrorCode.NONE
+        follower.session_id = follower.epoch = 0
         assert row(await follower.fetch(("t", 0, 1), broker_epoch=known)).error_code == ErrorCode.STALE_BROKER_EPOCH
         assert node.partition("t").followers[OTHER].end_offset == 0
+
+
+async def test_a_session_ends_with_the_registration_of_its_node(tmp_path: Path) -> None:
+    """Else partitions where nothing happens, which it need not name, would be known under the earlier broker epoch only."""
+    async with rig(tmp_path) as node:
+        replicated(node, partitions=2, isr=(ME,))
+        partitions = [node.partition("t", index) for index in range(2)]
+        follower = await Follower.connect(node)
+        await follower.fetch(("t", 0, 0), ("t", 1, 0))
+        node.change(UnregisterBroker(OTHER, node.image.brokers[OTHER].epoch))
+        node.register(OTHER)
+        assert (await follower.fetch(("t", 0, 0))).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        follower.session_id = follower.epoch = 0
+        await follower.fetch(("t", 0, 0), ("t", 1, 0))
+        epoch = node.image.brokers[OTHER].epoch
+        assert [partition.followers[OTHER].broker_epoch for partition in partitions] == [epoch, epoch]
 
 
 async def test_who_stops_fetching_a_partition_is_not_taken_in_by_what_it_had(tmp_path: Path) -> None:
