@@ -6,7 +6,7 @@ Renamed things only: whatever is still here when the process ends is found by th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,8 +34,12 @@ class Removals:
         """(when, what); in no order."""
 
     def add(self, path: Path, delay_ms: int) -> None:
-        self._due.append((self._clock.monotonic() + delay_ms / 1000, path))
-        self._earlier()
+        self.add_all([path], delay_ms)
+
+    def add_all(self, paths: Iterable[Path], delay_ms: int) -> None:
+        for path in paths:
+            self._due.append((self._clock.monotonic() + delay_ms / 1000, path))
+            self._earlier()
 
     def deadlines(self) -> list[float]:
         return [due for due, _ in self._due]

@@ -488,7 +488,7 @@ class LogService:
         else:
             high_watermark = log.high_watermark
             try:
-                truncate_log(self._disk, log, offset)
+                self._removals.add_all(truncate_log(self._disk, log, offset), log.config.file_delete_delay_ms)
             except OSError as error:
                 raise self._not_cut(log, error) from error
             except BadBatch as bad:
@@ -642,8 +642,7 @@ class LogService:
         end = log.segments[count - 1].next_offset
         logger.info("removing segments partition=%s count=%d up_to=%d reason=%s", log.topic_partition, count, end, reason)
         self._log_starts_moved = True
-        for path in retire_oldest(self._disk, log, count):
-            self._removals.add(path, log.config.file_delete_delay_ms)
+        self._removals.add_all(retire_oldest(self._disk, log, count), log.config.file_delete_delay_ms)
 
     async def _store(self, name: str) -> None:
         """Write one kind of checkpoint in every directory that is online."""

@@ -33,9 +33,14 @@ def put_back(disk: Disk, log: PartitionLog, segments: int, size: int, next_offse
     cut_log(disk, log, size, next_offset)
 
 
-def truncate_log(disk: Disk, log: PartitionLog, offset: Offset) -> None:
-    """Remove the batch that holds `offset` and all behind it."""
-    _drop_segments(disk, log, log.segment_index(offset) + 1)
+def truncate_log(disk: Disk, log: PartitionLog, offset: Offset) -> list[Path]:
+    """Remove the batch that holds `offset` and all behind it; returns what is to be removed later."""
+    kept = log.segment_index(offset) + 1
+    paths = []
+    for dropped in reversed(log.segments[kept:]):  # the youngest first: a crash leaves no hole
+        dropped.file = None
+        paths += retire_segment(disk, log.path, dropped)
+        log.segments.pop()
     segment = log.active
     open_segment(disk, log.path, segment, log.config)
     position = segment.seek(offset)
@@ -45,6 +50,7 @@ def truncate_log(disk: Disk, log: PartitionLog, offset: Offset) -> None:
         cut_log(disk, log, 0, segment.base_offset)
     else:
         cut_log(disk, log, position, segment.base_offset_at(position))
+    return paths
 
 
 def retire_oldest(disk: Disk, log: PartitionLog, count: int) -> list[Path]:

@@ -419,3 +419,24 @@ async def test_a_sound_log_is_not_given_up(follower: Harness) -> None:
     log.failed, log.heals = "no space", True
     assert not follower.service.discard_corrupt(PARTITION)
     assert follower.service.logs[PARTITION] is log and log.topic_id == TOPIC_ID and NOW
+
+
+async def test_what_a_log_leaves_behind_is_removed_later_and_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where what it left before is still there, and whole segments behind a cut: unlinking large files takes its time."""
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open(LogConfig(segment_bytes=150, file_delete_delay_ms=60_000))
+    inline: list[Path] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(harness.disk, "remove_tree", inline.append)
+        patched.setattr(harness.disk, "remove", lambda path: inline.append(path) if path.suffix == ".log" else path.unlink(missing_ok=True))
+        for start in (100, 200, 300):
+            harness.service.reset(log, start)
+        harness.write(log, *(batch() for _ in range(6)))
+        assert len(log.segments) > 2
+        harness.service.truncate_to(log, log.segments[0].next_offset - 1)
+        assert len(log.segments) == 1
+        harness.service.delete(log.topic_partition)
+    assert not inline
+    assert sum(path.name.endswith("-delete") for path in tmp_path.iterdir()) == 4
+    harness.kill()

@@ -84,11 +84,14 @@ class LogMachine(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1))
     def truncate(self, share: float) -> None:
         offset = self.start + int((self.end - self.start) * share)
-        self.harness.service.truncate_to(self.log, offset)
-        trio.run(self.harness.service.checkpoint_recovery_points)
+        trio.run(self._truncate, offset)
         if offset < self.end:
             self.forget_from(offset)
         self.start = min(self.start, self.end)
+
+    async def _truncate(self, offset: int) -> None:
+        self.harness.service.truncate_to(self.log, offset)
+        await self.harness.service.checkpoint_recovery_points()
 
     @rule(share=st.floats(0, 1))
     def delete_records(self, share: float) -> None:
