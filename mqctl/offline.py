@@ -10,13 +10,16 @@ import fcntl
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mqd.errors import MqError
+from mqd.log.epochs import LeaderEpochs
 from mqd.protocol.batch import BatchHeader, Codec, crc_of, iterate_records
 from mqd.protocol.files import (
+    CLEAN_SHUTDOWN,
     HIGH_WATERMARK_CHECKPOINT,
     INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
@@ -42,6 +45,7 @@ from mqd.protocol.files import (
     scan_batches,
     segment_file_name,
 )
+from mqd.types import NO_EPOCH, Offset
 
 CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
 METADATA_FOLDER = "metadata"
@@ -52,6 +56,7 @@ METADATA_FILES = {
     "reserve": "space held back for the Raft quorum",
 }
 Row = dict[str, Any]
+_NEVER = 1 << 63
 
 
 def read_batches(path: Path) -> Iterator[tuple[int, BatchHeader, memoryview]]:
@@ -171,6 +176,8 @@ class Verifier:
         self.partitions = self.batches = self.size_bytes = 0
         self._tell = tell
         self._allow_gaps = allow_gaps
+        self._recovery_points: dict[Path, dict[Any, Offset]] = {}
+        """By log directory: what its checkpoint says."""
 
     def directory(self, path: Path) -> None:
         """One log directory and every partition in it."""
@@ -195,25 +202,45 @@ class Verifier:
         else:
             self._found(path / PARTITION_METADATA, "missing")
         epochs_path = path / LEADER_EPOCH_CHECKPOINT
-        epochs = (self._decoded(epochs_path, decode_leader_epochs) if epochs_path.exists() else None) or []
+        epochs = LeaderEpochs((self._decoded(epochs_path, decode_leader_epochs) if epochs_path.exists() else None) or [])
         segments = segments_of(path)
         if not segments:
             self._found(path, "no segment")
             return 0, 0
         first = end = int(segments[0].stem)
+        scanned_from = self._scanned_from(path, [int(segment.stem) for segment in segments]) if epochs_path.exists() else first
+        epochs.truncate_from_end(scanned_from)
         for number, segment in enumerate(segments):
             if int(segment.stem) < end:
                 self._found(segment, f"begins below offset {end}, where the segment before it ends")
             elif int(segment.stem) > end and not self._allow_gaps:
                 self._found(segment, f"offsets {end} to {int(segment.stem) - 1} are missing before it")
-            end = self._segment(segment, epochs, last=number == len(segments) - 1)
+            end = self._segment(segment, epochs, scanned_from, last=number == len(segments) - 1)
         self._snapshots(path, end)
-        if epochs and epochs[-1][1] > end:
-            self._found(epochs_path, f"epoch {epochs[-1][0]} begins at {epochs[-1][1]}, the log ends at {end}")
+        for epoch, start in epochs.entries()[-1:]:
+            if start > end:
+                self._found(epochs_path, f"epoch {epoch} begins at {start}, the log ends at {end}")
         return first, end
 
-    def _segment(self, path: Path, epochs: list[tuple[int, int]], *, last: bool) -> int:
-        """Every batch of a segment, then its indexes against them; returns the end offset."""
+    def _scanned_from(self, path: Path, bases: list[Offset]) -> Offset:
+        """Where the segment begins from which on the next start reads the batches of this partition, and believes them alone.
+
+        The epoch file may be older there: it is written before the recovery point passes an entry, and not when the node is killed.
+        Past every offset after a clean stop, when the file is whole.
+        """
+        home = path.parent
+        if home not in self._recovery_points:
+            self._recovery_points[home] = {}
+            with suppress(OSError, FileFormatError):  # a damaged one is a finding of its directory
+                self._recovery_points[home] = decode_offset_checkpoint((home / RECOVERY_POINT_CHECKPOINT).read_bytes())
+        if (home / CLEAN_SHUTDOWN).exists():
+            return _NEVER
+        point = self._recovery_points[home].get(parse_partition_directory(path.name), 0)
+        return bases[max(0, bisect_right(bases, point) - 1)]
+
+    def _segment(self, path: Path, epochs: LeaderEpochs, scanned_from: Offset, *, last: bool) -> int:
+        """Every batch of a segment, then its indexes against them; returns the end offset. Epochs that are read from `scanned_from` on
+        are added to `epochs`."""
         expected = base = int(path.stem)
         starts: dict[int, int] = {}
         lasts: list[int] = []
@@ -228,7 +255,12 @@ class Verifier:
                     self._found(path, f"byte {position}: base offset {header.base_offset} after {expected - 1}")
                 elif header.base_offset > expected and not self._allow_gaps:
                     self._found(path, f"byte {position}: offsets {expected} to {header.base_offset - 1} are missing")
-                if epochs and (epoch := _epoch_of(epochs, header.base_offset)) != header.partition_leader_epoch:
+                if header.base_offset >= scanned_from:
+                    if header.partition_leader_epoch > epochs.latest:
+                        epochs.assign(header.partition_leader_epoch, header.base_offset)
+                    elif header.partition_leader_epoch < epochs.latest:
+                        self._found(path, f"byte {position}: leader epoch {header.partition_leader_epoch} after {epochs.latest}")
+                elif (epoch := epochs.epoch_of(header.base_offset)) not in (header.partition_leader_epoch, NO_EPOCH):
                     self._found(path, f"byte {position}: leader epoch {header.partition_leader_epoch}, the checkpoint says {epoch}")
                 expected = max(expected, header.next_offset)
                 starts[position] = header.last_offset
@@ -278,11 +310,6 @@ class Verifier:
 
     def _found(self, path: Path, problem: str) -> None:
         self.findings.append(Finding(str(path), problem))
-
-
-def _epoch_of(epochs: list[tuple[int, int]], offset: int) -> int:
-    index = bisect_right(epochs, offset, key=lambda entry: entry[1]) - 1
-    return epochs[index][0] if index >= 0 else -1
 
 
 def log_directory(path: Path) -> Path:

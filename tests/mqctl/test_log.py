@@ -133,6 +133,40 @@ async def test_verify_checks_the_small_files(data: Path, name: str, content: byt
     assert any(says in finding["problem"] for finding in json.loads(result.stdout)["findings"]), result.stdout
 
 
+async def test_epochs_that_a_killed_node_had_not_written_to_the_file_are_no_damage(data: Path) -> None:
+    """The file may be behind from the recovery point on; the batches have their epochs themselves."""
+    home = data / "logs"
+    (home / ".kafka_cleanshutdown").unlink()
+    bases = sorted(int(path.stem) for path in (home / "orders-0").glob("*.log"))
+    synced = max(base for base in bases if base <= 26)
+    (home / "recovery-point-offset-checkpoint").write_text(f"0\n1\norders 0 {synced}\n")
+    for lines in ("0\n2\n0 0\n1 14\n", "0\n3\n0 0\n1 14\n7 99\n", f"0\n3\n0 0\n1 14\n3 {synced}\n"):
+        (home / "orders-0" / "leader-epoch-checkpoint").write_text(lines)
+        for place in (home, home / "orders-0"):
+            result = run("verify", place)
+            assert (result.exit_code, result.stdout) == (0, ""), result.stdout
+    (home / "orders-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    result = run("verify", home)
+    assert result.exit_code == 1 and "leader epoch 1, the checkpoint says 0" in result.stdout, "below the recovery point"
+
+
+async def test_epochs_that_descend_are_found_without_the_file(data: Path) -> None:
+    home = data / "logs" / "orders-0"
+    (home / "leader-epoch-checkpoint").unlink()
+    assert run("verify", home).exit_code == 0
+    first = min(home.glob("*.log"))
+    content = bytearray(first.read_bytes())
+    content[12:16] = (5).to_bytes(4, "big")  # partition_leader_epoch, which no CRC covers
+    first.write_bytes(content)
+    assert "leader epoch 0 after 5" in run("verify", home).stdout
+
+
+async def test_batches_below_the_log_start_are_in_no_epoch_of_the_file(data: Path) -> None:
+    """Deleted records whose segment is still there."""
+    (data / "logs" / "orders-0" / "leader-epoch-checkpoint").write_text("0\n3\n0 4\n1 14\n2 28\n")
+    assert run("verify", data).exit_code == 0
+
+
 async def test_dump_of_batches_and_records(data: Path) -> None:
     home = data / "logs" / "orders-0"
     rows = [json.loads(line) for line in run("dump", home, "-o", "jsonl").stdout.splitlines()]
