@@ -105,7 +105,7 @@ def lag_of(replica: QuorumReplica, quorum: Quorum) -> str:
         return ""
     now_ms = next((each.last_caught_up_ms for each in quorum.voters if each.node_id == quorum.leader_id), -1)
     if replica.log_end_offset < 0 and replica.last_fetch_ms < 0:
-        return "was never heard"
+        return f"has not been heard since node {quorum.leader_id} leads (epoch {quorum.leader_epoch})"
     if now_ms > 0 and replica.last_caught_up_ms > 0:
         behind = (now_ms - replica.last_caught_up_ms) / 1000
         return f"has lagged for {format_duration(behind)}" if behind > LAG_SECONDS else ""
