@@ -33,6 +33,9 @@ HEAL_S = 60.0
 CLUSTER_TIMEOUT_S = 240
 """Restarts of a JVM are slow."""
 
+LEFT_BEHIND = "ignore:unclosed <socket:ResourceWarning"
+"""kafka-python and aiokafka leave a socket to the garbage collector when a node goes away while they connect; any test may meet it."""
+
 _session = secrets.token_hex(3)
 _counter = itertools.count()
 
@@ -56,6 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if Path(__file__).parent not in item.path.parents:
             continue
         item.add_marker(pytest.mark.conformance)
+        item.add_marker(pytest.mark.filterwarnings(LEFT_BEHIND))
         if item.path.name.startswith("test_cluster_"):
             item.add_marker(pytest.mark.timeout(CLUSTER_TIMEOUT_S))
             if cluster_is_foreign:

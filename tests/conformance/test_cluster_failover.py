@@ -20,9 +20,6 @@ from .clients import CLIENTS, Message
 from .conftest import SESSION_MS, running
 from .wire import Wire, produce
 
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-"""kafka-python and aiokafka leave sockets to the garbage collector when a node goes away while they connect to it."""
-
 NOT_LEADER = 6
 RATE = 300.0
 
