@@ -26,6 +26,7 @@ from uuid import UUID
 
 from mqd.errors import ProtocolError
 from mqd.raft.codec import API_KEY_HANDSHAKE, encode_frame
+from mqd.raft.lives import Caller
 
 PROTOCOL_VERSION = 2
 """1: one frame, not answered, nothing proven."""
@@ -114,8 +115,8 @@ class Doorkeeper:
     def call(self, receiver: int) -> Call:
         return Call(self, receiver)
 
-    def answer(self, caller_address: str) -> Visit:
-        return Visit(self, caller_address)
+    def answer(self, caller: Caller, now: float) -> Visit:
+        return Visit(self, caller, now)
 
     def fresh(self) -> bytes:
         return self._new_uuid().bytes + self._new_uuid().bytes
@@ -168,9 +169,11 @@ class Call:
 class Visit:
     """The listener's side: `hear` takes the body of each frame of the caller."""
 
-    def __init__(self, doorkeeper: Doorkeeper, caller_address: str) -> None:
+    def __init__(self, doorkeeper: Doorkeeper, caller: Caller, now: float) -> None:
         self._keeper = doorkeeper
-        self._address = caller_address
+        self.caller = caller
+        self.called_at = now
+        """Monotonic seconds; before the challenge, so whoever proves anything lived after this."""
         self._hello: Hello | None = None
         self._hello_bytes = b""
         self._challenge = b""
@@ -193,10 +196,16 @@ class Visit:
             return _answer(correlation_id, _REFUSED + no.why.encode()[:_REFUSAL_BYTES_MAX])
         return _answer(correlation_id, _GRANTED + granted)
 
+    def refuse(self, why: str, correlation_id: int) -> bytes:
+        """Who has proven who it is, and is not to be heard all the same: the answer to send in place of the welcome."""
+        self.refusal = f"{self.caller.peer} says that it is node {self.node_id}: {why}"
+        self.node_id = self.incarnation = None
+        return _answer(correlation_id, _REFUSED + why.encode()[:_REFUSAL_BYTES_MAX])
+
     def _on_hello(self, body: bytes) -> bytes:
         keeper = self._keeper
         hello = decode_hello(body)
-        who = f"{self._address} says that it is node {hello.sender}: "
+        who = f"{self.caller.peer} says that it is node {hello.sender}: "
         if hello.cluster_id != keeper.cluster_id:
             raise _No(who, f"it is of cluster {hello.cluster_id!r}; this is cluster {keeper.cluster_id!r}")
         if hello.receiver != keeper.node_id:
@@ -215,7 +224,7 @@ class Visit:
     def _on_proof(self, hello: Hello, body: bytes) -> bytes:
         keeper = self._keeper
         if not hmac.compare_digest(body, keeper.proof(b"caller", self._hello_bytes, self._challenge)):
-            who = f"{self._address} says that it is node {hello.sender}: "
+            who = f"{self.caller.peer} says that it is node {hello.sender}: "
             raise _No(who, "its cluster secret is not that of this node: give all nodes the same cluster_secret in their peers files")
         self.node_id, self.incarnation = hello.sender, hello.incarnation
         return keeper.proof(b"listener", self._hello_bytes, self._challenge)

@@ -40,6 +40,7 @@ from mqd.raft.codec import COMMAND, NO_OP, Message
 from mqd.raft.fates import Fate
 from mqd.raft.introduction import ANSWER_BYTES_MAX, Doorkeeper, IntroductionFailed, Refused, Visit
 from mqd.raft.journal import Journal, open_journal
+from mqd.raft.lives import Caller, Lives, NotHeard
 from mqd.raft.machine import Machine, NotLeader, OutcomeUnknown, PeerStatus, RaftStatus, Role
 from mqd.raft.seams import RaftNode, Timing
 from mqd.raft.transport import (
@@ -74,7 +75,6 @@ STAND_DOWN_SECONDS = 1.0
 """How long a stopping leader waits for another one."""
 REFUSALS_TOLD_EVERY_SECONDS = 30.0
 """Who is refused calls again at once: the same refusal is told no more often."""
-ENDED_LIVES_KEPT = 16
 
 _LENGTH = struct.Struct(">i").unpack
 
@@ -163,9 +163,7 @@ class RaftService:
             secret=secret,
             new_uuid=entropy.uuid,
         )
-        self._lives: dict[int, UUID] = {}
-        """Of each node that introduced itself: its newest incarnation. What an earlier one said counts no more."""
-        self._ended_lives: deque[UUID] = deque(maxlen=ENDED_LIVES_KEPT * len(everyone))
+        self._lives = Lives(silence=self._timing.election_timeout_max)
         self._refusals: dict[str, float] = {}
         """What was refused, and when that was last told."""
         self._queue_wakes = {peer: trio.Event() for peer in self._addresses}
@@ -276,9 +274,9 @@ class RaftService:
             return
         raise IntroductionFailed(f"it took the call and did not introduce itself within {INTRODUCTION_TIMEOUT_SECONDS} s")
 
-    def visit(self, caller_address: str) -> Visit:
+    def visit(self, caller: Caller) -> Visit:
         """An inbound connection that begins to introduce itself: pass what it says to `hear`."""
-        return self._doorkeeper.answer(caller_address)
+        return self._doorkeeper.answer(caller, self._clock.monotonic())
 
     def hear(self, visit: Visit, body: bytes | memoryview, correlation_id: int) -> bytes:
         """The body (behind the request header) of a frame with api key 32000: the answer, a whole frame to send.
@@ -286,11 +284,22 @@ class RaftService:
         Then `visit.refusal` is set (close the connection behind the answer; the reason is logged here), or `visit.node_id` is (who
         it is), or more is to come. Raises ProtocolError: close the connection and log it."""
         answer = visit.hear(body, correlation_id)
+        if visit.node_id is not None and visit.incarnation is not None:
+            try:
+                self._admit(visit, visit.node_id, visit.incarnation)
+            except NotHeard as error:
+                answer = visit.refuse(str(error), correlation_id)
         if visit.refusal is not None:
             self._tell_refusal(visit.refusal)
-        elif visit.node_id is not None and visit.incarnation is not None:
-            self._begin_life(visit.node_id, visit.incarnation)
         return answer
+
+    def _admit(self, visit: Visit, node_id: int, incarnation: UUID) -> None:
+        if not self._lives.admit(self._clock.monotonic(), node_id, incarnation, visit.caller, called_at=visit.called_at):
+            return
+        self._inbox = deque(pair for pair in self._inbox if pair[0] != node_id)
+        if node_id in self._addresses:
+            self._news.append(lambda node: node.reborn(node_id))
+            self._wake.set()
 
     def _tell_refusal(self, refusal: str) -> None:
         now = self._clock.monotonic()
@@ -302,26 +311,14 @@ class RaftService:
                 self._refusals[key] = now
             logger.warning("raft: refused a connection: %s", refusal)
 
-    def _begin_life(self, node_id: int, incarnation: UUID) -> None:
-        before = self._lives.get(node_id)
-        if before == incarnation:
-            return
-        if incarnation in self._ended_lives:
-            raise ProtocolError(f"node {node_id} speaks of a life that has ended: do two processes run under one id?")
-        self._lives[node_id] = incarnation
-        if before is not None:
-            self._ended_lives.append(before)
-        self._inbox = deque(pair for pair in self._inbox if pair[0] != node_id)
-        if node_id in self._addresses:
-            self._news.append(lambda node: node.reborn(node_id))
-            self._wake.set()
-
     def receive(self, node_id: int, body: bytes | memoryview, incarnation: UUID | None = None) -> None:
         """The body of a frame with api key 32001, of a connection that introduced itself as `node_id`. Copies what it keeps.
 
         Raises ProtocolError: close the connection and log it. There is no answer to send."""
-        if incarnation is not None and incarnation != self._lives.get(node_id):
-            raise ProtocolError(f"a Raft message of an earlier life of node {node_id}")
+        if incarnation is not None and incarnation != self._lives.heard(node_id):
+            raise ProtocolError(
+                f"a Raft message of node {node_id} from another life than the one that is heard: do two processes run under one id?"
+            )
         message = codec.decode_message(body)
         codec.check_plausible(message, term=self._status.term, last_index=self._status.last_index)
         self._received += 1

@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from struct import Struct
 from typing import Protocol
@@ -452,6 +453,11 @@ class Connection:
         """It is this node of the cluster: heard like any, from the next request on."""
         self.peer_node = node_id
         self.frame_bytes_max = self.owner.request_bytes_max
+
+    @property
+    def heard_at(self) -> float:
+        """Monotonic seconds: when a request last came or an answer left; -inf once nothing more can come."""
+        return self.last_active if self.open and not self._closing else -math.inf
 
     @property
     def is_stranger(self) -> bool:

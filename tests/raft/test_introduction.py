@@ -11,6 +11,7 @@ import pytest
 from mqd.errors import ProtocolError
 from mqd.raft import codec
 from mqd.raft.introduction import Call, Doorkeeper, Hello, Refused, Visit, decode_hello, encode_hello
+from tests.raft.callers import Calling
 
 SECRET, OTHER = b"a secret of the cluster", b"another secret, not it"
 _uuids = count(1)
@@ -45,11 +46,20 @@ def introduce(call: Call, visit: Visit) -> UUID:
 
 @pytest.mark.parametrize("secret", [SECRET, None])
 def test_two_nodes_of_one_cluster_know_each_other(secret: bytes | None) -> None:
-    visit = keeper(1, secret=secret, incarnation=8).answer("a:1")
+    visit = keeper(1, secret=secret, incarnation=8).answer(Calling(), 0.0)
     assert introduce(keeper(2, secret=secret).call(1), visit) == UUID(int=8)
     assert (visit.node_id, visit.incarnation, visit.refusal) == (2, UUID(int=7), None)
     with pytest.raises(ProtocolError, match="second introduction"):
         hear(visit, keeper(2).call(1).hello())
+
+
+def test_who_has_proven_himself_may_still_be_refused_in_words() -> None:
+    visit, call = keeper(1).answer(Calling(), 0.0), keeper(2).call(1)
+    hear(visit, call.prove(hear(visit, call.hello())))
+    answer = visit.refuse("two nodes run under id 2", 5)
+    with pytest.raises(Refused, match="node 1 refuses this node: two nodes run under id 2"):
+        call.finish(answer[4:])
+    assert (visit.node_id, visit.incarnation, visit.refusal) == (None, None, "a:1 says that it is node 2: two nodes run under id 2")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +74,7 @@ def test_two_nodes_of_one_cluster_know_each_other(secret: bytes | None) -> None:
     ],
 )
 def test_who_is_refused_reads_why_and_so_does_the_log_of_the_listener(caller: Doorkeeper, receiver: int, reason: str) -> None:
-    visit = keeper(1).answer("a:1")
+    visit = keeper(1).answer(Calling(), 0.0)
     with pytest.raises(Refused, match=f"node {receiver} refuses this node: .*{reason}"):
         introduce(caller.call(receiver), visit)
     assert visit.node_id is None and visit.refusal is not None
@@ -74,7 +84,7 @@ def test_who_is_refused_reads_why_and_so_does_the_log_of_the_listener(caller: Do
 def test_a_listener_without_the_secret_is_found_out() -> None:
     """It cannot have checked the caller's proof; it says yes all the same."""
     call, impostor = keeper(2).call(1), keeper(1, secret=OTHER)
-    visit = impostor.answer("a:1")
+    visit = impostor.answer(Calling(), 0.0)
     proof = call.prove(hear(visit, call.hello()))
     hello = body(call.hello())
     welcome = b"\0\0\0\5\0" + impostor.proof(b"listener", hello, visit._challenge)
@@ -86,17 +96,17 @@ def test_a_listener_without_the_secret_is_found_out() -> None:
 
 def test_a_proof_is_worth_nothing_on_another_connection_to_another_node_or_in_another_life() -> None:
     call = keeper(2).call(1)
-    visit = keeper(1).answer("a:1")
+    visit = keeper(1).answer(Calling(), 0.0)
     hello = call.hello()
     proof = call.prove(hear(visit, hello))
-    again = keeper(1).answer("a:2")  # the same hello is heard anew: another fresh number
+    again = keeper(1).answer(Calling("a:2"), 0.0)  # the same hello is heard anew: another fresh number
     hear(again, hello)
     hear(again, proof)
     assert again.node_id is None and again.refusal is not None
     for changed in ({"sender": 3}, {"incarnation": UUID(int=99)}, {"nonce": bytes(32)}):
         heard = decode_hello(body(hello))
         forged = Hello(**{**{name: getattr(heard, name) for name in Hello.__slots__}, **changed})  # type: ignore[arg-type]
-        visit = keeper(1).answer("a:3")
+        visit = keeper(1).answer(Calling("a:3"), 0.0)
         visit.hear(encode_hello(forged), 0)
         visit._challenge = call._challenge  # even if the listener repeated itself
         visit.hear(body(proof), 1)
@@ -104,9 +114,9 @@ def test_a_proof_is_worth_nothing_on_another_connection_to_another_node_or_in_an
 
 
 def test_a_stranger_learns_nothing_to_try_secrets_on() -> None:
-    visit = keeper(1).answer("a:1")
+    visit = keeper(1).answer(Calling(), 0.0)
     challenge = hear(visit, keeper(2, secret=OTHER).call(1).hello())
-    other = keeper(1, secret=OTHER).answer("a:1")
+    other = keeper(1, secret=OTHER).answer(Calling(), 0.0)
     assert len(challenge) == len(hear(other, keeper(2).call(1).hello())) == 4 + 1 + 16 + 32  # ids and fresh numbers
     assert SECRET.decode() not in repr(keeper(1)) + repr(vars(visit))
 
@@ -124,7 +134,7 @@ def test_malformed_introductions_cost_the_connection() -> None:
         (good[:-8] + b"\xff" * 8, "not UTF-8"),
     ]:
         with pytest.raises(ProtocolError, match=reason):
-            keeper(1).answer("a:1").hear(bad, 0)
+            keeper(1).answer(Calling(), 0.0).hear(bad, 0)
 
 
 @pytest.mark.parametrize("answer", [b"", b"\0\0\0\0", b"\0\0\0\0\0short", b"\0\0\0\0\7" + bytes(48), b"HTTP/1.1 400"])

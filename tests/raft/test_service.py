@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -10,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from struct import unpack_from
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import trio
@@ -22,7 +24,9 @@ from mqd.io.entropy import RandomEntropy
 from mqd.io.net import OsNetwork
 from mqd.raft import codec, service as service_module
 from mqd.raft.codec import TimeoutNow, encode_message
+from mqd.raft.introduction import Doorkeeper, Visit
 from mqd.raft.service import NotLeader, OutcomeUnknown, RaftService, RaftStatus, Role, Timing
+from tests.raft.callers import Calling
 from tests.raft.memory_disk import MemoryDisk
 
 QUICK = Timing(election_timeout_min=0.16, election_timeout_max=0.4, heartbeat=0.04)
@@ -256,9 +260,17 @@ class Voters:
             self.streams[i].discard(stream)
 
     async def _hear(self, i: int, stream: trio.SocketStream) -> None:
-        visit, buffer = self.services[i].visit("127.0.0.1:1") if i in self.services else None, bytearray()
+        calling = Calling("127.0.0.1:1", SystemClock().monotonic())
+        try:
+            await self._hear_calling(i, stream, calling)
+        finally:
+            calling.close()
+
+    async def _hear_calling(self, i: int, stream: trio.SocketStream, calling: Calling) -> None:
+        visit, buffer = self.services[i].visit(calling) if i in self.services else None, bytearray()
         async with stream:
             while visit is not None and i in self.services and (data := await stream.receive_some(65536)):
+                calling.heard_at = SystemClock().monotonic()
                 buffer += data
                 while len(buffer) >= 4 and len(buffer) >= 4 + (size := unpack_from(">i", buffer)[0]):
                     frame = bytes(buffer[4 : 4 + size])
@@ -552,14 +564,65 @@ async def test_what_an_earlier_life_of_a_node_says_counts_no_more(tmp_path: Path
         leader = await voters.wait_leader()
         follower = next(i for i in (1, 2, 3) if i != leader)
         service = voters.services[leader]
-        before = service._lives[follower]
+        before = service._lives.heard(follower)
         voters.kill(follower)
         await voters.start(follower)
-        await until(lambda: service._lives[follower] != before)
-        with pytest.raises(ProtocolError, match=f"of an earlier life of node {follower}"):
+        await until(lambda: service._lives.heard(follower) != before)
+        with pytest.raises(ProtocolError, match=f"of node {follower} from another life than the one that is heard"):
             service.receive(follower, encode_message(TimeoutNow(1)), before)
-        with pytest.raises(ProtocolError, match="a life that has ended"):
-            service._begin_life(follower, before)
+
+
+def introduced_as(node_id: int, to: RaftService, calling: Calling) -> Visit:
+    """Another process says that it is this node, and can prove it."""
+    everyone = frozenset({1, 2, 3})
+    call = Doorkeeper(cluster_id="c", node_id=node_id, nodes=everyone, incarnation=uuid4(), secret=None, new_uuid=uuid4).call(to._node_id)
+    visit = to.visit(calling)
+    challenge = to.hear(visit, call.hello()[14:], 0)
+    to.hear(visit, call.prove(challenge[4:])[14:], 1)
+    return visit
+
+
+async def test_a_second_process_under_a_node_s_id_is_refused_where_the_node_is_heard(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with three_voters(tmp_path) as voters:
+        for i in (1, 2, 3):
+            await voters.start(i)
+        leader = await voters.wait_leader()
+        service = voters.services[leader]
+        follower = next(i for i in (1, 2, 3) if i != leader)
+        await until(lambda: follower in service.status().connected and service._lives.heard(follower) is not None)
+        real, term = service._lives.heard(follower), service.status().term
+        visit = introduced_as(follower, service, Calling("10.9.9.9:1", service._clock.monotonic()))
+        assert visit.node_id is None and f"two nodes run under id {follower}" in (visit.refusal or "")
+        assert "10.9.9.9:1 says that it is node" in caplog.text
+        assert service._lives.heard(follower) == real
+        await service.propose(b"goes on")
+        await until(lambda: voters.machines[follower].commands == [b"goes on"])
+        assert service.status().term == term
+
+
+async def test_a_node_that_was_displaced_is_heard_again_when_the_other_has_gone(tmp_path: Path) -> None:
+    async with three_voters(tmp_path) as voters:
+        for i in (1, 2, 3):
+            await voters.start(i)
+        leader = await voters.wait_leader()
+        service = voters.services[leader]
+        follower = next(i for i in (1, 2, 3) if i != leader)
+        await until(lambda: service._lives.heard(follower) is not None)
+        real = service._lives.heard(follower)
+        service._lives._silence = -math.inf  # as if nothing had come of it lately
+        other = Calling("10.9.9.9:1", service._clock.monotonic())
+        visit = introduced_as(follower, service, other)
+        assert visit.node_id == follower and service._lives.heard(follower) == visit.incarnation != real
+        service._lives._silence = QUICK.election_timeout_max
+        with pytest.raises(ProtocolError, match="another life"):
+            service.receive(follower, encode_message(TimeoutNow(1)), real)
+        other.close()
+        await until(lambda: service._lives.heard(follower) == real)
+        await voters.wait_leader()
+        await voters.services[await voters.wait_leader()].propose(b"goes on")
+        await until(lambda: voters.machines[follower].commands == [b"goes on"])
 
 
 @pytest.mark.parametrize(("host", "secret", "warned"), [("10.0.0.1", None, 1), ("10.0.0.1", SECRET, 0), ("127.0.0.1", None, 0)])

@@ -20,6 +20,7 @@ from mqd.raft.codec import AppendEntries, encode_message
 from mqd.raft.introduction import Doorkeeper
 from mqd.raft.journal import open_journal
 from mqd.raft.service import TICK_SECONDS_MAX, RaftService
+from tests.raft.callers import Calling
 from tests.raft.memory_disk import MemoryDisk
 
 
@@ -39,7 +40,7 @@ class Silent:
         self.gone = gone
         nodes = frozenset(range(1, 9))
         keeper = Doorkeeper(cluster_id="c", node_id=node_id, nodes=nodes, incarnation=uuid4(), secret=None, new_uuid=uuid4)
-        self.visit = keeper.answer("test")
+        self.visit = keeper.answer(Calling(), 0.0)
         self.answers = bytearray()
 
     async def receive_into(self, view: memoryview) -> int:

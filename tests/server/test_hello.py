@@ -22,8 +22,8 @@ class Raft:
     def __init__(self) -> None:
         self.heard: list[tuple[int | str, bytes]] = []
 
-    def visit(self, address: str) -> SimpleNamespace:
-        return SimpleNamespace(address=address, node_id=None, incarnation=None, refusal=None)
+    def visit(self, caller: Connection) -> SimpleNamespace:
+        return SimpleNamespace(address=caller.peer, node_id=None, incarnation=None, refusal=None)
 
     def hear(self, visit: SimpleNamespace, body: memoryview, correlation_id: int) -> bytes:
         if visit.node_id is not None:

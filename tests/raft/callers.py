@@ -1,0 +1,15 @@
+"""The listener's end of an inbound connection, as introductions see it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass
+class Calling:
+    peer: str = "a:1"
+    heard_at: float = 0.0
+
+    def close(self) -> None:
+        self.heard_at = -math.inf

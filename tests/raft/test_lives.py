@@ -1,0 +1,75 @@
+"""Two processes under one id: who is heard, who is refused and told so, and who may come back."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from mqd.raft.lives import Lives, NotHeard
+from tests.raft.callers import Calling
+
+FIRST, SECOND = UUID(int=1), UUID(int=2)
+SILENCE = 1.4
+
+
+@pytest.fixture
+def lives() -> Lives:
+    return Lives(silence=SILENCE)
+
+
+def test_the_first_life_begins_and_goes_on(lives: Lives) -> None:
+    assert lives.heard(3) is None
+    assert lives.admit(1.0, 3, FIRST, Calling(heard_at=1.0), called_at=0.9)
+    assert not lives.admit(2.0, 3, FIRST, Calling(heard_at=2.0), called_at=1.9)
+    assert lives.admit(2.0, 2, SECOND, Calling(heard_at=2.0), called_at=1.9), "another node"
+    assert (lives.heard(3), lives.heard(2)) == (FIRST, SECOND)
+
+
+def test_who_is_heard_stays_and_the_other_reads_why(lives: Lives) -> None:
+    """Otherwise one introduction in a node's name would keep that node out."""
+    quiet, busy = Calling("10.0.0.3:1", heard_at=1.0), Calling("10.0.0.3:2", heard_at=1.0)
+    for caller in (quiet, busy):
+        lives.admit(1.0, 3, FIRST, caller, called_at=0.9)
+    busy.heard_at = 9.0
+    with pytest.raises(NotHeard, match=r"another process at 10\.0\.0\.3 runs under this id .* two nodes run under id 3; stop the one"):
+        lives.admit(8.9 + SILENCE, 3, SECOND, Calling(heard_at=10.0), called_at=9.5)
+    assert lives.heard(3) == FIRST
+
+
+def test_a_process_that_died_gives_way_at_once(lives: Lives) -> None:
+    before = Calling(heard_at=1.0)
+    lives.admit(1.0, 3, FIRST, before, called_at=0.9)
+    before.close()
+    assert lives.admit(1.1, 3, SECOND, Calling(heard_at=1.1), called_at=1.05)
+    assert lives.heard(3) == SECOND
+
+
+def test_a_machine_that_lost_power_gives_way_once_it_was_silent_for_an_election(lives: Lives, caplog: pytest.LogCaptureFixture) -> None:
+    lives.admit(1.0, 3, FIRST, Calling("10.0.0.3:1", heard_at=1.0), called_at=0.9)
+    assert lives.admit(1.1 + SILENCE, 3, SECOND, Calling(heard_at=2.5), called_at=2.0)
+    assert lives.heard(3) == SECOND
+    assert "node 3 is heard from a new process" in caplog.text and "two nodes run under one id" in caplog.text
+
+
+def test_who_was_displaced_comes_back_when_the_other_has_gone(lives: Lives) -> None:
+    lives.admit(1.0, 3, FIRST, Calling(heard_at=1.0), called_at=0.9)
+    other = Calling(heard_at=5.0)
+    assert lives.admit(5.0, 3, SECOND, other, called_at=4.9)
+    with pytest.raises(NotHeard):
+        lives.admit(5.5, 3, FIRST, Calling(heard_at=5.5), called_at=5.4)
+    other.close()
+    assert lives.admit(5.6, 3, FIRST, Calling(heard_at=5.6), called_at=5.55), "anew: it is asked for all it has"
+
+
+@pytest.mark.parametrize("called_at", [4.9, 5.0])
+def test_what_a_dead_process_left_on_the_wire_is_not_heard_behind_its_successor(lives: Lives, called_at: float) -> None:
+    """Its node may have started anew and empty: what the earlier life acknowledges there would not be anywhere."""
+    before, successor = Calling(heard_at=1.0), Calling(heard_at=5.0)
+    lives.admit(1.0, 3, FIRST, before, called_at=0.9)
+    before.close()
+    lives.admit(5.0, 3, SECOND, successor, called_at=4.95)
+    successor.close()
+    with pytest.raises(NotHeard, match="another process at a introduced itself under this id meanwhile"):
+        lives.admit(5.1, 3, FIRST, Calling(heard_at=5.1), called_at=called_at)
+    assert lives.heard(3) == SECOND
