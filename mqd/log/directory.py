@@ -112,7 +112,7 @@ def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
     """
     end = log.written_end_offset if whole else log.active.base_offset
     plan = SyncPlan(log, end, log.cuts)
-    if end > log.durable_end_offset:
+    if end > log.durable_end_offset or (log.unsynced_cut is not None and end >= log.unsynced_cut):
         for segment in log.segments_from(log.durable_end_offset):
             if segment.base_offset >= end:
                 break

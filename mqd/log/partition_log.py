@@ -166,6 +166,7 @@ class PartitionLog:
         "topic_id",
         "topic_partition",
         "touched",
+        "unsynced_cut",
         "written_end_offset",
     )
 
@@ -197,6 +198,9 @@ class PartitionLog:
         self.log_end_offset: Offset = end
         self.written_end_offset: Offset = end
         self.durable_end_offset: Offset = end
+        self.unsynced_cut: Offset | None = None
+        """Where its end was cut, as long as that is not durable. No segment begins then: a power cut could bring back what was cut off,
+        and the new segment would begin within it."""
         self.recovery_point: Offset = 0
         """What the checkpoint on disk may say: recovery believes the segments before it. Above `durable_end_offset` after a cut, until
         the checkpoint is written again; no segment begins as long as it is."""
@@ -440,6 +444,8 @@ class PartitionLog:
     def _plan_roll(self, base_offset: Offset) -> Queued:
         if self.recovery_point > self.durable_end_offset:
             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, f"the recovery point of {self.topic_partition} waits to be written: try again")
+        if self.unsynced_cut is not None:
+            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, f"the cut of {self.topic_partition} waits to be synced: try again")
         unsynced = len(self.segments) - self.segment_index(self.durable_end_offset) + len(self.queue)
         if unsynced > SEGMENTS_UNSYNCED_MAX:
             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, f"{unsynced} segments of {self.topic_partition} wait to be synced: try again")
@@ -515,6 +521,8 @@ class PartitionLog:
 
         The log may have been cut shorter since.
         """
+        if self.unsynced_cut is not None and end_offset >= self.unsynced_cut:
+            self.unsynced_cut = None
         end_offset = min(end_offset, self.written_end_offset)
         if end_offset <= self.durable_end_offset:
             return False

@@ -494,6 +494,8 @@ class LogService:
             except BadBatch as bad:
                 self.reader.unreadable(log, f"{log.path} {bad}")
                 raise StorageError(log.failed or "") from bad
+            log.unsynced_cut = log.written_end_offset
+            self.request_sync(log)
             self._after_cut(log, high_watermark)
 
     def reset(self, log: PartitionLog, offset: Offset) -> None:
