@@ -217,6 +217,8 @@ class _Daemon:
         self.replica.alter_partitions = self.controller.alter_partitions
         self.replica.eligible = self._eligible
         self.replica.on_offline = self._on_partition_offline
+        self.replica.contact_until = self._contact_until
+        self.controller.on_contact = self._judge_contact
         self.publisher = _Publisher(NodeId(self.me.id), self.config, self.replica)
         self.controller.subscribe(self.publisher)
         self.controller.subscribe(self._on_image_changed)
@@ -386,17 +388,27 @@ class _Daemon:
         return None if broker is None or broker.fenced or broker.in_controlled_shutdown else broker.epoch
 
     async def _watch_contact(self) -> None:
-        """Whoever has heard no controller for a session may have been replaced as a leader: it sends its clients away."""
-        session = self.config.integer("broker.session.timeout.ms") / 1000
+        """Whoever has heard no controller for a session may have been replaced as a leader: it sends its clients away.
+
+        Those that ask are sent away by the server's turns; this is for those that wait.
+        """
         interval = self.config.integer("broker.heartbeat.interval.ms") / 2000
-        last = self.seams.clock.monotonic()
         while True:
             await trio.sleep(interval)
-            now = self.seams.clock.monotonic()
-            was_late, last = now - last > interval + session / 2, now
-            if not was_late:  # this process itself did not run: its heartbeats get their chance first
-                contact_at = self.controller.contact_at
-                self.replica.set_in_contact(contact_at == -math.inf or now - contact_at < session)
+            self._judge_contact()
+
+    def _contact_until(self) -> float:
+        """Until when nobody else leads what this node was told to lead. It was told nothing before its first heartbeat was answered.
+
+        The only voter decides who leads, and so knows, however long it did not run.
+        """
+        status = self.raft.status()
+        if self.controller.contact_at == -math.inf or (status.ready and status.voters == (self.me.id,)):
+            return math.inf
+        return self.controller.contact_at + self.config.integer("broker.session.timeout.ms") / 1000
+
+    def _judge_contact(self) -> None:
+        self.replica.judge_contact(self.seams.clock.monotonic())
 
     def _on_partition_offline(self, topic_partition: TopicPartition) -> None:
         self._lost[topic_partition] = None

@@ -212,6 +212,8 @@ class ControllerService:
         self._on_registered = on_registered
         self.contact_at = -math.inf
         """When this node sent its last heartbeat that a controller with a majority answered; monotonic seconds."""
+        self.on_contact: Callable[[], None] = lambda: None
+        """Called after each of them."""
         self._peers_gone: dict[NodeId, tuple[int, float]] = {}
         self._unsettled = False
         self._watch = trio.Event()
@@ -623,6 +625,7 @@ class ControllerService:
         response = await self.at_controller(here, "broker_heartbeat", 1, request, timeout=timeout)
         if not response["error_code"]:
             self.contact_at = max(self.contact_at, sent_at)
+            self.on_contact()
         return response
 
     async def _watch_sessions(self) -> None:

@@ -387,6 +387,11 @@ class Partition:
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the log is of no use any more; one that only lacks space is."""
+        return self.log.failed is not None and not self.log.heals
+
     def is_settled(self, wanted: Offset) -> bool:
         """Whether what an `Append` waits for has come."""
         if wanted < -1:

@@ -89,8 +89,8 @@ class ReplicaService:
     ) -> None:
         """`checkpoint_seconds`: how often the high watermarks are written down. `lag_seconds`: `replica.lag.time.max.ms`.
 
-        The attributes `fetchers`, `alter_partitions`, `eligible` and `on_offline` are set by whoever builds the node, before the
-        first `apply`; a node that leads nothing with followers needs none of them.
+        The attributes `fetchers`, `alter_partitions`, `eligible`, `contact_until` and `on_offline` are set by whoever builds the node,
+        before the first `apply`; a node that leads nothing with followers needs none of them.
         """
         self.node_id = node_id
         self.fetchers: Follows | None = None
@@ -99,8 +99,11 @@ class ReplicaService:
         self.on_offline: Callable[[TopicPartition], None] | None = None
         """Told once that the log of a partition cannot be used, until it could be opened again."""
         self.in_contact = True
-        self.lost_contact_at = -math.inf
-        """When this node was last found to be out of contact; monotonic seconds."""
+        self.contact_until: Callable[[], float] = lambda: math.inf
+        """Gives the monotonic time from which on others may lead what this node leads."""
+        self.contact_ends_at = math.inf
+        """The same as last asked for."""
+        self.lost_contact_at = -math.inf  # monotonic seconds
         self.tells_high_watermarks = False
         """Whether consumers read from followers (KIP-392): these then hear of a new high watermark at once."""
         self.leader_throttle, self.follower_throttle = Throttle(), Throttle()
@@ -176,7 +179,7 @@ class ReplicaService:
 
     def _may_begin_anew(self, assignment: Assignment, partition: Partition | None) -> bool:
         """Whether a log that cannot be used may be replaced by a copy of the leader's: nobody counts on what it holds."""
-        lost = assignment.topic_partition in self.offline if partition is None else _is_lost(partition)
+        lost = assignment.topic_partition in self.offline if partition is None else partition.is_lost
         others_lead = assignment.leader not in (self.node_id, NO_NODE)
         return lost and others_lead and self.node_id not in assignment.isr and self.node_id not in assignment.elr
 
@@ -213,7 +216,7 @@ class ReplicaService:
         if led and partition.is_leader:
             for node_id in sorted(in_sync - partition.isr):  # by the controller: it may have lost its log
                 self.follower_sessions.drop(node_id)
-        if _is_lost(partition) and self.node_id in assignment.isr:  # its leader did not know, and took it in: tell once more
+        if partition.is_lost and self.node_id in assignment.isr:  # its leader did not know, and took it in: tell once more
             self._reported.discard(assignment.topic_partition)
             self.log_failed(partition)
         if before != (partition.assignment.leader, partition.leader_epoch):
@@ -221,7 +224,7 @@ class ReplicaService:
                 self._refuse_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self._tell_followers([partition])
             if self.fetchers is not None:
-                if partition.is_leader or assignment.leader == NO_NODE or _is_lost(partition):
+                if partition.is_leader or assignment.leader == NO_NODE or partition.is_lost:
                     self.fetchers.unfollow(partition)
                 else:
                     self.fetchers.follow(partition)
@@ -246,6 +249,11 @@ class ReplicaService:
         partition.count(now)
         if partition.advance():
             self._wake(partition)
+
+    def judge_contact(self, now: float) -> None:
+        """Before anything is served at or after `contact_ends_at`, too: requests that waited while this process did not run."""
+        self.contact_ends_at = self.contact_until()
+        self.set_in_contact(now < self.contact_ends_at)
 
     def set_in_contact(self, in_contact: bool) -> None:
         """Whether this node hears from a controller that has its majority; without it, what it leads may have another leader by now.
@@ -491,7 +499,7 @@ class ReplicaService:
 
     def log_failed(self, partition: Partition) -> None:
         """The log may have become useless: if so, stop following, and have others lead. Harmless when it is not, or was told."""
-        if _is_lost(partition):
+        if partition.is_lost:
             if self.fetchers is not None:
                 self.fetchers.unfollow(partition)
             self._report_offline(partition.assignment.topic_partition)
@@ -690,8 +698,3 @@ class ReplicaService:
     def checkpoint_high_watermarks(self) -> None:
         for partition in self.partitions():
             self.logs.checkpoint_high_watermark(partition.assignment.topic_partition, partition.high_watermark)
-
-
-def _is_lost(partition: Partition) -> bool:
-    """Whether its log is of no use any more; one that only lacks space is."""
-    return partition.log.failed is not None and not partition.log.heals

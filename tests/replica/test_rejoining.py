@@ -54,10 +54,10 @@ def test_who_was_out_of_the_isr_of_idle_partitions_comes_back(harm: Harm) -> Non
 
             harm(cluster, victim, controller)
             with trio.fail_after(60):
-                while any(victim in one.isr for one in partitions()):
+                while any(victim in one.isr for one in partitions()):  # noqa: ASYNC110 -- in virtual time
                     await trio.sleep(0.01)
             with trio.fail_after(60):
-                while any(set(one.isr) != ALL for one in partitions()):
+                while any(set(one.isr) != ALL for one in partitions()):  # noqa: ASYNC110 -- in virtual time
                     await trio.sleep(0.1)
             registered_anew = cluster.daemon(controller).machine.image.brokers[victim].epoch != before
             assert registered_anew is (harm is forget)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
+from mqd.controller.records import UnregisterBroker
 from mqd.errors import ErrorCode, MqError
-from mqd.controller.records import SetBrokerFencing, UnregisterBroker
 from mqd.server.context import CLIENT, PEER
 from mqd.types import IsrChange, IsrOutcome, NodeId
 from tests.log.support import batch

@@ -1,0 +1,111 @@
+"""A leader that hears no controller for a session serves no client: cut off from the nodes but not from them, or not running for long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from mqd.client.admin import Admin
+from mqd.client.peer import PeerConnection
+from mqd.errors import ErrorCode
+from mqd.protocol import apis
+from mqd.testing import Cluster, run, simulated
+from tests.log.support import batch
+
+SESSION_SECONDS = 9.0
+
+
+async def ask(connection: PeerConnection, name: str, version: int, body: dict[str, Any]) -> Any:
+    api = apis.by_name(name)
+    assert api is not None
+    return await connection.request(api, body, version, timeout_s=60)
+
+
+async def produce(connection: PeerConnection, acks: int) -> ErrorCode:
+    data = {"name": "t", "partition_data": [{"index": 0, "records": batch(b"v")}]}
+    answer = await ask(connection, "produce", 9, {"acks": acks, "timeout_ms": 50_000, "topic_data": [data]})
+    return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+
+
+async def fetch(connection: PeerConnection) -> ErrorCode:
+    row = {"partition": 0, "fetch_offset": 0, "current_leader_epoch": -1, "partition_max_bytes": 1 << 20}
+    body = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1, "topics": [{"topic": "t", "partitions": [row]}]}
+    answer = await ask(connection, "fetch", 12, body)
+    return ErrorCode(answer.responses[0].partitions[0].error_code)
+
+
+async def known_leader(connection: PeerConnection) -> int:
+    answer = await ask(connection, "metadata", 9, {"topics": [{"name": "t"}]})
+    leader: int = answer.topics[0].partitions[0].leader_id
+    return leader
+
+
+def leader_of(cluster: Cluster) -> int:
+    leader: int = next(cluster.daemon(one).machine.image.topics["t"].partitions[0].leader for one in cluster.nodes if cluster.daemon(one))
+    return leader
+
+
+@simulated(seed=3)
+async def test_cut_off_from_the_nodes_a_leader_sends_its_clients_away_until_it_is_back() -> None:
+    async with Cluster(nodes=3) as cluster:
+        await Admin(await cluster.client()).create_topic("t", 1, 3)
+        await trio.sleep(2)
+        leader = leader_of(cluster)
+        waiting, asking = await cluster.connect(leader), await cluster.connect(leader)
+        assert await known_leader(asking) == leader
+        assert await produce(waiting, -1) is ErrorCode.NONE
+        cluster.network.isolate(leader, breaks=False)
+        with trio.fail_after(SESSION_SECONDS + 3):
+            assert await produce(waiting, -1) is ErrorCode.NOT_LEADER_OR_FOLLOWER  # it waited, and nobody else asked for anything
+        for acks in (1, -1):
+            assert await produce(asking, acks) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await fetch(asking) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await known_leader(asking) == -1
+        cluster.network.heal()
+        await trio.sleep(15)
+        again = await cluster.connect(leader_of(cluster))
+        assert await produce(again, -1) is ErrorCode.NONE
+        assert cluster.daemon(leader).replica.in_contact
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_waits_for_a_leader_that_did_not_run_for_a_session_is_not_served_by_it(seed: int) -> None:
+    async def main() -> None:
+        async with Cluster(nodes=3) as cluster:
+            await Admin(await cluster.client()).create_topic("t", 1, 3)
+            await trio.sleep(2)
+            leader = leader_of(cluster)
+            connections = [await cluster.connect(leader) for _ in range(2)]
+            codes: dict[str, ErrorCode] = {}
+
+            async def producing() -> None:
+                codes["produce"] = await produce(connections[0], 1)
+
+            async def fetching() -> None:
+                codes["fetch"] = await fetch(connections[1])
+
+            cluster.nodes[leader].pause(15)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(producing)
+                nursery.start_soon(fetching)
+            assert codes == dict.fromkeys(("produce", "fetch"), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            with trio.fail_after(10):
+                while not cluster.daemon(leader).replica.in_contact:  # noqa: ASYNC110 -- in virtual time
+                    await trio.sleep(0.1)
+
+    run(main, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_node_alone_serves_on_after_it_did_not_run(seed: int) -> None:
+    async def main() -> None:
+        async with Cluster(nodes=1) as cluster:
+            await Admin(await cluster.client()).create_topic("t", 1, 1)
+            connection = await cluster.connect(1)
+            cluster.nodes[1].pause(15)
+            assert await produce(connection, 1) is ErrorCode.NONE
+            assert await fetch(connection) is ErrorCode.NONE
+
+    run(main, seed=seed)
