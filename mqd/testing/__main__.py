@@ -13,47 +13,36 @@ The planted defects are part of the tests: `--bug` and `--list-bugs` need a sour
 from __future__ import annotations
 
 import argparse
-import gc
-import importlib
-import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
 
+from mqd.testing.jobs import bugs, results
 from mqd.testing.plots import PLOTS
-from mqd.testing.runner import SECONDS_OF_SAFETY, Result, Settings, run_seed
+from mqd.testing.runner import SECONDS_OF_SAFETY, Result, Settings
 
 SHOWN = ("acknowledged", "read", "elections", "leader_changes", "isr_changes", "truncations", "kill", "power", "stop", "pause", "partition")
-BUGS = "tests.sim.bugs"
-SEEDS_PER_PROCESS = 200
-"""Then another one takes over: what a run may leave behind in a process does not add up."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.list_bugs:
-        for name, bug in _bugs().items():
+        for name, bug in bugs().items():
             print(f"{name}: {bug.meaning}")
         return 0
-    if options.bug is not None and options.bug not in _bugs():
+    if options.bug is not None and options.bug not in bugs():
         print(f"there is no bug {options.bug!r}; --list-bugs names them", file=sys.stderr)
         return 2
     first, _, last = options.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
-    settings = [
-        Settings(seed, options.nodes, options.observers, options.seconds, options.bug, options.plot)
-        for seed in seeds
-    ]
+    settings = [Settings(seed, options.nodes, options.observers, options.seconds, options.bug, options.plot) for seed in seeds]
     if options.trace is not None and len(settings) > 1:
         print("--trace takes one seed", file=sys.stderr)
         return 2
     began = time.perf_counter()
     totals, bad = Totals(), []
-    for result in _results(settings, options.jobs, options.trace):
+    for result in results(settings, options.jobs, options.trace):
         totals.add(result)
         if result.violations:
             bad.append(result)
@@ -98,35 +87,6 @@ class Totals:
             f"{self.seeds} seeds of {cluster}: {self.events} events, {self.simulated_seconds / 3600:.2f} simulated hours "
             f"in {real_seconds:.0f} s ({self.simulated_seconds / max(real_seconds, 0.001):.1f} times real time){half}\n{shown}"
         )
-
-
-def _results(settings: list[Settings], jobs: int, trace: Path | None) -> Iterator[Result]:
-    if jobs == 1 or len(settings) == 1:
-        yield from map(partial(run_with_bug, trace=trace), settings)
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
-        yield from pool.imap(run_with_bug, settings)  # whoever ends the iteration ends the processes
-
-
-def run_with_bug(settings: Settings, trace: Path | None = None) -> Result:
-    """One seed, with the defect that its settings name planted for the time of the run."""
-    try:
-        if settings.bug is None:
-            return run_seed(settings, trace)
-        with _bugs()[settings.bug].planted():
-            return run_seed(settings, trace)
-    finally:
-        gc.collect()  # the cluster that was: its nodes, disks and clients refer to each other
-
-
-def _bugs() -> Any:
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        return importlib.import_module(BUGS).BUGS
-    except ModuleNotFoundError:
-        raise SystemExit("planted defects are part of the tests: run this from the root of a source tree") from None
-    finally:
-        del sys.path[0]
 
 
 def _tell(result: Result) -> None:

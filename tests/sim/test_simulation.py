@@ -55,6 +55,16 @@ def test_the_command_line_tells_totals_and_how_to_run_a_bad_seed_again(capsys: p
     assert "simulated hours" in told and "1 seed(s) with violations" in told
 
 
+def test_jobs_share_the_seeds_and_the_first_violation_ends_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """In processes that are spawned: whatever they run must be found there by its name."""
+    from mqd.testing.jobs import results
+
+    settings = [Settings(seed=seed, seconds=0.5) for seed in (1, 2, 3)]
+    assert [(one.settings.seed, one.digest) for one in results(settings, 2)] == [(one.seed, run_seed(one).digest) for one in settings]
+    assert main(["--seeds", "0-99", "--bug", "serves-uncommitted", "--seconds", "4", "--jobs", "2"]) == 1
+    assert "1 seed(s) with violations" in capsys.readouterr().out
+
+
 def test_bugs_are_listed_and_unknown_ones_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list-bugs"]) == 0
     assert "acks-all-at-append: " in capsys.readouterr().out

@@ -1,0 +1,51 @@
+"""Many seeds, over one or more processes; and the defects of tests/sim/bugs.py, planted in whichever process runs the seed.
+
+This cannot stand in `__main__.py`: a process that multiprocessing spawns does not import that module again.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import multiprocessing
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mqd.testing.runner import Result, Settings, run_seed
+
+BUGS = "tests.sim.bugs"
+
+
+def results(settings: Sequence[Settings], jobs: int, trace: Path | None = None) -> Iterator[Result]:
+    """What became of each, in their order. Whoever ends the iteration early ends the rest."""
+    if jobs == 1 or len(settings) == 1:
+        yield from map(partial(run_with_bug, trace=trace), settings)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(run_with_bug, settings)
+
+
+def run_with_bug(settings: Settings, trace: Path | None = None) -> Result:
+    """One seed, with the defect that its settings name planted for the time of the run."""
+    try:
+        if settings.bug is None:
+            return run_seed(settings, trace)
+        with bugs()[settings.bug].planted():
+            return run_seed(settings, trace)
+    finally:
+        gc.collect()  # the cluster that was: its nodes, disks and clients refer to each other
+
+
+def bugs() -> Any:
+    """Name -> defect. SystemExit where there are no tests."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(BUGS).BUGS
+    except ModuleNotFoundError:
+        raise SystemExit("planted defects are part of the tests: run this from the root of a source tree") from None
+    finally:
+        del sys.path[0]
