@@ -20,7 +20,7 @@ KAFKA_DIR := .cache/kafka
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint unit conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate bench bench-failover bench-replicated \
+.PHONY: help run test lint unit conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate simulate-bugs bench bench-failover bench-replicated \
   chaos chaos-cluster chaos-rolling constraints clean
 
 help: ## this list
@@ -53,6 +53,9 @@ conformance-kafka-cluster: $(STAMP) ## the same against three nodes of Apache Ka
 
 simulate: $(STAMP) ## whole clusters in virtual time under faults, seed by seed (SEEDS=0-99 NODES=3)
 	@$(BIN)/python -m mqd.testing --seeds $(SEEDS) --nodes $(or $(NODES),3) --jobs 2
+
+simulate-bugs: $(STAMP) ## defects planted one after the other, each of which the simulation must find
+	@MQD_SIM_BUGS=all $(PYTEST) -q -n 2 tests/sim/test_bugs.py
 
 bench: $(STAMP) ## how fast it is, beside the floors of this machine and PEER=host:port
 	@$(BIN)/python -m bench.produce_fetch $(if $(PEER),--peer $(PEER))
