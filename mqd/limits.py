@@ -47,8 +47,12 @@ SENDFILE_BYTES_MIN = 64 * KIB
 
 TURN_SECONDS_MAX = 0.02
 """A connection whose requests have taken longer than this in one turn lets others go first."""
-PEER_CONNECTIONS_MAX = 256
-"""Open connections of the peer listener."""
+PEER_CONNECTIONS_MAX = 192
+"""Open connections of nodes that have introduced themselves."""
+STRANGERS_MAX = 64
+"""Open connections of the peer listener that have not: one more, and the oldest is closed."""
+STRANGER_SECONDS_MIN = 0.1
+"""What the oldest is granted even then, to introduce itself: so long the newest waits."""
 STRANGER_FRAME_BYTES_MAX = 1 * KIB
 STRANGER_REQUESTS_MAX = 8
 STRANGER_SECONDS_MAX = 10.0

@@ -149,6 +149,10 @@ class Owner(Protocol):
         """Call `resume` once others had their turn."""
         ...
 
+    def introduced(self, connection: Connection) -> None:
+        """It is a node of the cluster from now on. Raises ProtocolError where it has no room."""
+        ...
+
     def closed(self, connection: Connection) -> None: ...
 
 
@@ -450,7 +454,8 @@ class Connection:
             self._watch(self._events | READABLE)
 
     def introduced(self, node_id: int) -> None:
-        """It is this node of the cluster: heard like any, from the next request on."""
+        """It is this node of the cluster: heard like any, from the next request on. Raises ProtocolError where there are too many."""
+        self.owner.introduced(self)
         self.peer_node = node_id
         self.frame_bytes_max = self.owner.request_bytes_max
 

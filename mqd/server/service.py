@@ -16,8 +16,17 @@ import trio
 
 from mqd.config import NodeConfig
 from mqd.controller.configs import effective_node_config
+from mqd.errors import ProtocolError
 from mqd.io.net import Listener, Network, Socket
-from mqd.limits import FRAME_RECEIVE_TIMEOUT_MS, IN_FLIGHT_BYTES_MAX, PEER_CONNECTIONS_MAX, RECEIVE_ARENA_BYTES, STRANGER_SECONDS_MAX
+from mqd.limits import (
+    FRAME_RECEIVE_TIMEOUT_MS,
+    IN_FLIGHT_BYTES_MAX,
+    PEER_CONNECTIONS_MAX,
+    RECEIVE_ARENA_BYTES,
+    STRANGER_SECONDS_MAX,
+    STRANGER_SECONDS_MIN,
+    STRANGERS_MAX,
+)
 from mqd.server.connection import Arena, Connection
 from mqd.server.context import CLIENT, PEER, Node
 from mqd.server.dispatch import Dispatcher
@@ -30,6 +39,7 @@ _SWEEP_SECONDS = 1.0
 _SPARE_SECONDS = 2.0
 """How long a quiet connection keeps the buffer of a large frame for the next one."""
 _MEMORY_RETRY_SECONDS = 0.05
+_CROWD_TOLD_EVERY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,9 @@ class Server:
         self._connections: dict[Connection, None] = {}
         self._by_address: Counter[str] = Counter()
         self._by_kind: Counter[str] = Counter()
+        self._strangers: dict[Connection, None] = {}
+        """Of the peer listener: who has not introduced himself, the oldest first."""
+        self._crowd_told_at = -math.inf
         self._config = node.config
         self._config_index = -1
         self._dirty: list[Connection] = []
@@ -101,7 +114,7 @@ class Server:
     async def _serve(self) -> None:
         poller = self.poller
         arena = self.arena
-        clock, replica = self._node.clock, self._node.replica
+        clock = self._node.clock
         while True:
             await poller.wait_ready()
             for _ in range(_TURNS_BEFORE_OTHERS):
@@ -109,8 +122,6 @@ class Server:
                 if not ready:
                     break
                 self.now, self.now_ms = clock.monotonic(), clock.wall_ms()
-                if self.now >= replica.contact_ends_at:
-                    replica.judge_contact(self.now)
                 self._in_turn = True
                 for connection, events in ready:
                     if arena.full:
@@ -143,8 +154,6 @@ class Server:
             await self._extra_turn_wanted.wait()
             self._extra_turn_wanted = trio.Event()
             self.now, self.now_ms = self._node.clock.monotonic(), self._node.clock.wall_ms()
-            if self.now >= self._node.replica.contact_ends_at:
-                self._node.replica.judge_contact(self.now)
             self._in_turn = True
             held_back, self._held_back = self._held_back, []
             for connection in held_back:
@@ -159,6 +168,12 @@ class Server:
     async def _accept(self, listener: Listener, kind: str) -> None:
         while True:
             sock = await listener.accept()
+            if kind == PEER:
+                try:
+                    await self._make_room_for_a_stranger()
+                except BaseException:
+                    sock.close()
+                    raise
             self.now = self._node.clock.monotonic()
             refusal = self._refusal(sock, kind)
             if refusal is not None:
@@ -169,12 +184,43 @@ class Server:
             if kind == CLIENT:
                 self._by_address[_address(sock)] += 1
             self._by_kind[kind] += 1
-            self._connections[Connection(self, sock, kind, self.now)] = None
+            connection = Connection(self, sock, kind, self.now)
+            self._connections[connection] = None
+            if kind == PEER:
+                self._strangers[connection] = None
+
+    async def _make_room_for_a_stranger(self) -> None:
+        """Whoever fills the peer listener's places keeps no node out: the oldest stranger gives way to the newest.
+
+        Each has its moment to introduce itself before that. While more come than so have room, they wait in the listener's backlog.
+        """
+        while len(self._strangers) >= STRANGERS_MAX:
+            oldest = next(iter(self._strangers))
+            now = self._node.clock.monotonic()
+            if now - oldest.since < STRANGER_SECONDS_MIN:
+                await trio.sleep(STRANGER_SECONDS_MIN / 10)
+                continue
+            self._refused += 1
+            if now - self._crowd_told_at >= _CROWD_TOLD_EVERY_SECONDS:
+                self._crowd_told_at = now
+                logger.warning(
+                    "%d connections to the peer listener have not introduced themselves: the oldest are closed; let only the nodes of the"
+                    " cluster reach its port peer=%s",
+                    len(self._strangers),
+                    oldest.peer,
+                )
+            oldest.close()
+
+    def introduced(self, connection: Connection) -> None:
+        """A stranger has become a node of the cluster. Raises ProtocolError where there are too many connections of nodes."""
+        if self._by_kind[PEER] - len(self._strangers) >= PEER_CONNECTIONS_MAX:
+            raise ProtocolError(f"{PEER_CONNECTIONS_MAX} connections of other nodes are open")
+        self._strangers.pop(connection, None)
 
     def _refusal(self, sock: Socket, kind: str) -> str | None:
-        of_kind = self._by_kind[kind]
         if kind == PEER:
-            return f"{of_kind} connections of other nodes are open" if of_kind >= PEER_CONNECTIONS_MAX else None
+            return None
+        of_kind = self._by_kind[kind]
         if of_kind >= self._current_config().integer("max.connections"):
             return f"{of_kind} connections are open and max.connections allows no more"
         if self._by_address[_address(sock)] >= self._current_config().integer("max.connections.per.ip"):
@@ -191,6 +237,7 @@ class Server:
 
     def closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
+        self._strangers.pop(connection, None)
         self._by_kind[connection.listener] -= 1
         if connection.listener == CLIENT:
             address = _address(connection.sock)

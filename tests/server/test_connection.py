@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from struct import pack
 
@@ -88,6 +89,8 @@ class ScriptedOwner:
         self.waiting: list[Connection] = []
         self.sock = ScriptedSocket()
         self.connection = Connection(self, self.sock, "client", 0.0)
+
+    def introduced(self, connection: Connection) -> None: ...
 
     def dispatch(self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
         if self.refuse_next:
@@ -337,3 +340,15 @@ def test_a_frame_keeps_its_bytes_until_the_turn_ends_and_its_buffer_serves_again
     assert buffers[2] in buffers[:2] or buffers[3] == buffers[2]
     owner.connection.drop_spare()
     assert owner.frame_bytes == 0
+
+
+def test_nothing_more_is_heard_of_who_has_ended_his_stream_though_his_answer_is_due() -> None:
+    """Where a process died, the one that follows it under the same node's id need not wait for that."""
+    owner = ScriptedOwner(echo=False)
+    owner.now = 5.0
+    owner.sock.incoming.append(b"\0\0\0\x08" + bytes(8))
+    owner.connection.on_ready(READABLE)
+    assert owner.connection.heard_at == 5.0
+    owner.sock.incoming.append(b"")
+    owner.connection.on_ready(READABLE)
+    assert owner.connection.open and owner.connection.heard_at == -math.inf

@@ -11,8 +11,17 @@ import trio
 from trio.testing import MockClock
 
 from mqd.controller.records import SetConfigs
-from mqd.errors import ErrorCode
-from mqd.limits import FRAME_RECEIVE_TIMEOUT_MS, MIB, RECEIVE_ARENA_BYTES, RECEIVE_BYTES_MAX, SEND_QUEUE_BYTES_MAX
+from mqd.errors import ErrorCode, ProtocolError
+from mqd.limits import (
+    FRAME_RECEIVE_TIMEOUT_MS,
+    MIB,
+    PEER_CONNECTIONS_MAX,
+    RECEIVE_ARENA_BYTES,
+    RECEIVE_BYTES_MAX,
+    SEND_QUEUE_BYTES_MAX,
+    STRANGER_SECONDS_MIN,
+    STRANGERS_MAX,
+)
 from mqd.server import connection as connection_module, service as service_module
 from mqd.server.context import PEER
 from tests.log.support import batch
@@ -58,6 +67,38 @@ async def test_peers_are_let_in_whatever_clients_do(tmp_path: Path) -> None:
     async with rig(tmp_path, max_connections="1", max_connections_per_ip="1") as node:
         assert await serves(await node.connect())
         assert await serves(await node.connect(PEER))
+
+
+async def test_strangers_at_the_peer_listener_keep_no_node_out(tmp_path: Path, mock_clock: MockClock) -> None:
+    """The oldest gives way, but not before it had a moment to introduce itself."""
+    async with rig(tmp_path) as node:
+        strangers = [await node.connect(PEER) for _ in range(STRANGERS_MAX)]
+        newcomer = await node.connect(PEER)
+        assert not any(stranger.sock.closed for stranger in strangers) and not newcomer.sock.closed
+        for stranger in strangers[:2]:  # who is a node by then stays
+            next(one for one in node.server._strangers if one.sock is stranger.sock).introduced(2)
+        others = [await node.connect(PEER) for _ in range(2)]
+        mock_clock.jump(STRANGER_SECONDS_MIN / 2)
+        await settle()
+        assert not any(stranger.sock.closed for stranger in strangers)
+        for _ in range(3):
+            mock_clock.jump(STRANGER_SECONDS_MIN / 2)
+            await settle()
+        assert [number for number, stranger in enumerate(strangers) if stranger.sock.closed] == [2]
+        assert [await serves(client) for client in (newcomer, *others)] == [True] * 3
+
+
+async def test_nodes_have_their_own_bound_whatever_strangers_do(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        for _ in range(PEER_CONNECTIONS_MAX):
+            await node.connect(PEER)
+            next(iter(node.server._strangers)).introduced(2)
+        for _ in range(2):
+            assert await serves(await node.connect(PEER))
+        with pytest.raises(ProtocolError, match=f"{PEER_CONNECTIONS_MAX} connections of other nodes are open"):
+            next(iter(node.server._strangers)).introduced(3)
+        next(one for one in node.server._connections if one.peer_node == 2).close()
+        next(iter(node.server._strangers)).introduced(3)
 
 
 @pytest.mark.parametrize(
