@@ -114,7 +114,7 @@ class Server:
     async def _serve(self) -> None:
         poller = self.poller
         arena = self.arena
-        clock = self._node.clock
+        clock, replica = self._node.clock, self._node.replica
         while True:
             await poller.wait_ready()
             for _ in range(_TURNS_BEFORE_OTHERS):
@@ -122,6 +122,8 @@ class Server:
                 if not ready:
                     break
                 self.now, self.now_ms = clock.monotonic(), clock.wall_ms()
+                if self.now >= replica.contact_ends_at:
+                    replica.judge_contact(self.now)
                 self._in_turn = True
                 for connection, events in ready:
                     if arena.full:
@@ -154,6 +156,8 @@ class Server:
             await self._extra_turn_wanted.wait()
             self._extra_turn_wanted = trio.Event()
             self.now, self.now_ms = self._node.clock.monotonic(), self._node.clock.wall_ms()
+            if self.now >= self._node.replica.contact_ends_at:
+                self._node.replica.judge_contact(self.now)
             self._in_turn = True
             held_back, self._held_back = self._held_back, []
             for connection in held_back:
