@@ -65,6 +65,11 @@ class FollowerProgress:
         self._leader_end_at_last_fetch = max(leader_end, self._leader_end_at_last_fetch)
         self.last_fetch_at = now
 
+    def registered_anew(self, broker_epoch: int) -> None:
+        """A later registration of its node was heard of, which the metadata does not show here yet: what it had, it may have lost."""
+        self.end_offset = NO_OFFSET
+        self.broker_epoch = broker_epoch
+
     def stopped(self) -> None:
         """It does not ask for this partition any more."""
         self.session = None

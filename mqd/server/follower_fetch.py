@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 _NO_PREFERRED_REPLICA = -1
 _DAMAGE_TOLD_SECONDS = 60.0
 _BY_ID_FROM = 13
+_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 class _Fetching:
@@ -146,15 +147,20 @@ class FollowerFetch:
     ) -> tuple[FetchRow, int]:
         node_id, asked = NodeId(fetching.request.replica_id), followed.asked
         partition.fence(asked.current_leader_epoch)
+        if asked.current_leader_epoch == NO_EPOCH:
+            raise MqError(ErrorCode.FENCED_LEADER_EPOCH, "a follower says in which leader epoch it fetches")
         if not partition.is_leader:
             raise partition.not_leader()
         if node_id not in partition.followers:
             raise MqError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"this node does not know yet that node {node_id} has a replica: try again")
         registered = self._node.image.brokers.get(node_id)
-        broker_epoch = fetching.request.replica_epoch
-        newest = max(registered.epoch if registered is not None else NO_EPOCH, partition.followers[node_id].broker_epoch)
-        if broker_epoch < newest:
-            raise MqError(ErrorCode.STALE_BROKER_EPOCH, f"node {node_id} was registered anew with epoch {newest}")
+        broker_epoch, follower = fetching.request.replica_epoch, partition.followers[node_id]
+        known = registered.epoch if registered is not None else NO_EPOCH
+        if broker_epoch < max(known, follower.broker_epoch):
+            raise MqError(ErrorCode.STALE_BROKER_EPOCH, f"node {node_id} was registered anew since epoch {broker_epoch}")
+        if broker_epoch > known:
+            follower.registered_anew(broker_epoch)
+            raise MqError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"this node does not know yet that node {node_id} was registered anew: try again")
         log = partition.log
         offset, end = asked.fetch_offset, log.written_end_offset
         if asked.last_fetched_epoch >= 0:
@@ -175,7 +181,6 @@ class FollowerFetch:
             for one in ranges:
                 size += one.size
         if ranges:
-            follower = partition.followers[node_id]
             if first and follower.given_offset == offset:
                 self._prove(partition, ranges[0], offset)
             follower.given_offset = offset
@@ -215,6 +220,8 @@ class FollowerFetch:
             topics.setdefault(followed.topic, []).append(row)
             if row[1]:
                 followed.told = None
+                if row[1] in _UNKNOWN:  # it names the partition again when it has waited: a session holds what exists
+                    session.forget(followed.topic, followed.partition)
             else:
                 followed.told = row[2:5]
                 self._told(fetching, followed, row)

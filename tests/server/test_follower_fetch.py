@@ -115,7 +115,8 @@ async def test_epochs_fence_followers(tmp_path: Path) -> None:
         replicated(node)
         node.lead("t", ME)
         follower = await Follower.connect(node)
-        for epoch, code in ((0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH), (1, ErrorCode.NONE)):
+        fenced, unknown = ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH
+        for epoch, code in ((-1, fenced), (0, fenced), (2, unknown), (1, ErrorCode.NONE)):
             assert row(await follower.fetch(("t", 0, 0), epoch=epoch)).error_code == code
         stale = node.image.brokers[OTHER].epoch - 1
         node.partition("t").followers[OTHER].end_offset = -1
@@ -131,10 +132,43 @@ async def test_a_fetch_of_an_earlier_life_says_nothing_once_the_next_one_was_hea
         await produce_quietly(node, b"a")
         follower = await Follower.connect(node)
         known = node.image.brokers[OTHER].epoch
-        assert row(await follower.fetch(("t", 0, 0), broker_epoch=known + 1)).error_code == ErrorCode.NONE
+        assert row(await follower.fetch(("t", 0, 1), broker_epoch=known)).error_code == ErrorCode.NONE
+        assert node.partition("t").followers[OTHER].end_offset == 1
+        follower.session_id = follower.epoch = 0
+        assert row(await follower.fetch(("t", 0, 0), broker_epoch=known + 1)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
         follower.session_id = follower.epoch = 0
         assert row(await follower.fetch(("t", 0, 1), broker_epoch=known)).error_code == ErrorCode.STALE_BROKER_EPOCH
-        assert node.partition("t").followers[OTHER].end_offset == 0
+        assert node.partition("t").followers[OTHER].end_offset == -1
+
+
+async def test_a_registration_that_is_not_known_here_acknowledges_nothing_until_it_is(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node, isr=(ME, OTHER))
+        await produce_quietly(node, b"a")
+        follower = await Follower.connect(node)
+        epoch = node.image.brokers[OTHER].epoch
+        later = node.changes + 2  # the record of the next registration, behind that which forgets this one
+        assert row(await follower.fetch(("t", 0, 1), broker_epoch=later)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert node.partition("t").high_watermark == 0
+        node.change(UnregisterBroker(OTHER, epoch))
+        assert row(await follower.fetch(("t", 0, 1), broker_epoch=later)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        node.register(OTHER)
+        assert node.image.brokers[OTHER].epoch == later
+        assert row(await follower.fetch(("t", 0, 1), broker_epoch=later)).error_code == ErrorCode.NONE
+        assert node.partition("t").followers[OTHER].end_offset == 1
+
+
+async def test_partitions_that_are_not_here_stay_in_no_session(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node)
+        follower = await Follower.connect(node)
+        for begin in range(1, 30, 10):
+            answer = await follower.fetch(*(("t", index, 0) for index in range(begin, begin + 10)))
+            assert {one.error_code for one in rows(answer)} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        await follower.fetch(("t", 0, 0))
+        session = node.replica.follower_sessions._sessions[OTHER]
+        assert [partition for _, partition in session.wanted] == [0]
+        assert not session.news
 
 
 async def test_a_session_ends_with_the_registration_of_its_node(tmp_path: Path) -> None:
