@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-import trio
-
 from mqd.errors import PASSING_ERRNOS, StorageError
 from mqd.log.checkpoints import checkpointed, claim_directory, load_offsets, store_clean_shutdown, store_offsets, take_clean_shutdown
 from mqd.log.partition_log import LogConfig, PartitionLog
@@ -197,11 +195,8 @@ class LoadProgress:
     def scanned(self, size: int) -> None:
         self.scanned_bytes += size
 
-    async def tell(self, seconds: float) -> None:
-        """Every so often, until cancelled."""
-        while True:
-            await trio.sleep(seconds)
-            logger.info("recovery goes on logs=%d/%d scanned_bytes=%d", self.loaded, self.found, self.scanned_bytes)
+    def tell(self) -> None:
+        logger.info("recovery goes on logs=%d/%d scanned_bytes=%d", self.loaded, self.found, self.scanned_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ from mqd.log.recovery import RecoveryReport, append_indexes, new_segment, remove
 from mqd.log.removals import Removals
 from mqd.log.shortening import put_back, retire_oldest, truncate_log
 from mqd.log.suspect import mark
-from mqd.log.syncs import Syncer
+from mqd.log.syncs import Syncer, every
 from mqd.protocol.batch import HEADER_BYTES, crc_of, parse_header
 from mqd.protocol.files import (
     HIGH_WATERMARK_CHECKPOINT,
@@ -137,7 +137,7 @@ class LogService:
         began = self._clock.monotonic()
         refusals: list[StorageError] = []
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._progress.tell, PROGRESS_SECONDS)
+            nursery.start_soon(every, PROGRESS_SECONDS, self._progress.tell)
             async with trio.open_nursery() as loading:
                 for directory in self.directories.values():
                     loading.start_soon(self._start_directory, directory, refusals)

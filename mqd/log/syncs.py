@@ -91,3 +91,10 @@ class Syncer:
         """Wake whoever waits: a plan has ended, or a log is gone that one might have waited for."""
         ended, self._ended = self._ended, trio.Event()
         ended.set()
+
+
+async def every(seconds: float, call: Callable[[], object]) -> None:
+    """Again and again, until cancelled."""
+    while True:
+        await trio.sleep(seconds)
+        call()
