@@ -249,7 +249,7 @@ class _Loader:
             if index == scan_from:
                 self.epochs.truncate_from_end(base)  # the file may be older than a cut: batches that are read say it better
                 self._replay_trusted(bases[index])
-            bad = self._scan(segment)
+            bad = self._scan(segment, following)
             if bad is not None:
                 self._end_at(bad, segment, bases[index + 1 :])
                 break
@@ -371,7 +371,7 @@ class _Loader:
             return False
         return True
 
-    def _scan(self, segment: Segment) -> BadBatch | None:
+    def _scan(self, segment: Segment, following: Offset | None) -> BadBatch | None:
         """Read every batch; the segment's state and indexes are made anew. The first bad batch, or None."""
         file = segment.file
         assert file is not None
@@ -383,6 +383,8 @@ class _Loader:
                     raise BadBatch(position, "the CRC-32C is wrong")
                 if header.base_offset < segment.next_offset:
                     raise BadBatch(position, f"base offset {header.base_offset} where {segment.next_offset} was due")
+                if following is not None and header.last_offset >= following and not self.known.kept:  # a cut was not synced, or a removal
+                    raise BadBatch(position, f"offset {header.last_offset} is in the next segment, too")
                 if header.last_offset > segment.base_offset + RELATIVE_OFFSET_MAX:
                     raise BadBatch(position, f"offset {header.last_offset} is too far from the segment's base")
                 segment.add(header.last_offset, len(view), header.max_timestamp, self.config.index_interval_bytes)

@@ -183,6 +183,25 @@ async def test_after_a_power_cut_what_was_never_synced_ends_where_a_segment_is_s
     harness.kill()
 
 
+@pytest.mark.parametrize(("kept", "recovery_point"), [(False, 0), (False, 29), (True, 0)])
+async def test_after_a_power_cut_a_cut_that_was_not_synced_ends_the_log_there(tmp_path: Path, kept: bool, recovery_point: int) -> None:
+    """The log was cut and went on in a new segment; the segment is on the disk, the cut is not. Nothing from there on was synced."""
+    harness = await filled(tmp_path, 30, LogConfig(segment_bytes=700))
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: recovery_point}))
+    older, newer = segment_files(tmp_path)[-2:]
+    begins = parse_header(newer.read_bytes(), 0).base_offset
+    older.write_bytes(older.read_bytes() + newer.read_bytes())
+    harness.kill()
+    harness.new_service(kept=kept)
+    await harness.service.start()
+    if kept or recovery_point:
+        assert PARTITION in harness.service.fenced
+    else:
+        assert harness.service.logs[PARTITION].log_end_offset == begins
+        assert segment_files(tmp_path)[-1] == older
+    harness.kill()
+
+
 async def test_corruption_is_also_seen_across_segments_and_others_start(tmp_path: Path) -> None:
     harness = await filled(tmp_path)
     (tmp_path / "recovery-point-offset-checkpoint").write_bytes(b"")
