@@ -17,6 +17,7 @@ The file is durable before the node is unfenced, so before it can join any in-sy
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 NAME = "registration"
 NO_BROKER_EPOCH = -1
 """What a node says that cannot vouch for its logs."""
+
+_EPOCH = re.compile(r"-1|[0-9]{1,19}")
+_EPOCH_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ def decode_last_registration(data: bytes) -> LastRegistration:
     if keys != ["broker_epoch", "boot_id", "directories"]:
         raise ValueError(f"unknown lines {keys}")
     epoch, boot_id, directories = (line.partition(" ")[2] for line in lines[1:4])
+    if not _EPOCH.fullmatch(epoch) or int(epoch) > _EPOCH_MAX:
+        raise ValueError(f"broker_epoch {epoch[:40]!r} is no broker epoch")
     try:
         return LastRegistration(int(epoch), boot_id, frozenset(map(decode_uuid, directories.split())))
     except FileFormatError as error:

@@ -35,6 +35,14 @@ def test_round_trip(epoch: int, boot_id: str, directories: frozenset[UUID]) -> N
     assert decode_last_registration(encode_last_registration(last)) == last
 
 
+@pytest.mark.parametrize("epoch", ["99999999999999999999999", str(2**63), "-2", "1_0", " 7", "", "\u0663"])
+def test_an_epoch_that_none_can_be_is_refused_with_the_remedy(tmp_path: Path, epoch: str) -> None:
+    path, disk = tmp_path / "registration", OsDisk()
+    path.write_text(f"version 1\nbroker_epoch {epoch}\nboot_id b\ndirectories \n", encoding="utf-8")
+    with pytest.raises(StorageError, match="is no broker epoch; remove it: this node then copies"):
+        previous_broker_epoch(disk, path, clean=True, directories=())
+
+
 @given(st.binary(max_size=60))
 def test_other_bytes_are_refused(data: bytes) -> None:
     try:
