@@ -43,11 +43,11 @@ JOURNAL_NAME = "journal"
 RESERVE_NAME = "reserve"
 
 _BEGINNING = Entry(NO_OP, 1, 0)
-_WIPE = "Repair the disk if you can. Only while all other voters run and are caught up may this node start from nothing: then remove"
+_WIPE = "Repair the disk, or let this node start from nothing, one voter at a time and never from an old copy: then remove"
 _RESTORE = "Repair the disk, or restore from a copy: no other node has what is in"
-"""The remedy for a lost memory. A voter that has forgotten can help to elect a leader that lacks committed entries,
-so whoever takes it must know that the others do not need this node's memory. A quorum of one has no such others: without its
-memory it would take every partition on its disks for one that was deleted."""
+"""The remedy for a lost memory. A voter that starts from nothing knows that it has forgotten, and votes only when it has learned what the
+others promised (elections.py, Amnesia); one with an old copy does not know it, and could help to elect a leader that lacks committed
+entries. A quorum of one has no others: without its memory it would take every partition on its disks for one that was deleted."""
 
 
 class Journal:
