@@ -30,12 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
     except SystemExit as stop:  # argparse has told the reason
         return int(stop.code or OK)
-    from mqd.errors import StorageError
+    from mqd.errors import QuorumBroken, StorageError
     from mqd.options import StartError
 
     try:
         return int(options.run(options))
-    except (StartError, StorageError, OSError) as error:
+    except (StartError, StorageError, QuorumBroken, OSError) as error:
         print(f"mqd: {error}", file=sys.stderr)
         return FAILURE
     except KeyboardInterrupt:
@@ -146,10 +146,10 @@ _OS_REMEDIES = {
 
 def _told_to_the_user(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """What the operator can mend, the disk's fault or an interrupt, taken out of its nurseries; a fault of ours stays in its group."""
-    from mqd.errors import StorageError
+    from mqd.errors import QuorumBroken, StorageError
     from mqd.options import StartError
 
-    for kind in (StartError, StorageError, OSError, KeyboardInterrupt):
+    for kind in (StartError, StorageError, QuorumBroken, OSError, KeyboardInterrupt):
         matched, rest = group.split(kind)
         if matched is not None and rest is None:
             leaf: BaseException = matched

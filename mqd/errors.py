@@ -228,3 +228,15 @@ class StorageError(Exception):
     def __init__(self, message: str, *, out_of_space: bool = False) -> None:
         super().__init__(message)
         self.out_of_space = out_of_space
+
+
+class QuorumBroken(Exception):
+    """The rules of the metadata quorum were broken: committed entries contradict one another, or two nodes lead one term. The node stops
+    rather than go on."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"the metadata quorum is broken: {what}; this node stops rather than go on. Either somebody who is no node of the cluster"
+            " reaches the peer port (let only the nodes reach it, and set cluster_secret), or a voter's metadata was put back from an"
+            " old copy, or that of several voters emptied at once: docs/OPERATIONS.md, When the quorum is broken"
+        )

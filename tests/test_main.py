@@ -13,7 +13,7 @@ import mqd
 from mqd import __main__ as command_line
 from mqd.__main__ import FAILURE, OK, USAGE, main
 from mqd.config import OPTIONS, StartOptions
-from mqd.errors import StorageError
+from mqd.errors import QuorumBroken, StorageError
 from mqd.options import StartError
 
 PEERS = 'cluster_id = "c"\n[[node]]\nid = 1\nhost = "127.0.0.1"\nport = 1\npeer_port = 2\n'
@@ -102,6 +102,12 @@ def test_the_daemon_gets_its_options_and_its_refusals_are_told(
     (options,) = seen
     assert (options.node_id, options.data_directory, options.peers.cluster_id) == (1, tmp_path / "data", "c")
     assert (options.config["delete.topic.enable"], options.config["num.partitions"], options.config["node.id"]) == (False, 4, 1)
+
+
+def test_a_broken_quorum_is_told_in_one_line_with_what_may_have_broken_it() -> None:
+    told = command_line._told_to_the_user(BaseExceptionGroup("nursery", [BaseExceptionGroup("nursery", [QuorumBroken("two lead term 3")])]))
+    assert str(told).startswith("the metadata quorum is broken: two lead term 3; ") and "set cluster_secret" in str(told)
+    assert isinstance(told, QuorumBroken) and "\n" not in str(told)
 
 
 def test_a_fault_of_ours_keeps_its_traceback() -> None:

@@ -30,6 +30,7 @@ from pysyncobj.node import Node
 from pysyncobj.syncobj import SyncObj
 
 from mqd import limits
+from mqd.errors import QuorumBroken
 from mqd.raft import formats
 from mqd.raft.codec import (
     COMMAND,
@@ -58,10 +59,6 @@ logger = logging.getLogger(__name__)
 
 _FIRST_INDEX = 2
 """Of an entry: index 1 is the empty beginning, the same on every node."""
-
-
-class QuorumBroken(Exception):
-    """The quorum's rules were broken: committed entries contradict one another. The node stops rather than go on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mqd.errors import QuorumBroken
 from mqd.raft.codec import AppendEntries, AppendReply, Entry, Vote, decode_message
 from mqd.raft.machine import Role
 from mqd.raft.seams import RaftNode
@@ -76,6 +77,19 @@ def test_a_cut_commit_does_not_stop_at_an_entry_of_an_earlier_term() -> None:
     ours.journals[1].flush()
     node.turn(ours.now)
     assert ours.commit(1) == old[0] + 1
+
+
+def test_who_contradicts_what_is_committed_stops_this_node() -> None:
+    ours = Ours(3)
+    ours.elect(1, [2, 3])
+    ours.exchange([1, 2, 3])
+    last, term = ours.log(2)[-1]
+    node = ours.nodes[2]
+    assert node.commit_index == last
+    with pytest.raises(QuorumBroken, match=f"entry {last} is committed here in term {term}, the leader has it in {term + 1}"):
+        node.receive(ours.now, 1, AppendEntries(term + 1, last, last, term + 1, ()))
+    with pytest.raises(QuorumBroken, match=f"node 3 leads term {term}, and so does this one"):
+        ours.nodes[1].receive(ours.now, 3, AppendEntries(term, last, last, term, ()))
 
 
 def test_a_follower_applies_nothing_before_its_fsync() -> None:
