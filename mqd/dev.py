@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from secrets import token_urlsafe
 from threading import Thread
 from typing import Any
 
@@ -33,6 +34,7 @@ from mqd.options import ConfigError, StartError
 from mqd.peers import PeerNode, Peers, format_peers, load_peers
 
 LOOPBACK = "127.0.0.1"
+SECRET_NAME = "cluster-secret"
 FIRST_PORT = 9092
 PORT_STEP = 10
 PORT_BLOCKS_TRIED = 100
@@ -70,7 +72,8 @@ def prepare_peers(options: DevOptions) -> Peers:
     """The peers file of the data directory: the one that is there if it fits, else a new one; same cluster id for ever."""
     path = options.data_directory / "peers.toml"
     if not path.exists():
-        return _write(path, new_cluster_id(), _block(options.nodes or 1, options.port))
+        nodes = _block(options.nodes or 1, options.port)
+        return _write(path, new_cluster_id(), nodes, token_urlsafe(32).encode() if len(nodes) > 1 else None)
     peers = load_peers(path)
     count = len(peers.nodes)
     if options.nodes not in (None, count):
@@ -87,7 +90,7 @@ def prepare_peers(options: DevOptions) -> Peers:
         PeerNode(old.id, LOOPBACK, new.port, new.peer_port, old.rack, old.voter, LOOPBACK, new.port)
         for old, new in zip(peers.nodes.values(), nodes)
     ]
-    return _write(path, peers.cluster_id, moved)
+    return _write(path, peers.cluster_id, moved, peers.secret)
 
 
 def start_command(options: DevOptions, peers: Peers, node_id: int) -> list[str]:
@@ -106,10 +109,18 @@ def new_cluster_id() -> str:
     return text
 
 
-def _write(path: Path, cluster_id: str, nodes: list[PeerNode]) -> Peers:
-    peers = Peers(cluster_id, {node.id: node for node in nodes}, path)
+def _write(path: Path, cluster_id: str, nodes: list[PeerNode], secret: bytes | None) -> Peers:
+    """The peers file, and beside it the secret, which nobody else on this machine may read."""
+    peers = Peers(cluster_id, {node.id: node for node in nodes}, path, secret)
+    if secret is not None:
+        part = path.with_name(SECRET_NAME + ".part")
+        part.unlink(missing_ok=True)
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secret + b"\n")
+        part.replace(path.with_name(SECRET_NAME))
     temporary = path.with_suffix(".part")
-    temporary.write_text(format_peers(cluster_id, peers.nodes), encoding="utf-8")
+    text = format_peers(cluster_id, peers.nodes, secret_file=SECRET_NAME if secret is not None else None)
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
     assert load_peers(path) == peers
     return peers

@@ -199,6 +199,22 @@ def test_a_cluster_moves_when_its_ports_are_taken(tmp_path: Path) -> None:
     assert load_peers(tmp_path / "peers.toml") == moved
 
 
+def test_several_nodes_share_a_secret_that_only_their_user_can_read(tmp_path: Path) -> None:
+    """Any program of any user of this machine could pass for one of them."""
+    peers = dev.prepare_peers(DevOptions(2, free_block(2), tmp_path))
+    file = tmp_path / dev.SECRET_NAME
+    assert peers.secret is not None and file.read_bytes().strip() == peers.secret and file.stat().st_mode & 0o777 == 0o600
+    assert peers.secret.decode() not in (tmp_path / "peers.toml").read_text()
+    with listening(peers.nodes[1].peer_port):
+        moved = dev.prepare_peers(DevOptions(None, None, tmp_path))
+    assert moved.nodes != peers.nodes and moved.secret == peers.secret == load_peers(tmp_path / "peers.toml").secret
+
+
+def test_a_node_alone_needs_no_secret(tmp_path: Path) -> None:
+    assert dev.prepare_peers(DevOptions(1, free_block(1), tmp_path)).secret is None
+    assert not (tmp_path / dev.SECRET_NAME).exists()
+
+
 def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path) -> None:
     port = free_block(1)
     with listening(port), pytest.raises(StartError, match=f"port {port} on 127.0.0.1 is in use; give --port"):
