@@ -76,6 +76,20 @@ class Shadow:
     """Whether its log is fenced (corrupt) or gone: it is not held to anything until it is fetched anew."""
     unassigned: bool = False
     """Whether the metadata took the replica from its node since its log was read: the node may have removed it, and begun another."""
+    latest_epoch: int = -1
+    """The last entry of its leader epochs."""
+
+
+def _epoch_led_in_passing(log: Any, shadow: Shadow, before: tuple[Any, ...]) -> int | None:
+    """The epoch in which the node, which does not lead now, led since it was looked at: several entries of the metadata may be applied
+    in one step, and the high watermark move between them.
+
+    Either it led when it was looked at, or its leader epochs tell: only a leader notes an epoch of which its log has no batch yet.
+    """
+    latest: int = log.epochs.latest
+    if latest > shadow.latest_epoch and not (shadow.batches and shadow.batches[-1].leader_epoch == latest):
+        return latest
+    return before[4] if before and before[5] else None
 
 
 @dataclass(slots=True, eq=False)
@@ -377,6 +391,9 @@ class Probes:
                     self._compare(shadow, committed, end, f"I1: the new leader of epoch {partition.leader_epoch}, {where}")
             if not self.may_lose(topic_partition.topic):
                 self._look_at_leader(partition, key, committed, where)
+        elif high_watermark > committed.end and (epoch := _epoch_led_in_passing(log, shadow, before)) is not None:
+            self._commit_batches(shadow, committed, high_watermark, epoch, where)
+        shadow.latest_epoch = log.epochs.latest
         if not shadow.set_aside and not self.may_lose(topic_partition.topic):
             if high_watermark > committed.end:
                 raise Violation(f"I2: the high watermark of {where} is {high_watermark}; no leader's was above {committed.end}")
@@ -388,14 +405,7 @@ class Probes:
         shadows = self.shadows[key]
         own = shadows[partition.node_id]
         if high_watermark > committed.end:
-            at = bisect_left(own.batches, (committed.end,))
-            for batch in own.batches[at:]:
-                if batch.next_offset > high_watermark:
-                    break
-                committed.batches.append(batch)
-                committed.leader_epochs.append(partition.leader_epoch)
-            if committed.end != high_watermark:
-                raise Violation(f"I3: the high watermark of {where} is {high_watermark}, inside a batch or beyond its file")
+            self._commit_batches(own, committed, high_watermark, partition.leader_epoch, where)
         for member in sorted({*partition.assignment.isr, partition.node_id}):
             shadow = shadows.get(member)
             if shadow is None:
@@ -403,6 +413,17 @@ class Probes:
                     raise Violation(f"I1: {where} has high watermark {high_watermark}, and in-sync replica {member} has no log")
             elif not shadow.lost_power and not shadow.set_aside:
                 self._compare(shadow, committed, high_watermark, f"I1: in-sync replica {member} of {where}")
+
+    @staticmethod
+    def _commit_batches(own: Shadow, committed: Committed, high_watermark: int, leader_epoch: int, where: str) -> None:
+        """A leader's high watermark has passed these batches of its log."""
+        for batch in own.batches[bisect_left(own.batches, (committed.end,)) :]:
+            if batch.next_offset > high_watermark:
+                break
+            committed.batches.append(batch)
+            committed.leader_epochs.append(leader_epoch)
+        if committed.end != high_watermark:
+            raise Violation(f"I3: the high watermark of {where} is {high_watermark}, inside a batch or beyond its file")
 
     def _compare(self, shadow: Shadow, committed: Committed, end: int, what: str) -> None:
         """The replica must hold the committed batches below `end`, those that are older than its log excepted."""
