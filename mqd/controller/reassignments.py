@@ -35,6 +35,10 @@ class AlterReassignments:
     allow_replication_factor_change: bool = True
 
 
+WISHES_AT_ONCE = 500
+"""What one decision takes up: some ten milliseconds."""
+
+
 class Reassigned(NamedTuple):
     """Answer to one wish."""
 
@@ -43,10 +47,39 @@ class Reassigned(NamedTuple):
     error_message: str | None = None
 
 
-def decide_alter_reassignments(image: MetadataImage, op: AlterReassignments, rules: Rules) -> Decision[Record]:
-    """Reply: one Reassigned for each wish, in its order."""
+def in_portions(op: AlterReassignments) -> tuple[list[AlterReassignments], list[Reassigned]]:
+    """A large request as operations that follow one another, and the refusals of partitions that it names once more.
+
+    Each wish is carried out by itself, so nothing is lost by that, and others are served in between. MqError POLICY_VIOLATION
+    where they are too many.
+    """
+    _check_number(op)
+    wishes: dict[TopicPartition, Reassignment] = {}
+    refused = []
+    for wish in op.wishes:
+        if wish.topic_partition in wishes:
+            refused.append(Reassigned(wish.topic_partition, ErrorCode.INVALID_REQUEST, _NAMED_TWICE))
+        else:
+            wishes[wish.topic_partition] = wish
+    single = tuple(wishes.values())
+    portions = [
+        AlterReassignments(single[start : start + WISHES_AT_ONCE], op.allow_replication_factor_change)
+        for start in range(0, len(single), WISHES_AT_ONCE)
+    ]
+    return portions, refused
+
+
+def _check_number(op: AlterReassignments) -> None:
     if len(op.wishes) > PARTITIONS_PER_REQUEST_MAX:
         raise MqError(ErrorCode.POLICY_VIOLATION, f"A request names at most {PARTITIONS_PER_REQUEST_MAX} partitions: send several.")
+
+
+_NAMED_TWICE = "A partition is named at most once in a request."
+
+
+def decide_alter_reassignments(image: MetadataImage, op: AlterReassignments, rules: Rules) -> Decision[Record]:
+    """Reply: one Reassigned for each wish, in its order."""
+    _check_number(op)
     updates: dict[str, dict[int, PartitionUpdate]] = {}
     results = []
     for topic_partition, target in op.wishes:
@@ -58,7 +91,7 @@ def decide_alter_reassignments(image: MetadataImage, op: AlterReassignments, rul
             if not 0 <= index < len(topic.partitions):
                 raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic_partition}.")
             if index in updates.get(topic.name, ()):
-                raise MqError(ErrorCode.INVALID_REQUEST, "A partition is named at most once in a request.")
+                raise MqError(ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
             update = _alter(image, rules, topic, index, target, op.allow_replication_factor_change)
         except MqError as error:
             results.append(Reassigned(topic_partition, error.code, error.message or None))

@@ -269,9 +269,7 @@ def check_overrides_fit(overrides: Mapping[str, str | None]) -> None:
             raise MqError(ErrorCode.INVALID_CONFIG, f"{name} has {size} bytes; a value has at most {CONFIG_VALUE_BYTES_MAX}.")
         total += len(name.encode()) + size
     if total > CONFIG_RESOURCE_BYTES_MAX:
-        raise MqError(
-            ErrorCode.INVALID_CONFIG, f"Names and values take {total} bytes; a resource has at most {CONFIG_RESOURCE_BYTES_MAX}."
-        )
+        raise MqError(ErrorCode.INVALID_CONFIG, f"Names and values take {total} bytes; a resource has at most {CONFIG_RESOURCE_BYTES_MAX}.")
 
 
 def split_records(records: Sequence[Record]) -> list[tuple[Record, ...]]:
@@ -602,9 +600,7 @@ def _put_set_configs(out: bytearray, record: SetConfigs) -> None:
 
 
 def _get_set_configs(reader: _Reader) -> SetConfigs:
-    return SetConfigs(
-        reader.string(), reader.string(), tuple((reader.string(), reader.nullable()) for _ in range(reader.count()))
-    )
+    return SetConfigs(reader.string(), reader.string(), tuple((reader.string(), reader.nullable()) for _ in range(reader.count())))
 
 
 def _put_set_next_producer_id(out: bytearray, record: SetNextProducerId) -> None:

@@ -78,7 +78,8 @@ class CreateTopics:
 
     @classmethod
     def of_request(cls, request: Mapping[str, Any], config: NodeConfig, new_id: Callable[[], UUID]) -> CreateTopics:
-        """From the fields of Kafka's CreateTopics request."""
+        """From the fields of Kafka's CreateTopics request. MqError POLICY_VIOLATION where it names too many."""
+        _check_number(request["topics"], CREATED_TOPICS_MAX)
         return cls(
             tuple(
                 NewTopic(
@@ -190,9 +191,7 @@ def _manual(image: MetadataImage, topic: NewTopic) -> list[tuple[NodeId, ...]]:
     by_partition: dict[int, tuple[NodeId, ...]] = {}
     for partition, replicas in topic.assignments:
         if partition in by_partition:
-            raise MqError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partition {partition} is assigned more than once."
-            )
+            raise MqError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partition {partition} is assigned more than once.")
         by_partition[partition] = replicas
     factor = len(topic.assignments[0][1])
     for _, replicas in topic.assignments:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mqd.controller.reassignments import AlterReassignments, Reassignment
+from mqd.controller.reassignments import AlterReassignments, Reassigned, Reassignment, in_portions
 from mqd.errors import MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
@@ -25,8 +25,12 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     op = AlterReassignments(wishes, may_change)
 
     async def here() -> Mapping[str, Any]:
+        portions, refused = in_portions(op)
+        results: list[Reassigned] = []
+        for portion in portions:
+            results += await context.node.controller.submit(portion)
         topics: dict[str, list[dict[str, Any]]] = {}
-        for (name, partition), code, message in await context.node.controller.submit(op):
+        for (name, partition), code, message in (*results, *refused):
             topics.setdefault(name, []).append({"partition_index": partition, "error_code": code, "error_message": message})
         return {
             "allow_replication_factor_change": may_change,

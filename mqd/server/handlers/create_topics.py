@@ -14,6 +14,7 @@ from mqd.controller.topics import CreateTopics, TopicCreated
 from mqd.errors import MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
+from mqd.server.slices import listed_in_slices
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
@@ -23,12 +24,17 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     async def here() -> Mapping[str, Any]:
         op = CreateTopics.of_request(request, config, node.entropy.uuid)
         results = await node.controller.submit(op)
-        return {"topics": [_row(result, config) for result in results]}
+        known: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]] = {}
+        rows = (_row(result, config, known) for result in results)
+        return {"topics": await listed_in_slices(rows, lambda row: 1 + len(row["configs"]))}
 
     return await at_controller(context, request, here, request.timeout_ms)
 
 
-def _row(result: TopicCreated, config: NodeConfig) -> dict[str, Any]:
+def _row(result: TopicCreated, config: NodeConfig, known: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]]) -> dict[str, Any]:
+    """`known`: the configs of topics with the same overrides."""
+    if not result.error_code and result.configs not in known:
+        known[result.configs] = _configs(dict(result.configs), config)
     return {
         "name": result.name,
         "topic_id": result.topic_id,
@@ -36,7 +42,7 @@ def _row(result: TopicCreated, config: NodeConfig) -> dict[str, Any]:
         "error_message": result.error_message,
         "num_partitions": result.partitions,
         "replication_factor": result.replication_factor,
-        "configs": [] if result.error_code else _configs(dict(result.configs), config),
+        "configs": [] if result.error_code else known[result.configs],
     }
 
 

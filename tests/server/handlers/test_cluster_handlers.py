@@ -141,3 +141,17 @@ async def test_what_only_nodes_may_ask() -> None:
             ("report_offline_replicas", 0, {"broker_id": 1, "broker_epoch": 1, "topics": []}),
         ):
             assert (await node.ask(name, version, **fields)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+async def test_a_large_reassignment_is_several_decisions_and_names_each_partition_once() -> None:
+    async with running_node() as node:
+        await node.create("t", partitions=1200)
+        before = node.controller.statistics().operations
+        wishes = [{"partition_index": index, "replicas": [1]} for index in (*range(1200), 0, 1199)]
+        answer = await node.ask("alter_partition_reassignments", 0, timeout_ms=1000, topics=[{"name": "t", "partitions": wishes}])
+        rows = [(row.partition_index, row.error_code) for row in answer.responses[0].partitions]
+        assert rows == [*((index, 0) for index in range(1200)), (0, 42), (1199, 42)]
+        assert node.controller.statistics().operations - before >= 3
+        wishes = [{"partition_index": index, "replicas": [1]} for index in range(10_001)]
+        answer = await node.ask("alter_partition_reassignments", 0, timeout_ms=1000, topics=[{"name": "t", "partitions": wishes}])
+        assert answer.error_code == 44

@@ -9,7 +9,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from mqd.errors import ErrorCode
+from mqd.limits import CREATED_TOPICS_MAX
 from mqd.server.context import PEER
+from mqd.server.handlers import create_topics
 from tests.server.handlers.node import running_node
 
 
@@ -30,6 +33,40 @@ async def test_every_version(version: int) -> None:
             assert (bad.num_partitions, bad.replication_factor, list(bad.configs)) == (-1, -1, [])
         if version >= 7:
             assert good.topic_id == node.image.topics["good"].topic_id
+
+
+async def test_others_are_served_while_the_answer_to_a_large_request_is_made(
+    monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
+    rounds = 0
+    seen = []
+
+    async def others() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await trio.lowlevel.checkpoint()
+
+    make = create_topics._row
+
+    def row(*args: Any) -> dict[str, Any]:
+        seen.append(rounds)
+        return make(*args)
+
+    monkeypatch.setattr(create_topics, "_row", row)
+    async with running_node() as node:
+        nursery.start_soon(others)
+        answer = await node.ask("create_topics", 7, topics=[topic(f"t{number}") for number in range(100)], validate_only=True)
+    assert [one.error_code for one in answer.topics] == [0] * 100
+    assert len(set(seen)) >= 10
+
+
+async def test_a_request_that_names_too_many_topics_is_refused_before_anything_is_made_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_node() as node:
+        monkeypatch.setattr(node.entropy, "uuid", lambda: pytest.fail("an id was drawn"))
+        rows = [topic(f"t{number}") for number in range(CREATED_TOPICS_MAX + 1)]
+        answer = await node.ask("create_topics", 7, topics=rows)
+        assert {one.error_code for one in answer.topics} == {ErrorCode.POLICY_VIOLATION}
 
 
 async def test_the_answer_tells_the_configs_in_force() -> None:
