@@ -22,10 +22,9 @@ from typing import Any
 
 import trio
 
-from mqd.client.admin import DELETE_TOPICS, Admin
+from mqd.client.admin import CREATE_TOPICS, DELETE_TOPICS, Admin
 from mqd.client.cluster import ClusterClient
-from mqd.client.descriptions import ConfigChange, ConfigOperation, ElectionType, NewTopic, Resource, ResourceType
-from mqd.client.errors import ClientError
+from mqd.client.descriptions import ConfigChange, ConfigOperation, ElectionType, Resource, ResourceType
 from mqd.errors import ErrorCode, MqError
 from mqd.raft.machine import Role
 from mqd.testing.cluster import Cluster, SimulatedNode
@@ -431,15 +430,19 @@ class Administration:
                 self.counts["refused"] += 1
 
     async def create(self, name: str | None = None) -> str | None:
-        """A topic, with a new name or one that was deleted; its name when it is there."""
+        """A topic, with a new name or one that was deleted; its name when it is there.
+
+        One attempt: one that was given up may make the topic much later, after the deletion of what a second one had made.
+        """
         if name is None:
             self._number += 1
             name = f"{THROWAWAY}{self._number}"
         partitions = self._chance.randrange(1, 4)
         self.deleted.discard(name)
         self.doubtful.add(name)
-        result = (await self._admin.create_topics([NewTopic(name, partitions, 3, {})]))[name]
-        if isinstance(result, ClientError):
+        wish = {"name": name, "num_partitions": partitions, "replication_factor": 3, "assignments": [], "configs": []}
+        answer = await self.client.request_controller(CREATE_TOPICS, {"topics": [wish], "timeout_ms": 4000, "validate_only": False})
+        if answer.topics[0].error_code:
             return None
         self.doubtful.discard(name)
         self.created[name] = partitions
