@@ -108,7 +108,10 @@ class Plots:
         try:
             await self._until(lambda: self._is_wanted(partition, leader, follower))
             found = self._image(partition)
-            heir = self._chance.choice([member for member in found.isr if member != leader])
+            heirs = [member for member in found.isr if member != leader]
+            if not heirs:
+                raise _GivenUpError
+            heir = self._chance.choice(heirs)
             self._node(follower).pause(self._chance.uniform(0.4, 0.55))
             order = [heir, *(member for member in found.replicas if member != heir)]
             await self._admin.alter_partition_reassignments({partition: order})
