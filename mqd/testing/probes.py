@@ -170,6 +170,8 @@ class Probes:
         self._lives: dict[int, tuple[int, _Daemon | None]] = dict.fromkeys(nodes, (0, None))
         self._epoch_leaders: dict[tuple[UUID, int, int], int] = {}
         self._images: dict[tuple[UUID, int, int], Any] = {}
+        self._newest: dict[Key, Any] = {}
+        """Of each partition the image with the highest partition epoch that any node has applied."""
         self._image_indexes: dict[int, int] = {}
         self._powerless: set[int] = set()
         self._seen: dict[int, dict[int, tuple[Any, ...]]] = {node_id: {} for node_id in nodes}
@@ -313,6 +315,9 @@ class Probes:
                         raise Violation(f"I10: two images of {where}: {known} and, on node {node_id}, {partition}")
                     continue
                 self._images[place] = partition
+                newest = self._newest.get(place[:2])
+                if newest is None or newest.partition_epoch < partition.partition_epoch:
+                    self._newest[place[:2]] = partition
                 for other, shadow in self.shadows.get(place[:2], {}).items():
                     shadow.unassigned = shadow.unassigned or other not in partition.replicas
                 self.counts.isr_changes += 1
@@ -406,7 +411,10 @@ class Probes:
         own = shadows[partition.node_id]
         if high_watermark > committed.end:
             self._commit_batches(own, committed, high_watermark, partition.leader_epoch, where)
+        newest = self._newest.get(key)
         for member in sorted({*partition.assignment.isr, partition.node_id}):
+            if newest is not None and newest.partition_epoch > partition.assignment.partition_epoch and member not in newest.isr:
+                continue  # taken out since, which this leader has not heard yet: the member may have given up its log
             shadow = shadows.get(member)
             if shadow is None:
                 if high_watermark > committed.first_offset:

@@ -32,7 +32,7 @@ class Replica:
         )  # fmt: skip
         self.partition: Any = SimpleNamespace(
             node_id=node_id, log=self.log, high_watermark=0, leader_epoch=0, is_leader=node_id == leader,
-            assignment=SimpleNamespace(isr=(1, 2, 3)),
+            assignment=SimpleNamespace(isr=(1, 2, 3), partition_epoch=0),
         )  # fmt: skip
 
     def append(self, value: bytes, *, epoch: int = 0) -> None:
@@ -152,7 +152,7 @@ def test_a_second_leader_in_one_epoch(world: Cardboard) -> None:
 def test_a_new_leader_without_what_was_committed(world: Cardboard) -> None:
     for node_id in (1, 2):
         world.replicas[node_id].append(b"c")
-        world.replicas[node_id].partition.assignment = SimpleNamespace(isr=(1, 2))
+        world.replicas[node_id].partition.assignment = SimpleNamespace(isr=(1, 2), partition_epoch=0)
     assert world.look() is None
     world.replicas[1].partition.high_watermark = 3
     assert world.look() is None
@@ -185,11 +185,29 @@ def test_a_replica_that_the_metadata_took_away_may_begin_anew(world: Cardboard) 
     image.topics["t"] = TopicImage("t", ID, [partition])
     image.index = 5
     for replica in world.replicas.values():
-        replica.partition.assignment = SimpleNamespace(isr=(1, 2))
+        replica.partition.assignment = SimpleNamespace(isr=(1, 2), partition_epoch=0)
     assert world.look() is None
     world.replicas[3].cut(0, 0)
     world.replicas[3].partition.high_watermark = 0
     assert world.look() is None
+
+
+@pytest.mark.parametrize(("isr", "seen"), [((1, 2), False), ((1, 2, 3), True)])
+def test_a_leader_that_has_not_heard_of_it_holds_nobody_to_an_isr_that_the_metadata_ended(
+    world: Cardboard, isr: tuple[int, ...], seen: bool
+) -> None:
+    nodes = NodeId(1), NodeId(2), NodeId(3)
+    newer = PartitionImage(nodes[0], 0, 1, nodes, tuple(map(NodeId, isr)))
+    world.images[2].topics["t"] = TopicImage("t", ID, [newer])
+    world.images[2].index = 5
+    assert world.look() is None
+    world.probes.set_aside(3, TP)
+    world.replicas[3].cut(0, 0)
+    world.replicas[3].partition.high_watermark = 0
+    assert world.look() is None
+    world.replicas[1].append(b"c")
+    found = world.look()
+    assert ("I1: in-sync replica 3" in str(found)) is seen, found
 
 
 def test_two_images_of_one_partition_epoch(world: Cardboard) -> None:
