@@ -12,6 +12,7 @@ from typing import Any
 import trio
 
 from mqd.io.entropy import RandomEntropy
+from mqd.log.directory import plan_sync
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.service import LogService
 from mqd.protocol.batch import iterate_batches, iterate_records
@@ -99,7 +100,16 @@ class Replica:
             return []
         actions = self.core.on_answer(leader.answer(asked_of(body)), now)
         trio.run(self.fetchers._apply, self.core, actions)
+        if self.log.unsynced_cut is not None:
+            self._sync()
         return actions
+
+    def _sync(self) -> None:
+        """What the service's task does as soon as a cut asks for it: no segment begins before."""
+        plan = plan_sync(self.harness.disk, self.log, whole=True)
+        plan.run(self.harness.disk)
+        self.logs.after_sync(plan)
+        trio.run(self.logs.checkpoint_recovery_points)
 
     def asked(self) -> FetchPartition:
         """What its next fetch says, from scratch."""
