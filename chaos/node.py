@@ -23,6 +23,8 @@ STOP_TIMEOUT_S = 30.0
 POLL_INTERVAL_S = 0.005
 PORTS = range(20_000, 32_000)
 CLUSTER_ID = "bXFkLXRyaWFsLWNsdXN0ZQ"
+CLUSTER_SECRET = "what the nodes of a chaos run know"
+"""So that what is killed and cut off is what runs in earnest: nodes that prove themselves to one another."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -57,7 +59,7 @@ def free_ports(count: int, *, step: int = 1) -> list[int]:
 
 def write_peers(path: Path, ports: dict[int, tuple[int, int]], racks: dict[int, str] | None = None) -> None:
     """A peers file: node id -> (port for clients, port for peers), all on loopback."""
-    text = [f'cluster_id = "{CLUSTER_ID}"\n']
+    text = [f'cluster_id = "{CLUSTER_ID}"\ncluster_secret = "{CLUSTER_SECRET}"\n']
     for node_id, (port, peer_port) in ports.items():
         text.append(f'\n[[node]]\nid = {node_id}\nhost = "{LOOPBACK}"\nport = {port}\npeer_port = {peer_port}\n')
         if racks:

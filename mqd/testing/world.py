@@ -99,9 +99,16 @@ def run(
     except Exception as error:
         failure = error if world.failure is None else world.failure
         failure.add_note(f"in the simulated world of seed {seed}, at {world.seconds:.6f} s, trace {world.trace.digest}")
+        failure.add_note(f"again: {_replay_command(async_fn, seed)}")
         if world.logs.lines:
             failure.add_note("the last lines of its nodes:\n" + "\n".join(world.logs.lines))
         raise failure from None
+
+
+def _replay_command(async_fn: Callable[..., Any], seed: int) -> str:
+    """What to type for the same run once more."""
+    test, _, _ = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")
+    return f"python -m pytest '{test}'" if test else f"mqd.testing.run({getattr(async_fn, '__name__', 'async_fn')}, seed={seed})"
 
 
 def simulated(

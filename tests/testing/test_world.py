@@ -75,6 +75,7 @@ def test_an_event_that_raises_ends_the_run_with_its_exception_and_tells_the_seed
     with pytest.raises(ValueError, match="boom") as caught:
         run(main, seed=77)
     assert any("seed 77, at 1.0" in note for note in caught.value.__notes__)
+    assert any(note.startswith("again: python -m pytest 'tests/testing/test_world.py::") for note in caught.value.__notes__)
 
 
 def test_the_scheduler_is_given_back() -> None:
