@@ -131,10 +131,12 @@ def warm_up(broker: Broker, run: Run) -> None:
 # -- producing
 
 
-def produce(broker: Broker, run: Run, *, records: int, value_bytes: int, depth: int, requests: int) -> list[Figure]:
-    """The C generator on one connection, acks=1, after a tenth of it as a warm-up."""
+def produce(
+    broker: Broker, run: Run, *, records: int, value_bytes: int, depth: int, requests: int, acks: int | None = None
+) -> list[Figure]:
+    """The C generator on one connection, after a tenth of it as a warm-up; acks=1 where nothing else is said."""
     with topic_on(broker, "produce") as topic:
-        options = {"R": records, "s": value_bytes, "d": depth}
+        options = {"R": records, "s": value_bytes, "d": depth} | ({} if acks is None else {"a": acks})
         generate("load", broker.address, topic, n=run.count(requests) // 10, **options)
         return throughput(broker, lambda: generate("load", broker.address, topic, n=run.count(requests), **options), "page-cache write")
 

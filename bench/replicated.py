@@ -23,7 +23,7 @@ from bench import floors
 from bench.brokers import Broker
 from bench.generators import BenchError, binary, client_load, generate
 from bench.produce_fetch import QUICK_PART, describe, measure
-from bench.questions import Figure, Question, Run, throughput, topic_on
+from bench.questions import Figure, Question, Run, produce, throughput, topic_on
 from chaos.ensemble import Ensemble, ensemble
 from chaos.node import NodeFailed, end_on_sigterm
 
@@ -87,30 +87,22 @@ def question(name: str) -> Callable[[Question], Question]:
     return register
 
 
-def produce(broker: Broker, run: Run, *, records: int, value_bytes: int, depth: int, requests: int) -> list[Figure]:
-    """The C generator on one connection, after a tenth of it as a warm-up."""
-    with topic_on(broker, "produce") as topic:
-        options = {"R": records, "s": value_bytes, "d": depth, "a": ALL}
-        generate("load", broker.address, topic, n=run.count(requests) // 10, **options)
-        return throughput(broker, lambda: generate("load", broker.address, topic, n=run.count(requests), **options), "page-cache write")
-
-
 @question("replicated-1m-batches")
 def one_megabyte(broker: Broker, run: Run) -> list[Figure]:
     """1-KiB messages in batches of a megabyte, four in flight."""
-    return produce(broker, run, records=1000, value_bytes=1024, depth=4, requests=1_500)
+    return produce(broker, run, records=1000, value_bytes=1024, depth=4, requests=1_500, acks=ALL)
 
 
 @question("replicated-100b")
 def hundred_bytes(broker: Broker, run: Run) -> list[Figure]:
     """100-byte messages in batches of 1,000, four in flight."""
-    return produce(broker, run, records=1000, value_bytes=100, depth=4, requests=6_000)
+    return produce(broker, run, records=1000, value_bytes=100, depth=4, requests=6_000, acks=ALL)
 
 
 @question("replicated-16k-batches")
 def sixteen_kilobytes(broker: Broker, run: Run) -> list[Figure]:
     """1-KiB messages in 16-KB batches, the default of Java's producer, five in flight."""
-    return produce(broker, run, records=16, value_bytes=1024, depth=5, requests=15_000)
+    return produce(broker, run, records=16, value_bytes=1024, depth=5, requests=15_000, acks=ALL)
 
 
 @question("replicated-client-100b")

@@ -177,7 +177,7 @@ class _Daemon:
         self.machine = MetadataMachine()
         self.raft = RaftService(
             node_id=self.me.id,
-            voters={peer.id: (peer.host, peer.peer_port) for peer in self.peers.nodes.values() if peer.voter},
+            voters={peer.id: (peer.host, peer.peer_port) for peer in self.peers.voters.values()},
             observers={peer.id: (peer.host, peer.peer_port) for peer in self.peers.nodes.values() if not peer.voter},
             secret=self.peers.secret,
             cluster_id=self.peers.cluster_id,
