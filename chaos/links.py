@@ -85,6 +85,7 @@ class _Link:
         self.port = port
         self.open = trio.Event()
         self.open.set()
+        self._listeners: list[trio.SocketListener] = []
         self._scope: trio.CancelScope | None = None
 
     async def listen(self, nursery: trio.Nursery) -> None:
@@ -93,16 +94,18 @@ class _Link:
             self._scope = await nursery.start(self._accept, nursery)
 
     def refuse(self) -> None:
-        """Take no more; the connections that there are end by themselves."""
+        """Take no more, from this call on; the connections that there are end by themselves."""
         if self._scope is not None:
             self._scope.cancel()
             self._scope = None
+            for listener in self._listeners:
+                listener.socket.close()
 
     async def _accept(self, nursery: trio.Nursery, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
-        listeners = await trio.open_tcp_listeners(self.listening, host=LOOPBACK)
+        self._listeners = await trio.open_tcp_listeners(self.listening, host=LOOPBACK)
         with trio.CancelScope() as scope:
             task_status.started(scope)
-            await trio.serve_listeners(self._connect, listeners, handler_nursery=nursery)
+            await trio.serve_listeners(self._connect, self._listeners, handler_nursery=nursery)
 
     async def _connect(self, near: trio.SocketStream) -> None:
         await self.open.wait()

@@ -339,6 +339,7 @@ def reset_log(disk: Disk, log: PartitionLog, offset: Offset, now_ms: int) -> Pat
 
     One rename takes everything away: a crash leaves the old log, the new one, or none.
     """
+    log.cuts += 1  # as in `truncate_log`
     target = retire_log(disk, log)
     try:
         segment = _create_files(disk, log.path, log.topic_id, offset, now_ms)

@@ -35,6 +35,7 @@ def put_back(disk: Disk, log: PartitionLog, segments: int, size: int, next_offse
 
 def truncate_log(disk: Disk, log: PartitionLog, offset: Offset) -> list[Path]:
     """Remove the batch that holds `offset` and all behind it; returns what is to be removed later."""
+    log.cuts += 1  # a cut has begun: nothing that was planned or seen of this log before holds any longer, even if it is not finished
     kept = log.segment_index(offset) + 1
     paths = []
     for dropped in reversed(log.segments[kept:]):  # the youngest first: a crash leaves no hole

@@ -382,7 +382,8 @@ class Probes:
         elif high_watermark < shadow.high_watermark:
             self.counts.high_watermark_after_restart_lower += 1
         if log.written_end_offset != shadow.end or log.cuts != shadow.cuts or shadow.life != life:
-            self._read_log(node_id, life, log, shadow, committed, where)
+            died_in_cut = shadow.life != life and bool(before) and before[8].cuts != before[3]  # its last log, and what was seen of it
+            self._read_log(node_id, life, log, shadow, died_in_cut, where)
         shadow.life, shadow.high_watermark = life, high_watermark
         if partition.is_leader:
             became = not before or before[4] != partition.leader_epoch or not before[5]
@@ -449,8 +450,11 @@ class Probes:
             at += 1
         shadow.agreed = at - first
 
-    def _read_log(self, node_id: int, life: int, log: Any, shadow: Shadow, committed: Committed, where: str) -> None:
-        """Bring the shadow up to the file, and see what was cut off."""
+    def _read_log(self, node_id: int, life: int, log: Any, shadow: Shadow, died_in_cut: bool, where: str) -> None:
+        """Bring the shadow up to the file, and see what was cut off.
+
+        A process that was killed while it cut its log has lost nothing by dying: what its leader does not have goes, finished or not.
+        """
         if log.cuts == shadow.cuts and life == shadow.life and log.written_end_offset > shadow.end:
             self._extend(node_id, log, shadow, where)
             return
@@ -465,7 +469,7 @@ class Probes:
         shadow.agreed = min(shadow.agreed, kept)
         cut_at = before[kept].base_offset if kept < len(before) else end_before
         excused = shadow.lost_power or shadow.set_aside or shadow.unassigned or self.may_lose(log.topic_partition.topic)
-        if life != shadow.life:
+        if life != shadow.life and not died_in_cut:
             if cut_at < end_before and not excused:
                 raise Violation(f"I1: a restarted process lost what was written: {where} ended at {end_before}, now at {cut_at}")
         elif cut_at < end_before:
