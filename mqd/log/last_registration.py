@@ -77,8 +77,9 @@ def store_last_registration(disk: Disk, path: Path, last: LastRegistration) -> N
 def previous_broker_epoch(disk: Disk, path: Path, *, clean: bool, directories: Collection[UUID]) -> int:
     """The epoch to register with; NO_BROKER_EPOCH unless everything written then is known to be here.
 
-    `clean`: whether an orderly stop left its marker in every log directory. `directories`: those that can be used. StorageError for a
-    file that cannot be understood.
+    `clean`: whether an orderly stop left its marker in every log directory. `directories`: those that can be used. That a restart
+    of the machine may have lost something is made durable: this life may end in order before it has registered, and its marker must not
+    vouch for what the one before had. StorageError for a file that cannot be understood; OSError when it can be neither written nor removed.
     """
     try:
         last = decode_last_registration(disk.read_bytes(path))
@@ -87,8 +88,10 @@ def previous_broker_epoch(disk: Disk, path: Path, *, clean: bool, directories: C
     except ValueError as error:
         raise StorageError(f"{path}: {error}; remove it: this node then copies what it holds from the other replicas") from None
     boot_id = disk.boot_id()
-    nothing_lost = last.directories.issubset(directories) and (clean or (boot_id and boot_id == last.boot_id))
-    return last.broker_epoch if nothing_lost else NO_BROKER_EPOCH
+    if not clean and not (boot_id and boot_id == last.boot_id):
+        forget_last_registration(disk, path)
+        return NO_BROKER_EPOCH
+    return last.broker_epoch if last.directories.issubset(directories) else NO_BROKER_EPOCH
 
 
 def machine_ran_on(disk: Disk, path: Path) -> bool:

@@ -57,8 +57,18 @@ def test_a_killed_process_vouches_for_its_logs_and_a_restarted_machine_does_not(
     store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
     assert previous_broker_epoch(disk, path, clean=False, directories=()) == 17
     disk.boot = "second"
-    assert previous_broker_epoch(disk, path, clean=False, directories=()) == NO_BROKER_EPOCH
     assert previous_broker_epoch(disk, path, clean=True, directories=()) == 17  # everything was synced before the machine went down
+    assert previous_broker_epoch(disk, path, clean=False, directories=()) == NO_BROKER_EPOCH
+
+
+def test_an_orderly_stop_does_not_vouch_for_what_a_life_before_lost(tmp_path: Path) -> None:
+    """Power cut; a start that finds no controller, so does not register, and is stopped in order; a start (seed 556 of 3 nodes)."""
+    disk, path = Machine(), tmp_path / "registration"
+    store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
+    disk.boot = "second"
+    assert previous_broker_epoch(disk, path, clean=False, directories=()) == NO_BROKER_EPOCH
+    assert previous_broker_epoch(disk, path, clean=True, directories=()) == NO_BROKER_EPOCH
+    assert not machine_ran_on(disk, path)
 
 
 def test_a_machine_that_cannot_be_told_from_another_proves_nothing(tmp_path: Path) -> None:
