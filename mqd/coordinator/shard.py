@@ -1,0 +1,155 @@
+"""What a coordinator is made of: one state machine for each partition of its internal topic.
+
+A shard decides and the runtime (service.py) carries out: `handle` reads the state and gives a `Decision`; the runtime appends its records
+to the partition, calls `replay` with each of them in the same stretch, and answers when the high watermark covers all that the
+answer has seen. A node that comes to lead the partition reads the log and calls the same `replay`.
+
+What a restart may forget (who is connected, who waits, when a session ends) may change in `handle`; what is in records changes in
+`replay` only. When an append fails after `replay`, the shard is dropped and loaded again: nothing is ever undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+from mqd.errors import MqError
+from mqd.types import NO_EPOCH, NO_PRODUCER_ID
+
+Ticket = int
+"""Names one call that waits for its answer. Each is answered once, by the decision that takes it or by any later one."""
+
+INTERNAL: Ticket = 0
+"""The ticket of what nobody waits for."""
+
+
+class Moment(NamedTuple):
+    """Both times of one instant: deadlines are monotonic, what is written down is wall time."""
+
+    seconds: float
+    wall_ms: int
+
+
+class Call(NamedTuple):
+    """A request of a client, as it was decoded: the cores answer with the fields of the API's response."""
+
+    api: str
+    """As `Api.name`, such as JoinGroup."""
+    version: int
+    request: Any
+    client_id: str = ""
+    client_host: str = ""
+    """Kafka's form: a slash and the address."""
+    spare_producer_id: int = NO_PRODUCER_ID
+    """A fresh id, where the call may need one (InitProducerId, EndTxn)."""
+
+
+class Record(NamedTuple):
+    """One record of the internal topic; without a value it is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+class Producer(NamedTuple):
+    """In whose transaction records are written."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_EPOCH)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a shard wants done, in this order: append and replay, wait until that is committed, answer, then the effects."""
+
+    records: Sequence[Record] = ()
+    """Appended as one batch: all of them or none."""
+    replies: Sequence[tuple[Ticket, Mapping[str, Any] | MqError]] = ()
+    """Also of tickets that earlier decisions left waiting."""
+    producer: Producer = NO_PRODUCER
+    """Records are part of this producer's transaction (TxnOffsetCommit)."""
+    effects: Sequence[Hashable] = ()
+    """What others are to do when the records are committed; the runtime hands each to whom the daemon plugged in."""
+
+
+NOTHING = Decision()
+
+
+class Shard(Protocol):
+    """A coordinator's state for one partition. A core: no clock, no socket, no log."""
+
+    def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
+        """Decide what becomes of a `Call` or an operation of the node's own. MqError answers the ticket and changes nothing."""
+        ...
+
+    def replay(self, record: Record, producer: Producer = NO_PRODUCER) -> None:
+        """The record is in the log. The only change of what is written down, live and while loading alike."""
+        ...
+
+    def replay_end(self, producer: Producer, committed: bool) -> None:
+        """The marker that ends this producer's transaction is in the log."""
+        ...
+
+    def on_loaded(self, now: Moment) -> Decision:
+        """Everything in the log was replayed, and this node leads: set deadlines, go on with what was begun."""
+        ...
+
+    def on_metadata(self, now: Moment) -> Decision:
+        """Topics or their partitions have changed since the last call."""
+        ...
+
+    def next_deadline(self) -> float | None:
+        """Monotonic seconds at which `on_deadline` is wanted; None for never."""
+        ...
+
+    def on_deadline(self, now: Moment) -> Decision:
+        """Its time has come. Called again at once while the next deadline is not after `now`."""
+        ...
+
+    def abandoned(self, tickets: Collection[Ticket]) -> None:
+        """Nobody waits for these any more: they were answered by the runtime."""
+        ...
+
+
+class TopicsView(Protocol):
+    """What coordinators know of the cluster's topics; the daemon plugs it in."""
+
+    @property
+    def version(self) -> int:
+        """Grows with each change of the metadata."""
+        ...
+
+    def names(self) -> Iterable[str]: ...
+
+    def topic_id(self, name: str) -> UUID | None:
+        """None for a topic that does not exist."""
+        ...
+
+    def topic_name(self, topic_id: UUID) -> str | None: ...
+
+    def partitions(self, name: str) -> int:
+        """How many; 0 for a topic that does not exist."""
+        ...
+
+    def racks(self, name: str, partition: int) -> frozenset[str]:
+        """Of the nodes that hold a replica of the partition and tell their rack."""
+        ...
+
+    def is_internal(self, name: str) -> bool: ...
+
+
+class GroupOptions(Protocol):
+    """Options by Kafka's dotted names, as they are now: the node's, and of a group where it has its own (KIP-848)."""
+
+    def node(self, name: str) -> Any:
+        """Typed value of a node option, such as `group.initial.rebalance.delay.ms`."""
+        ...
+
+    def group(self, group_id: str, name: str) -> Any:
+        """Typed value of a group option (such as `consumer.session.timeout.ms`), or the node's default for it, within the node's bounds."""
+        ...
