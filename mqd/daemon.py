@@ -56,7 +56,8 @@ from mqd.raft.service import RaftService
 from mqd.replica.fetchers import Fetchers
 from mqd.replica.follower import FollowerOptions
 from mqd.replica.partition import Assignment, Partition
-from mqd.replica.service import ReplicaService, TopicSettings
+from mqd.replica.service import ReplicaService
+from mqd.replica.settings import TopicSettings
 from mqd.server.context import CLIENT, PEER, Node
 from mqd.server.forward import Forwarder
 from mqd.server.service import Server

@@ -14,7 +14,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from uuid import UUID
@@ -25,12 +24,13 @@ from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.io.clock import Clock
 from mqd.io.entropy import Entropy
 from mqd.limits import FETCH_SESSIONS_MAX
-from mqd.log.partition_log import Appended, LogConfig, PartitionLog
+from mqd.log.partition_log import Appended, PartitionLog
 from mqd.log.service import LogService
 from mqd.replica.fetch_session import FetchSessions, FollowerSessions
 from mqd.replica.isr import Verdict
 from mqd.replica.partition import Assignment, Follows, Partition, Rules
 from mqd.replica.progress import Fetching
+from mqd.replica.settings import ReplicaStatistics, TopicSettings
 from mqd.replica.throttle import Throttle, throttled_partitions
 from mqd.replica.waiters import Append, Deadlines, FetchWaiter, ProduceTicket, until_durable
 from mqd.types import NO_NODE, IsrChange, IsrOutcome, NodeId, Offset, TopicPartition
@@ -50,27 +50,6 @@ ISR_RETRY_SECONDS = (0.05, 0.5)
 CHECK_SECONDS_MAX = 1.0
 """How often at least partitions are looked at for followers that fell behind and for logs that failed."""
 _CHECKED_AT_ONCE = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """What a partition needs to know of its topic's configuration."""
-
-    log: LogConfig
-    min_insync_replicas: int
-    leader_throttled: tuple[str, ...] = ()
-    """`leader.replication.throttled.replicas`."""
-    follower_throttled: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaStatistics:
-    partitions: int
-    leaders: int
-    parked_produces: int
-    parked_fetches: int
-    fetch_sessions: int
-    offline: int
 
 
 class ReplicaService:
@@ -98,6 +77,8 @@ class ReplicaService:
         """Asks the controller. Raises MqError where the outcome is not known."""
         self.on_offline: Callable[[TopicPartition], None] | None = None
         """Told once that the log of a partition cannot be used, until it could be opened again."""
+        self.on_role_changed: Callable[[Partition], None] | None = None
+        """Told when a partition begins or ends to be led from here, or its leader epoch changes; the partition tells which."""
         self.in_contact = True
         self.contact_until: Callable[[], float] = lambda: math.inf
         """Gives the monotonic time from which on others may lead what this node leads."""
@@ -228,7 +209,12 @@ class ReplicaService:
                     self.fetchers.unfollow(partition)
                 else:
                     self.fetchers.follow(partition)
+            self._tell_role(partition)
         self._after_isr(partition)
+
+    def _tell_role(self, partition: Partition) -> None:
+        if self.on_role_changed is not None:
+            self.on_role_changed(partition)
 
     def _after_isr(self, partition: Partition) -> None:
         """Replicas or minimum changed: others may join now, and who waits for a commit that they are too few for is told so."""
@@ -364,6 +350,7 @@ class ReplicaService:
         self._reported.discard(topic_partition)
         self._refuse_waiting(partition, code)
         self._tell_followers([partition])
+        self._tell_role(partition)
 
     def _refuse_waiting(self, partition: Partition, code: ErrorCode) -> None:
         """Send whoever waits here away: the outcome is unknown, the client finds out from the next leader."""

@@ -19,7 +19,8 @@ from mqd.io.entropy import RandomEntropy
 from mqd.log.partition_log import LogConfig
 from mqd.protocol.files import HIGH_WATERMARK_CHECKPOINT, decode_offset_checkpoint
 from mqd.replica.partition import Assignment, Partition
-from mqd.replica.service import CHECKPOINT_SECONDS, RETRY_SECONDS, ReplicaService, TopicSettings
+from mqd.replica.service import CHECKPOINT_SECONDS, RETRY_SECONDS, ReplicaService
+from mqd.replica.settings import TopicSettings
 from mqd.replica.waiters import Append, FetchWaiter, ProduceTicket
 from mqd.types import NodeId, TopicPartition
 from tests.log.support import FaultyDisk, Harness, batch

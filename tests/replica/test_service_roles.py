@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from mqd.errors import ErrorCode, MqError
 from mqd.replica.partition import Assignment, Partition
-from mqd.replica.service import TopicSettings
+from mqd.replica.settings import TopicSettings
 from mqd.types import NO_NODE, IsrChange, IsrOutcome, NodeId, TopicPartition
 from tests.replica.test_service import ME, PLAIN, TOPIC_ID, TWO, Replicas
 
