@@ -169,6 +169,10 @@ assert FETCH_BYTES_MAX + BATCH_BYTES_MAX < RESPONSE_BYTES_MAX
 assert PRODUCER_BATCH_BYTES < BATCH_BYTES_MAX and PRODUCER_BATCH_BYTES <= PRODUCER_REQUEST_BYTES < PRODUCER_BUFFER_BYTES_MAX
 assert CLIENT_IN_FLIGHT_REQUESTS_MAX <= IN_FLIGHT_REQUESTS_MAX
 
+# -- coordinators (coordinator/)
+COORDINATOR_LOAD_BYTES = 1 * MIB
+"""What is read of a coordinator's partition in one go when it comes to be led here."""
+
 # -- the log (log/)
 SCAN_BYTES = 1 * MIB
 """What recovery and lookups read of a segment in one go."""

@@ -73,6 +73,8 @@ class Decision:
     """Also of tickets that earlier decisions left waiting."""
     producer: Producer = NO_PRODUCER
     """Records are part of this producer's transaction (TxnOffsetCommit)."""
+    also_changed: bool = False
+    """Whether something in memory was changed that must not stand without the records: if these are refused, the shard is loaded anew."""
     effects: Sequence[Hashable] = ()
     """What others are to do when the records are committed; the runtime hands each to whom the daemon plugged in."""
 

@@ -1,0 +1,447 @@
+"""The runtime of a coordinator: its shards, each where the partition of its internal topic is led.
+
+One decision at a time, and nothing waits within it: decide, append, replay, write; then wait until the high watermark has passed
+everything the answer saw, and answer. The state is what the log says, so whoever leads the partition next has it too.
+
+A partition that begins to be led here is read first (COORDINATOR_LOAD_IN_PROGRESS meanwhile); one that is not led any longer lets go of
+its shard, and of everybody who waits there (NOT_COORDINATOR: they ask for the coordinator again).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import trio
+
+from mqd.coordinator.shard import NO_PRODUCER, Decision, Moment, Producer, Record, Shard, Ticket
+from mqd.errors import ErrorCode, MqError
+from mqd.io.clock import Clock
+from mqd.io.disk import Disk
+from mqd.limits import COORDINATOR_LOAD_BYTES
+from mqd.log.service import LogService
+from mqd.protocol.batch import build_batch, iterate_batches, iterate_records
+from mqd.protocol.markers import parse_end_marker
+from mqd.replica.partition import Partition
+from mqd.replica.service import ReplicaService
+from mqd.replica.waiters import Append, ProduceTicket
+from mqd.types import Offset
+
+logger = logging.getLogger(__name__)
+
+COMMIT_SECONDS = 5.0
+"""Kafka's `offsets.commit.timeout.ms`: how long an answer waits for the replicas."""
+RELOAD_SECONDS = 0.1
+"""Between a failure and the next try to load."""
+_EFFECTS_CHECK_SECONDS = 0.5
+
+Answer = Mapping[str, Any]
+Outcome = Answer | MqError
+
+_TOLD: Mapping[ErrorCode, ErrorCode] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""What a failed append means to whoever asked the coordinator, as Apache Kafka translates it."""
+
+
+def partition_for(key: str, partitions: int) -> int:
+    """The partition that coordinates a group or a transactional id. Java's: |hashCode| mod partitions.
+
+    The hash runs over UTF-16 code units, and |-2^31| is 0.
+    """
+    value = 0
+    units = key.encode("utf-16-be")
+    for position in range(0, len(units), 2):
+        value = (31 * value + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
+    if value == 0x80000000:
+        return 0
+    return (value if value < 0x80000000 else 0x100000000 - value) % partitions
+
+
+class _Waiting:
+    """One call until it is answered."""
+
+    __slots__ = ("_answered", "_outcome")
+
+    def __init__(self) -> None:
+        self._answered = trio.Event()
+        self._outcome: Outcome | None = None
+
+    def answer(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self._answered.set()
+
+    async def outcome(self) -> Answer:
+        await self._answered.wait()
+        assert self._outcome is not None
+        if isinstance(self._outcome, MqError):
+            raise self._outcome
+        return self._outcome
+
+
+@dataclass(eq=False)
+class _Held:
+    """One partition that is led here, and its shard."""
+
+    partition: Partition
+    leader_epoch: int
+    shard: Shard
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    """Of the task that loads it."""
+    loading: bool = True
+    end: Offset = 0
+    """Of what the shard has replayed: an answer waits until the high watermark is there."""
+    waiting: dict[Ticket, _Waiting] = field(default_factory=dict)
+    effects: deque[tuple[Offset, Hashable]] = field(default_factory=deque)
+    """Each with the offset that must be committed before it."""
+
+
+class _Commit(ProduceTicket):
+    """Answers that wait for what they saw to be committed."""
+
+    __slots__ = ("_held", "_replies", "_service", "error")
+
+    def __init__(self, service: CoordinatorService, held: _Held, replies: Sequence[tuple[Ticket, Outcome]], deadline: float) -> None:
+        super().__init__()
+        self.appends = [(held.partition, held.end, [], 0)]
+        self.deadline = deadline
+        self.error: ErrorCode | None = None
+        self._service = service
+        self._held = held
+        self._replies = replies
+
+    def refuse(self, append: Append, code: ErrorCode) -> None:
+        self.error = code
+
+    def release(self) -> None:
+        self._service.settled(self._held, self._replies, self.error)
+
+
+class CoordinatorService:
+    """The shards of one internal topic on this node."""
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        make_shard: Callable[[int], Shard],
+        partitions: Callable[[], int],
+        replica: ReplicaService,
+        logs: LogService,
+        clock: Clock,
+        disk: Disk,
+        perform: Callable[[int, int, Hashable], None] | None = None,
+        commit_seconds: float = COMMIT_SECONDS,
+    ) -> None:
+        """`make_shard(partition)`: an empty one. `partitions()`: of the topic, 0 before it exists.
+
+        `perform(partition, leader epoch, effect)`: what decisions want done once they are committed.
+        """
+        self.topic = topic
+        self._make_shard = make_shard
+        self._partitions = partitions
+        self._replica = replica
+        self._logs = logs
+        self._clock = clock
+        self._disk = disk
+        self._perform = perform
+        self._commit_seconds = commit_seconds
+        self._held: dict[int, _Held] = {}
+        self._tickets = count(1)
+        self._to_load: deque[_Held] = deque()
+        self._load_wanted = trio.Event()
+        self._earlier = trio.Event()
+        self._sleeping_until = -math.inf
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def partition_of(self, key: str) -> int:
+        """The shard of a group or a transactional id. MqError COORDINATOR_NOT_AVAILABLE before the topic exists."""
+        partitions = self._partitions()
+        if not partitions:
+            raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet.")
+        return partition_for(key, partitions)
+
+    async def call(self, key: str, op: Any) -> Answer:
+        """Have the shard of `key` decide, and wait for its answer.
+
+        MqError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and what the shard says.
+        """
+        return await self.call_shard(self.partition_of(key), op)
+
+    async def call_shard(self, index: int, op: Any) -> Answer:
+        """As `call`, of the shard of one partition."""
+        held = self._usable(index)
+        ticket = next(self._tickets)
+        waiting = held.waiting[ticket] = _Waiting()
+        try:
+            try:
+                self._carry_out(held, held.shard.handle(ticket, op, self._now()))
+            except MqError:
+                raise
+            except Exception:  # a bug: what the shard holds may be anything
+                self._load_anew(held)
+                raise
+            return await waiting.outcome()
+        finally:
+            if held.waiting.pop(ticket, None) is not None:
+                held.shard.abandoned((ticket,))
+
+    async def call_everywhere(self, op: Any) -> list[Answer]:
+        """Have every shard decide that is led here. MqError COORDINATOR_LOAD_IN_PROGRESS while one is not loaded."""
+        answers = []
+        for index in sorted(self._held):
+            try:
+                answers.append(await self.call_shard(index, op))
+            except MqError as error:
+                if error.code is not ErrorCode.NOT_COORDINATOR:  # led elsewhere by now
+                    raise
+        return answers
+
+    async def write_marker(self, index: int, producer: Producer, coordinator_epoch: int, committed: bool) -> None:
+        """End a producer's transaction in one partition of the topic, and wait until that is committed. MqError as `call`, and
+        those of `append_marker_nowait`."""
+        held = self._usable(index)
+        ticket = next(self._tickets)
+        waiting = held.waiting[ticket] = _Waiting()
+        try:
+            now = self._now()
+            appended = self._replica.append_marker_nowait(held.partition, producer, coordinator_epoch, committed, now.wall_ms)
+            held.end = appended.last_offset + 1
+            held.shard.replay_end(producer, committed)
+            self._answer_when_committed(held, ((ticket, {}),))
+            await waiting.outcome()
+        finally:
+            held.waiting.pop(ticket, None)
+
+    def _usable(self, index: int) -> _Held:
+        held = self._held.get(index)
+        if held is None or not held.partition.serves:
+            raise MqError(ErrorCode.NOT_COORDINATOR, f"This node does not lead {self.topic}-{index}.")
+        if held.loading:
+            raise MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{index} is being loaded.")
+        return held
+
+    def _now(self) -> Moment:
+        return Moment(self._clock.monotonic(), self._clock.wall_ms())
+
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, held: _Held, decision: Decision) -> None:
+        """Append, replay and write in one stretch; the rest follows when that is committed."""
+        if decision.records:
+            try:
+                self._append(held, decision)
+            except MqError as error:
+                logger.warning("a decision is not written partition=%s reason=%s", held.partition.assignment.topic_partition, error)
+                self._answer(held, [(ticket, _told(error.code)) for ticket, _ in decision.replies])
+                if decision.also_changed:
+                    self._load_anew(held)
+                return
+        held.effects.extend((held.end, effect) for effect in decision.effects)
+        self._answer_when_committed(held, decision.replies)
+        self._note_deadline(held)
+
+    def _append(self, held: _Held, decision: Decision) -> None:
+        now_ms = self._clock.wall_ms()
+        transactional = decision.producer != NO_PRODUCER
+        batch = build_batch(
+            [(record.key, record.value) for record in decision.records],
+            timestamp=now_ms,
+            producer_id=decision.producer.producer_id,
+            producer_epoch=decision.producer.producer_epoch,
+            transactional=transactional,
+        )
+        appended = self._replica.append_nowait(held.partition, memoryview(batch), -1, now_ms, client=False)
+        held.end = appended.last_offset + 1
+        for record in decision.records:
+            held.shard.replay(record, decision.producer)
+
+    def _answer_when_committed(self, held: _Held, replies: Sequence[tuple[Ticket, Outcome]]) -> None:
+        if held.end > held.partition.high_watermark:
+            self._replica.wait_committed(_Commit(self, held, replies, self._clock.monotonic() + self._commit_seconds))
+            self._replica.end_of_turn()
+        else:
+            self.settled(held, replies, None)
+
+    def settled(self, held: _Held, replies: Sequence[tuple[Ticket, Outcome]], error: ErrorCode | None) -> None:
+        """What these answers saw is committed, or nobody can tell whether it will be."""
+        if error is None:
+            self._answer(held, replies)
+            self._perform_due(held)
+            return
+        self._answer(held, [(ticket, _told(error)) for ticket, _ in replies])
+        if error is ErrorCode.KAFKA_STORAGE_ERROR:
+            self._load_anew(held)  # what was replayed is not in the log
+
+    @staticmethod
+    def _answer(held: _Held, replies: Sequence[tuple[Ticket, Outcome]]) -> None:
+        for ticket, outcome in replies:
+            waiting = held.waiting.pop(ticket, None)
+            if waiting is not None:
+                waiting.answer(outcome)
+
+    def _perform_due(self, held: _Held) -> None:
+        if self._held.get(held.partition.assignment.topic_partition.partition) is not held:
+            return
+        while held.effects and held.effects[0][0] <= held.partition.high_watermark:
+            _, effect = held.effects.popleft()
+            assert self._perform is not None, effect
+            self._perform(held.partition.assignment.topic_partition.partition, held.leader_epoch, effect)
+
+    # -- who leads -------------------------------------------------------------------------------------------------
+
+    def role_changed(self, partition: Partition) -> None:
+        """A partition begins or ends to be led here, or goes on in another epoch."""
+        topic, index = partition.assignment.topic_partition
+        if topic != self.topic:
+            return
+        held = self._held.get(index)
+        if held is not None and (not partition.is_leader or held.leader_epoch != partition.leader_epoch or held.partition is not partition):
+            self._let_go(held)
+            held = None
+        if partition.is_leader and held is None:
+            self._hold(index, partition)
+
+    def _hold(self, index: int, partition: Partition) -> None:
+        held = self._held[index] = _Held(partition, partition.leader_epoch, self._make_shard(index))
+        self._to_load.append(held)
+        self._load_wanted.set()
+
+    def _let_go(self, held: _Held) -> None:
+        topic_partition = held.partition.assignment.topic_partition
+        del self._held[topic_partition.partition]
+        held.scope.cancel()
+        held.effects.clear()
+        refusal = MqError(ErrorCode.NOT_COORDINATOR, f"This node leads {topic_partition} no longer.")
+        self._answer(held, [(ticket, refusal) for ticket in list(held.waiting)])
+
+    def _load_anew(self, held: _Held) -> None:
+        """What the shard holds in memory is not what its log says."""
+        index = held.partition.assignment.topic_partition.partition
+        if self._held.get(index) is held:
+            self._let_go(held)
+            if held.partition.is_leader:
+                self._hold(index, held.partition)
+
+    def topics_changed(self) -> None:
+        """The metadata of topics is another: shards that care decide anew."""
+        for held in list(self._held.values()):
+            if not held.loading and held.partition.serves:
+                self._decide(held, held.shard.on_metadata)
+
+    def _decide(self, held: _Held, decide: Callable[[Moment], Decision]) -> None:
+        """What a shard decides by itself."""
+        try:
+            self._carry_out(held, decide(self._now()))
+        except Exception:  # a bug costs this shard its memory, not the node its life
+            logger.exception("a coordinator is loaded anew partition=%s", held.partition.assignment.topic_partition)
+            self._load_anew(held)
+
+    # -- loading ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Load what comes to be led here, and wake shards at their deadlines; until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._run_deadlines)
+            while True:
+                while self._to_load:
+                    nursery.start_soon(self._load, self._to_load.popleft())
+                await self._load_wanted.wait()
+                self._load_wanted = trio.Event()
+
+    async def _load(self, held: _Held) -> None:
+        topic_partition = held.partition.assignment.topic_partition
+        with held.scope:
+            while True:
+                began = self._clock.monotonic()
+                try:
+                    await self._replay_log(held)
+                except MqError as error:
+                    logger.error("not loaded, tried again partition=%s reason=%s", topic_partition, error)
+                    await trio.sleep(RELOAD_SECONDS)
+                    held.shard = self._make_shard(topic_partition.partition)
+                    continue
+                held.loading = False
+                seconds = self._clock.monotonic() - began
+                if held.end:
+                    logger.info("coordinator loaded partition=%s end_offset=%d seconds=%.3f", topic_partition, held.end, seconds)
+                self._decide(held, held.shard.on_loaded)
+                return
+
+    async def _replay_log(self, held: _Held) -> None:
+        """Every record of the partition, committed or not: what is not yet will be, for this node leads."""
+        log, shard = held.partition.log, held.shard
+        offset = log.log_start_offset
+        while offset < log.written_end_offset:
+            found = self._logs.reader.read(log, offset, max_bytes=COORDINATOR_LOAD_BYTES, limit_offset=log.written_end_offset, min_one=True)
+            for part in found.ranges:
+                data = await self._disk.offload(part.file.read_at, part.position, part.size)
+                self._replay(shard, data, offset)
+                await trio.lowlevel.checkpoint()
+            if found.next_offset <= offset:
+                raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.topic_partition} cannot be read at offset {offset}")
+            offset = found.next_offset
+        held.end = offset
+
+    @staticmethod
+    def _replay(shard: Shard, data: bytes, first_offset: Offset) -> None:
+        view = memoryview(data)
+        for start, _, header in iterate_batches(view):
+            producer = Producer(header.producer_id, header.producer_epoch) if header.is_transactional else NO_PRODUCER
+            if header.is_control:
+                marker = parse_end_marker(view, start)
+                if marker is not None:
+                    shard.replay_end(producer, marker.committed)
+                continue
+            for record in iterate_records(view, start, header=header):
+                if record.offset >= first_offset and record.key is not None:
+                    shard.replay(Record(record.key, record.value), producer)
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def _note_deadline(self, held: _Held) -> None:
+        deadline = held.shard.next_deadline()
+        if (deadline is not None and deadline < self._sleeping_until) or (held.effects and self._sleeping_until == math.inf):
+            self._earlier.set()
+
+    async def _run_deadlines(self) -> None:
+        while True:
+            now = self._clock.monotonic()
+            soonest = math.inf
+            for held in list(self._held.values()):
+                if held.loading or not held.partition.serves:
+                    continue
+                deadline = held.shard.next_deadline()
+                if deadline is not None and deadline <= now:
+                    self._decide(held, held.shard.on_deadline)
+                    await trio.lowlevel.checkpoint()
+                    deadline = held.shard.next_deadline()
+                if deadline is not None:
+                    soonest = min(soonest, max(deadline, now))
+                if held.effects:
+                    self._perform_due(held)
+                    soonest = min(soonest, now + _EFFECTS_CHECK_SECONDS)
+            if any(not held.partition.serves for held in self._held.values()):
+                soonest = min(soonest, now + _EFFECTS_CHECK_SECONDS)
+            self._sleeping_until = soonest
+            self._earlier = trio.Event()
+            with trio.move_on_after(max(0.0, soonest - self._clock.monotonic())):
+                await self._earlier.wait()
+            self._sleeping_until = -math.inf
+
+
+def _told(code: ErrorCode) -> MqError:
+    return MqError(_TOLD.get(code, code))
