@@ -159,6 +159,8 @@ class CoordinatorService:
         self._perform = perform
         self._commit_seconds = commit_seconds
         self._held: dict[int, _Held] = {}
+        self._unaware: dict[_Held, None] = {}
+        """Who has not heard yet that topics changed."""
         self._tickets = count(1)
         self._to_load: deque[_Held] = deque()
         self._load_wanted = trio.Event()
@@ -323,6 +325,7 @@ class CoordinatorService:
     def _let_go(self, held: _Held) -> None:
         topic_partition = held.partition.assignment.topic_partition
         del self._held[topic_partition.partition]
+        self._unaware.pop(held, None)
         held.scope.cancel()
         held.effects.clear()
         refusal = MqError(ErrorCode.NOT_COORDINATOR, f"This node leads {topic_partition} no longer.")
@@ -337,10 +340,9 @@ class CoordinatorService:
                 self._hold(index, held.partition)
 
     def topics_changed(self) -> None:
-        """The metadata of topics is another: shards that care decide anew."""
-        for held in list(self._held.values()):
-            if not held.loading and held.partition.serves:
-                self._decide(held, held.shard.on_metadata)
+        """The metadata of topics is another: shards that care decide anew, soon."""
+        self._unaware.update(dict.fromkeys(self._held.values()))
+        self._earlier.set()
 
     def _decide(self, held: _Held, decide: Callable[[Moment], Decision]) -> None:
         """What a shard decides by itself."""
@@ -421,9 +423,14 @@ class CoordinatorService:
         while True:
             now = self._clock.monotonic()
             soonest = math.inf
+            self._earlier = trio.Event()
             for held in list(self._held.values()):
                 if held.loading or not held.partition.serves:
                     continue
+                if held in self._unaware:
+                    del self._unaware[held]
+                    self._decide(held, held.shard.on_metadata)
+                    await trio.lowlevel.checkpoint()
                 deadline = held.shard.next_deadline()
                 if deadline is not None and deadline <= now:
                     self._decide(held, held.shard.on_deadline)
@@ -437,7 +444,6 @@ class CoordinatorService:
             if any(not held.partition.serves for held in self._held.values()):
                 soonest = min(soonest, now + _EFFECTS_CHECK_SECONDS)
             self._sleeping_until = soonest
-            self._earlier = trio.Event()
             with trio.move_on_after(max(0.0, soonest - self._clock.monotonic())):
                 await self._earlier.wait()
             self._sleeping_until = -math.inf
