@@ -165,7 +165,8 @@ class CoordinatorService:
         self._to_load: deque[_Held] = deque()
         self._load_wanted = trio.Event()
         self._earlier = trio.Event()
-        self._sleeping_until = -math.inf
+        self._sleeping_until = math.inf
+        """Monotonic seconds; infinite, so that every deadline is news, while the shards are looked at."""
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
@@ -446,7 +447,7 @@ class CoordinatorService:
             self._sleeping_until = soonest
             with trio.move_on_after(max(0.0, soonest - self._clock.monotonic())):
                 await self._earlier.wait()
-            self._sleeping_until = -math.inf
+            self._sleeping_until = math.inf
 
 
 def _told(code: ErrorCode) -> MqError:
