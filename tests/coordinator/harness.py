@@ -1,0 +1,116 @@
+"""Drives one shard of a coordinator as the runtime does, without Trio: decisions are carried out at once, everything is committed at once.
+
+`fail_over` puts a fresh shard in its place that has read the same log, as the next leader would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from itertools import count
+from typing import Any, Generic, TypeVar
+
+from mqd.coordinator.shard import Call, Decision, Moment, Producer, Record, Shard, Ticket
+from mqd.errors import ErrorCode, MqError
+from mqd.protocol import apis
+
+ShardT = TypeVar("ShardT", bound=Shard)
+Outcome = Mapping[str, Any] | MqError
+
+
+class Harness(Generic[ShardT]):
+    """`answers` holds what each ticket was told, `effects` what was wanted, `log` what was written."""
+
+    def __init__(self, make_shard: Callable[[], ShardT], *, seconds: float = 1000.0, wall_ms: int = 1_700_000_000_000) -> None:
+        self._make_shard = make_shard
+        self._tickets = count(1)
+        self.now = Moment(seconds, wall_ms)
+        self.shard = make_shard()
+        self.log: list[tuple[Record | bool, Producer]] = []
+        """Records, and for each marker whether it commits."""
+        self.answers: dict[Ticket, Outcome] = {}
+        self.waiting: set[Ticket] = set()
+        self.effects: list[Hashable] = []
+        self.carry_out(self.shard.on_loaded(self.now))
+
+    # -- asking
+
+    def ask(
+        self, api: str, version: int, request: Mapping[str, Any], *, client_id: str = "client", client_host: str = "/10.0.0.1", **more: Any
+    ) -> Ticket:
+        """Give the shard a request, as it would come off the wire; returns its ticket."""
+        declared = apis.by_name(api)
+        body = declared.encode_request(version, request)
+        decoded = declared.decode_request(version, memoryview(body), 0)
+        return self.operate(Call(declared.name, version, decoded, client_id, client_host, **more))
+
+    def operate(self, op: Any) -> Ticket:
+        """Give the shard any operation."""
+        ticket = next(self._tickets)
+        self.waiting.add(ticket)
+        try:
+            decision = self.shard.handle(ticket, op, self.now)
+        except MqError as error:
+            self._answer(ticket, error)
+        else:
+            self.carry_out(decision)
+        return ticket
+
+    def call(self, api: str, version: int, request: Mapping[str, Any], **more: Any) -> Any:
+        """As `ask`, of what is answered at once. Raises the MqError that it was refused with."""
+        return self.answer(self.ask(api, version, request, **more))
+
+    def answer(self, ticket: Ticket) -> Any:
+        assert ticket in self.answers, "not answered yet"
+        outcome = self.answers[ticket]
+        if isinstance(outcome, MqError):
+            raise outcome
+        return outcome
+
+    # -- what the runtime does
+
+    def carry_out(self, decision: Decision) -> None:
+        for record in decision.records:
+            self.log.append((record, decision.producer))
+            self.shard.replay(record, decision.producer)
+        for ticket, outcome in decision.replies:
+            self._answer(ticket, outcome)
+        self.effects.extend(decision.effects)
+
+    def _answer(self, ticket: Ticket, outcome: Outcome) -> None:
+        assert ticket not in self.answers, f"ticket {ticket} is answered twice"
+        if ticket in self.waiting:
+            self.waiting.remove(ticket)
+            self.answers[ticket] = outcome
+
+    def mark(self, producer: Producer, committed: bool) -> None:
+        """A marker comes into the log."""
+        self.log.append((committed, producer))
+        self.shard.replay_end(producer, committed)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; the shard is woken at each of its deadlines on the way."""
+        until = self.now.seconds + seconds
+        while (deadline := self.shard.next_deadline()) is not None and deadline <= until:
+            self._move_to(max(deadline, self.now.seconds))
+            self.carry_out(self.shard.on_deadline(self.now))
+        self._move_to(until)
+
+    def _move_to(self, seconds: float) -> None:
+        passed = seconds - self.now.seconds
+        self.now = Moment(seconds, self.now.wall_ms + round(passed * 1000))
+
+    def metadata_changed(self) -> None:
+        self.carry_out(self.shard.on_metadata(self.now))
+
+    def fail_over(self) -> None:
+        """The next leader: it has the log and nothing else. Whoever waits is sent away."""
+        for ticket in sorted(self.waiting):
+            self._answer(ticket, MqError(ErrorCode.NOT_COORDINATOR))
+        self.shard = self._make_shard()
+        for entry, producer in self.log:
+            if isinstance(entry, bool):
+                self.shard.replay_end(producer, entry)
+            else:
+                self.shard.replay(entry, producer)
+        self.effects.clear()
+        self.carry_out(self.shard.on_loaded(self.now))
