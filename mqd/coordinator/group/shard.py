@@ -1,0 +1,90 @@
+"""The groups and offsets of one partition of `__consumer_offsets`: hands calls, records and deadlines to the part that knows them.
+
+    classic.py   groups whose members divide the work among themselves: JoinGroup, SyncGroup, Heartbeat, LeaveGroup
+    listing.py   what is told of groups of every type, and their deletion
+
+Invariant: an id names one group, of one type (`State.by_id`); offsets may stand alone only while their group is being made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final
+
+from mqd.coordinator.group import records
+from mqd.coordinator.group.classic import Classic
+from mqd.coordinator.group.state import Expire, Handler, Part, Replay, State
+from mqd.coordinator.shard import NO_PRODUCER, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
+
+PARTS: Final[tuple[type[Part], ...]] = (Classic,)
+"""In the order in which they hear of what concerns all."""
+_EXPIRIES_MAX = 100
+"""Deadlines that one `on_deadline` hears."""
+
+
+class GroupShard:
+    """A Shard (mqd/coordinator/shard.py)."""
+
+    def __init__(self, topics: TopicsView, options: GroupOptions, new_id: Callable[[], str]) -> None:
+        self.state = State(topics, options, new_id)
+        self._handlers: dict[str, Handler] = {}
+        self._replays: dict[type, Replay] = {}
+        self._timers: dict[str, Expire] = {}
+        for kind in PARTS:
+            part = self.state.parts[kind] = kind(self.state)
+            _add(self._handlers, part.handlers())
+            _add(self._replays, part.replays())
+            _add(self._timers, part.timers())
+
+    def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
+        assert isinstance(op, Call), op
+        return self._handlers[op.api](ticket, op, now)
+
+    def replay(self, record: Record, producer: Producer = NO_PRODUCER) -> None:
+        entry = records.decode(record)
+        if entry is not None:
+            self._replays[type(entry.key)](entry.key, entry.value, producer)
+
+    def replay_end(self, producer: Producer, committed: bool) -> None:
+        for part in self.state.parts.values():
+            part.replay_end(producer, committed)
+
+    def on_loaded(self, now: Moment) -> Decision:
+        return _joined(part.on_loaded(now) for part in self.state.parts.values())
+
+    def on_metadata(self, now: Moment) -> Decision:
+        return _joined(part.on_metadata(now) for part in self.state.parts.values())
+
+    def next_deadline(self) -> float | None:
+        return self.state.timers.next()
+
+    def on_deadline(self, now: Moment) -> Decision:
+        heard = []
+        for _ in range(_EXPIRIES_MAX):
+            key = self.state.timers.take_expired(now.seconds)
+            if key is None:
+                break
+            heard.append(self._timers[key[0]](key, now))
+            if heard[-1].records:  # what comes next must see them replayed
+                break
+        return _joined(heard)
+
+    def abandoned(self, tickets: Collection[Ticket]) -> None:
+        for part in self.state.parts.values():
+            part.abandoned(tickets)
+
+
+def _add(table: dict[Any, Any], rows: Mapping[Any, Any]) -> None:
+    assert not table.keys() & rows.keys(), table.keys() & rows.keys()
+    table.update(rows)
+
+
+def _joined(decisions: Iterable[Decision]) -> Decision:
+    """Several decisions, none of which needs to see the records of another, as one. Not of transactions, and without effects."""
+    all_of = list(decisions)
+    assert all(one.producer == NO_PRODUCER and not one.effects for one in all_of)
+    return Decision(
+        records=[record for one in all_of for record in one.records],
+        replies=[reply for one in all_of for reply in one.replies],
+        also_changed=any(one.also_changed for one in all_of),
+    )

@@ -1,0 +1,226 @@
+"""What the parts of a group shard share: the groups, their deadlines, and how a part plugs into the shard.
+
+A part (classic groups, consumer groups, offsets) decides on its own APIs, replays its own kinds of records and hears its own deadlines.
+All of them look at the same groups: an id names one group, of one type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush, heapreplace
+from itertools import count
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from mqd.coordinator.group.records import Key, Value, encode, tombstone
+from mqd.coordinator.shard import NO_PRODUCER, NOTHING, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
+from mqd.errors import ErrorCode, MqError
+
+if TYPE_CHECKING:
+    from mqd.coordinator.group.classic import Classic
+
+TimerKey: TypeAlias = tuple[str, ...]
+"""A kind, which names the part that hears of it, and then whose deadline it is, such as a group and a member."""
+Handler: TypeAlias = Callable[[Ticket, Call, Moment], Decision]
+Replay: TypeAlias = Callable[[Any, Any, Producer], None]
+"""(key, value or None for a tombstone, whose transaction): takes what a record says into memory."""
+Expire: TypeAlias = Callable[[TimerKey, Moment], Decision]
+
+
+class Timers:
+    """Deadlines by key, in monotonic seconds. To put one off, as each heartbeat does, costs no entry in the heap."""
+
+    def __init__(self) -> None:
+        self._at: dict[TimerKey, float] = {}
+        self._heap: list[tuple[float, int, TimerKey]] = []
+        self._entry: dict[TimerKey, tuple[float, int]] = {}
+        """The entry of the heap that counts for a key: never later than its deadline."""
+        self._numbers = count()
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def __contains__(self, key: TimerKey) -> bool:
+        return key in self._at
+
+    def set(self, key: TimerKey, at: float) -> None:
+        """In place of the deadline that the key has, if it has one."""
+        self._at[key] = at
+        entry = self._entry.get(key)
+        if entry is None or at < entry[0]:
+            number = next(self._numbers)
+            self._entry[key] = at, number
+            heappush(self._heap, (at, number, key))
+
+    def cancel(self, key: TimerKey) -> None:
+        """No deadline under this key any more, if there was one."""
+        self._at.pop(key, None)
+
+    def next(self) -> float | None:
+        """The earliest deadline."""
+        heap = self._heap
+        while heap:
+            at, number, key = heap[0]
+            if self._entry.get(key) != (at, number):
+                heappop(heap)
+                continue
+            wanted = self._at.get(key)
+            if wanted is None:
+                heappop(heap)
+                del self._entry[key]
+            elif wanted > at:
+                number = next(self._numbers)
+                self._entry[key] = wanted, number
+                heapreplace(heap, (wanted, number, key))
+            else:
+                return at
+        return None
+
+    def take_expired(self, now: float) -> TimerKey | None:
+        """The key with the earliest deadline, if that is not after `now`; it has none then."""
+        at = self.next()
+        if at is None or at > now:
+            return None
+        _, _, key = heappop(self._heap)
+        del self._entry[key]
+        del self._at[key]
+        return key
+
+
+class Group(Protocol):
+    """What every type of group tells those who only know its id."""
+
+    group_id: str
+
+    @property
+    def type_name(self) -> Literal["classic", "consumer"]: ...
+
+    @property
+    def protocol_type(self) -> str | None:
+        """Such as "consumer" or "connect"; None for a group that only keeps offsets."""
+        ...
+
+    @property
+    def is_empty(self) -> bool:
+        """No members, and no rebalance under way."""
+        ...
+
+    def state_name(self) -> str:
+        """As DescribeGroups and ListGroups tell it, such as PreparingRebalance."""
+        ...
+
+    def check_commit(self, member_id: str, generation: int, instance_id: str | None, *, transactional: bool, version: int) -> None:
+        """May this member, of this generation (or member epoch), commit? MqError says why not."""
+        ...
+
+    def check_fetch(self, member_id: str | None, generation: int) -> None:
+        """May it ask for the group's offsets? MqError says why not."""
+        ...
+
+    def check_offset_delete(self) -> None:
+        """MqError NON_EMPTY_GROUP where no offset may be deleted while there are members."""
+        ...
+
+    def check_delete(self) -> None:
+        """MqError NON_EMPTY_GROUP where the group may not be deleted."""
+        ...
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether the topic's offsets are in use."""
+        ...
+
+    def offsets_expire_from(self, commit_wall_ms: int) -> int | None:
+        """Wall time in milliseconds from which the retention of an offset that was committed then counts; None: it is kept."""
+        ...
+
+    def tombstones(self) -> list[Record]:
+        """The records that delete the group itself, not its offsets."""
+        ...
+
+
+@dataclass(slots=True)
+class Draft:
+    """A decision while it is made."""
+
+    records: list[Record] = field(default_factory=list)
+    replies: list[tuple[Ticket, Mapping[str, Any] | MqError]] = field(default_factory=list)
+    producer: Producer = NO_PRODUCER
+    also_changed: bool = False
+
+    def write(self, key: Key, value: Value) -> None:
+        self.records.append(encode(key, value))
+
+    def delete(self, key: Key) -> None:
+        self.records.append(tombstone(key))
+
+    def answer(self, ticket: Ticket, reply: Mapping[str, Any] | MqError) -> None:
+        self.replies.append((ticket, reply))
+
+    def decision(self) -> Decision:
+        if not self.records and not self.replies:
+            return NOTHING
+        return Decision(self.records, self.replies, self.producer, self.also_changed)
+
+
+@dataclass
+class State:
+    """The groups of one shard. `by_id` changes in replay only."""
+
+    topics: TopicsView
+    options: GroupOptions
+    new_id: Callable[[], str]
+    """A fresh random id, as text: what member ids end with."""
+    by_id: dict[str, Group] = field(default_factory=dict)
+    timers: Timers = field(default_factory=Timers)
+    parts: dict[type[Part], Part] = field(default_factory=dict)
+
+    def get(self, group_id: str) -> Group | None:
+        return self.by_id.get(group_id)
+
+    def group(self, group_id: str) -> Group:
+        """MqError GROUP_ID_NOT_FOUND for one that does not exist."""
+        group = self.by_id.get(group_id)
+        if group is None:
+            raise MqError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        return group
+
+    @property
+    def classic(self) -> Classic:
+        from mqd.coordinator.group.classic import Classic
+
+        part = self.parts[Classic]
+        assert isinstance(part, Classic)
+        return part
+
+
+class Part:
+    """One part of the shard: what it does not care about stays as it is here."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """By the API's name."""
+        return {}
+
+    def replays(self) -> Mapping[type, Replay]:
+        """By the class of a record's key (records.py)."""
+        return {}
+
+    def timers(self) -> Mapping[str, Expire]:
+        """By the first word of the timer's key. Several may be heard in a row, until one writes records."""
+        return {}
+
+    def replay_end(self, producer: Producer, committed: bool) -> None:
+        """As Shard.replay_end."""
+
+    def on_loaded(self, now: Moment) -> Decision:
+        """As Shard.on_loaded; the other parts' decisions are joined with it."""
+        return NOTHING
+
+    def on_metadata(self, now: Moment) -> Decision:
+        """As Shard.on_metadata; the other parts' decisions are joined with it."""
+        return NOTHING
+
+    def abandoned(self, tickets: Collection[Ticket]) -> None:
+        """As Shard.abandoned."""
