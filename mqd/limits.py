@@ -109,6 +109,10 @@ DELETED_TOPICS_MAX = 10_000
 """Topics that one request deletes."""
 COORDINATOR_KEY_BYTES_MAX = 4 * KIB
 """Of a group's or a transaction's name: it is hashed as Java does, unit by unit."""
+GROUP_BYTES_MAX = 32 * MIB
+"""What the members of one classic group may say about themselves, all protocols together; beyond it, nobody more can join."""
+GROUP_MEMBER_BYTES = 1 * KIB
+"""What a member counts for besides, and each protocol that it names, and each id that was given out to somebody who has not joined."""
 METADATA_SNAPSHOT_BYTES_MAX = 512 * MIB
 """The same for a snapshot of the metadata; about 60 bytes a partition."""
 PRODUCER_IDS_PER_BLOCK = 1_000
@@ -172,6 +176,8 @@ assert CLIENT_IN_FLIGHT_REQUESTS_MAX <= IN_FLIGHT_REQUESTS_MAX
 # -- coordinators (coordinator/)
 COORDINATOR_LOAD_BYTES = 1 * MIB
 """What is read of a coordinator's partition in one go when it comes to be led here."""
+ASSIGNOR_CHAINS_MAX = 1_000
+"""Chains of moves that one assignment of a group with different subscriptions may make, after all single moves that help."""
 
 # -- the log (log/)
 SCAN_BYTES = 1 * MIB
