@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from uuid import UUID
 
 from mqd.coordinator.group.records import Key, Value, encode, tombstone
 from mqd.coordinator.shard import NO_PRODUCER, NOTHING, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
@@ -24,6 +25,8 @@ TimerKey: TypeAlias = tuple[str, ...]
 Handler: TypeAlias = Callable[[Ticket, Call, Moment], Decision]
 Replay: TypeAlias = Callable[[Any, Any, Producer], None]
 """(key, value or None for a tombstone, whose transaction): takes what a record says into memory."""
+CheckPartition: TypeAlias = Callable[[str, UUID, int], None]
+"""(topic, topic id, partition): MqError where this partition may not be committed."""
 Expire: TypeAlias = Callable[[TimerKey, Moment], Decision]
 
 
@@ -109,8 +112,11 @@ class Group(Protocol):
         """As DescribeGroups and ListGroups tell it, such as PreparingRebalance."""
         ...
 
-    def check_commit(self, member_id: str, generation: int, instance_id: str | None, *, transactional: bool, version: int) -> None:
-        """May this member, of this generation (or member epoch), commit? MqError says why not."""
+    def check_commit(
+        self, member_id: str, generation: int, instance_id: str | None, *, transactional: bool, version: int
+    ) -> CheckPartition | None:
+        """May this member, of this generation (or member epoch), commit? MqError says why not. A check that comes back is
+        for each partition to pass: a member epoch that is not the newest may still be good for partitions that it was assigned."""
         ...
 
     def check_fetch(self, member_id: str | None, generation: int) -> None:
