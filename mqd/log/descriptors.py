@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from mqd.errors import StorageError
 from mqd.limits import DESCRIPTORS_SPARE, OLDER_SEGMENTS_OPEN_MAX, SEGMENTS_OPEN_MAX
 from mqd.log.partition_log import PartitionLog
-from mqd.log.recovery import open_segment
 from mqd.log.segment import Segment
+from mqd.log.segment_files import open_segment
 from mqd.protocol.files import LOCK
 
 if TYPE_CHECKING:

@@ -17,16 +17,9 @@ from uuid import UUID
 from mqd.errors import PASSING_ERRNOS, StorageError
 from mqd.log.checkpoints import checkpointed, claim_directory, load_offsets, store_clean_shutdown, store_offsets, take_clean_shutdown
 from mqd.log.partition_log import LogConfig, PartitionLog
-from mqd.log.recovery import (
-    Known,
-    LogUnfinished,
-    RecoveryReport,
-    append_indexes,
-    load_log,
-    new_segment,
-    open_segment,
-    remove_snapshots,
-)
+from mqd.log.recovery import Known, LogUnfinished, RecoveryReport, load_log
+from mqd.log.segment_files import append_indexes, new_segment, open_segment
+from mqd.log.snapshots import remove_snapshots
 from mqd.log.suspect import clear, is_marked, mark
 from mqd.protocol.files import (
     HIGH_WATERMARK_CHECKPOINT,

@@ -30,7 +30,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.limits import BATCH_BYTES_MAX, POSITIONS_CACHED, RECORDS_COMPRESSED_MAX, SEGMENTS_UNSYNCED_MAX
 from mqd.log.epochs import LeaderEpochs
 from mqd.log.looking import Looking
-from mqd.log.producers import Producers
+from mqd.log.producers import Producers, replay_marker
 from mqd.log.segment import Segment
 from mqd.protocol.batch import (
     ATTRIBUTES_POSITION,
@@ -49,7 +49,7 @@ from mqd.protocol.batch import (
     seal,
     validate,
 )
-from mqd.protocol.files import INDEX_ENTRY, RELATIVE_OFFSET_MAX, TIME_INDEX_ENTRY, ProducerSnapshotEntry
+from mqd.protocol.files import INDEX_ENTRY, RELATIVE_OFFSET_MAX, TIME_INDEX_ENTRY, AbortedTransaction, ProducerSnapshotEntry
 from mqd.types import NO_EPOCH, NO_TIMESTAMP, Offset, TopicPartition
 
 _BASE_LENGTH_EPOCH = Struct(">qii")
@@ -121,7 +121,7 @@ class Appended(NamedTuple):
 class Queued:
     """Batches that one vectored write brings to one segment."""
 
-    __slots__ = ("base_offset", "batches", "new_segment", "views")
+    __slots__ = ("aborted", "base_offset", "batches", "new_segment", "views")
 
     def __init__(self, base_offset: Offset, new_segment: list[ProducerSnapshotEntry] | None) -> None:
         self.base_offset = base_offset
@@ -130,6 +130,8 @@ class Queued:
         self.views: list[memoryview] = []
         self.batches: list[tuple[Offset, int, int]] = []
         """(last offset, bytes, largest timestamp) of each view."""
+        self.aborted: list[AbortedTransaction] = []
+        """Transactions that markers among these batches end so."""
 
 
 class PartitionLog:
@@ -284,10 +286,21 @@ class PartitionLog:
         ):
             self._refuse_content(view, now_ms, client)
         if producer_id >= 0:
-            if base_sequence < 0 and client:
+            if not client:
+                if not attributes & CONTROL_MASK:
+                    self.producers.check_coordinator_batch(producer_id, producer_epoch)
+            elif base_sequence < 0:
                 raise MqError(ErrorCode.INVALID_RECORD, f"producer {producer_id} sent no sequence number")
-            if client and (seen := self.producers.check(producer_id, producer_epoch, base_sequence, last_offset_delta)) is not None:
-                return Appended(seen[0], seen[1], seen[2] if config.message_timestamp_type == "LogAppendTime" else NO_TIMESTAMP, True)
+            else:
+                transactional = attributes & TRANSACTIONAL_MASK
+                if transactional or self.producers.open:
+                    seen = self.producers.check_with_transactions(
+                        producer_id, producer_epoch, base_sequence, last_offset_delta, bool(transactional)
+                    )
+                else:
+                    seen = self.producers.check(producer_id, producer_epoch, base_sequence, last_offset_delta)
+                if seen is not None:
+                    return Appended(seen[0], seen[1], seen[2] if config.message_timestamp_type == "LogAppendTime" else NO_TIMESTAMP, True)
 
         # accepted: from here on nothing fails, but for `_plan_roll` before it changes anything
         base_offset = self.log_end_offset
@@ -316,7 +329,10 @@ class PartitionLog:
         if leader_epoch != self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
         if producer_id >= 0:
-            self.producers.replay(producer_id, producer_epoch, base_sequence, base_offset, last_offset_delta, max_timestamp, attributes)
+            if attributes & CONTROL_MASK:
+                self._replay_marker(tail, view, last_offset)
+            else:
+                self.producers.replay(producer_id, producer_epoch, base_sequence, base_offset, last_offset_delta, max_timestamp, attributes)
         return _new_tuple(Appended, (base_offset, last_offset, log_append_time, False))
 
     def plan_append_as_follower(self, view: memoryview, *, leader_epoch: int, batches_max: int) -> int:
@@ -383,11 +399,21 @@ class PartitionLog:
             if epoch > epochs.latest:
                 epochs.assign(epoch, base_offset)
             if producer_id >= 0:
-                self.producers.replay(producer_id, producer_epoch, base_sequence, base_offset, last_offset_delta, max_timestamp, attributes)
+                if attributes & CONTROL_MASK:
+                    self._replay_marker(tail, view[position:stop], last_offset)
+                else:
+                    self.producers.replay(
+                        producer_id, producer_epoch, base_sequence, base_offset, last_offset_delta, max_timestamp, attributes
+                    )
             position = stop
         if tail is not None and position > begun:
             tail.views.append(view[begun:position])
         return position
+
+    def _replay_marker(self, queued: Queued, view: memoryview, offset: Offset) -> None:
+        aborted = replay_marker(self.producers, view, offset)
+        if aborted is not None:
+            queued.aborted.append(aborted)
 
     def _refuse_shape(self, view: memoryview, client: bool) -> None:
         """Raises for a batch of the wrong shape: 87 INVALID_RECORD, 2 CORRUPT_MESSAGE, 10 MESSAGE_TOO_LARGE."""
@@ -414,7 +440,7 @@ class PartitionLog:
             raise MqError(ErrorCode.INVALID_RECORD, f"{header.records_count} records do not fit {room} bytes")
 
     def _refuse_content(self, view: memoryview, now_ms: int, client: bool) -> None:
-        """Raises for what a batch may not be here: control, transactional, stamped, untimely, too large, without keys."""
+        """Raises for what a batch may not be here: control, stamped, untimely, too large, without keys."""
         size = len(view)
         header = BatchHeader._make(_unpack_header(view, 0))
         config = self.config
@@ -426,8 +452,8 @@ class PartitionLog:
             return
         if header.attributes & CONTROL_MASK:
             raise MqError(ErrorCode.INVALID_RECORD, "clients do not write control batches")
-        if header.attributes & TRANSACTIONAL_MASK:
-            raise MqError(ErrorCode.INVALID_TXN_STATE, f"{self.topic_partition} is in no transaction of producer {header.producer_id}")
+        if header.attributes & TRANSACTIONAL_MASK and header.producer_id < 0:
+            raise MqError(ErrorCode.INVALID_RECORD, "a transactional batch names its producer")
         if config.message_timestamp_type == "CreateTime":
             if header.is_log_append_time:
                 raise MqError(ErrorCode.INVALID_TIMESTAMP, "the batch claims that a broker stamped it")
@@ -495,6 +521,8 @@ class PartitionLog:
         entries = len(active.index) if active.index is not None else 0
         for last_offset, size, max_timestamp in queued.batches:
             active.add(last_offset, size, max_timestamp, interval)
+        if queued.aborted:
+            active.add_aborted(queued.aborted)
         assert active.index is not None
         if len(active.index) != entries and queued is self.queue[-1]:
             self._watch_indexes(active)
@@ -549,6 +577,11 @@ class PartitionLog:
         self.epochs.truncate_from_end(end)
         self.positions.clear()
         self._watch_tail()
+
+    def last_stable_offset(self, high_watermark: Offset) -> Offset:
+        """Below it every transaction has ended, and its marker is below the high watermark, as this is."""
+        first = self.producers.first_unstable_offset(high_watermark)
+        return high_watermark if first is None else min(high_watermark, max(first, self.log_start_offset))
 
     @property
     def last_epoch(self) -> int:

@@ -18,19 +18,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from mqd.errors import PASSING_ERRNOS, StorageError
+from mqd.errors import StorageError
 from mqd.limits import RECOVERY_BATCH_BYTES_MAX, SCAN_BYTES
 from mqd.log.epochs import LeaderEpochs
-from mqd.log.index import OffsetIndex, TimeIndex
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.producers import Producers
 from mqd.log.segment import Segment
+from mqd.log.segment_files import load_indexes, new_segment, rebuild, remove_segment, store_indexes
+from mqd.log.snapshots import batches_from, load_snapshot, remove_snapshots, replay_batch, snapshot_offsets
 from mqd.log.suspect import write_again
 from mqd.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, crc_of, parse_header
 from mqd.protocol.files import (
@@ -46,11 +47,11 @@ from mqd.protocol.files import (
     SNAPSHOT_SUFFIX,
     TIME_INDEX_ENTRY,
     TIME_INDEX_SUFFIX,
+    AbortedTransaction,
     BadBatch,
     FileFormatError,
     decode_leader_epochs,
     decode_partition_metadata,
-    decode_producer_snapshot,
     parse_segment_file_name,
     scan_batches,
     segment_file_name,
@@ -388,7 +389,9 @@ class _Loader:
                 if header.last_offset > segment.base_offset + RELATIVE_OFFSET_MAX:
                     raise BadBatch(position, f"offset {header.last_offset} is too far from the segment's base")
                 segment.add(header.last_offset, len(view), header.max_timestamp, self.config.index_interval_bytes)
-                self._replay(header)
+                aborted = self._replay(header, view)
+                if aborted is not None:
+                    segment.add_aborted((aborted,))
                 if position - reported >= SCAN_BYTES:
                     self.progress(position - reported)
                     reported = position
@@ -422,19 +425,18 @@ class _Loader:
 
     # -- producers and epochs --------------------------------------------------------------------------------------
 
-    def _replay(self, header: BatchHeader) -> None:
+    def _replay(self, header: BatchHeader, view: memoryview) -> AbortedTransaction | None:
         if header.partition_leader_epoch > self.epochs.latest:
             self.epochs.assign(header.partition_leader_epoch, header.base_offset)
-        if header.producer_id >= 0 and header.base_offset >= self.replay_from:
-            replay_batch(self.producers, header)
+        return replay_batch(self.producers, header, view) if header.base_offset >= self.replay_from else None
 
     def _replay_trusted(self, end_offset: Offset) -> None:
         """Batches of trusted segments that are younger than the snapshot."""
         try:
-            for header in headers_from(self.disk, self.path, self.segments, self.replay_from, self.config):
+            for header, view in batches_from(self.disk, self.path, self.segments, self.replay_from, self.config):
                 if header.base_offset >= end_offset:
                     break
-                self._replay(header)
+                self._replay(header, view)
         except BadBatch as bad:
             raise LogDamaged(f"{self.path} {bad}, where all was said to be well. {_REMEDY}") from None
 
@@ -493,167 +495,6 @@ _LEFTOVERS = (DELETED_SUFFIX, ".cleaned", ".tmp")
 
 def _is_partition_file(name: str) -> bool:
     return parse_segment_file_name(name) is not None or name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT)
-
-
-# -- files of one partition, also for the service
-
-
-def new_segment(disk: Disk, path: Path, base_offset: Offset, now_ms: int) -> Segment:
-    """An empty segment in the partition directory `path`, its three files created (not yet durable)."""
-    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-        disk.open(path / segment_file_name(base_offset, suffix), create=True).truncate(0)
-    file = disk.open(path / segment_file_name(base_offset, LOG_SUFFIX), create=True)
-    file.truncate(0)
-    return Segment(base_offset, now_ms, file)
-
-
-def remove_segment(disk: Disk, path: Path, base_offset: Offset) -> None:
-    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-        disk.remove(path / segment_file_name(base_offset, suffix))
-
-
-def retire_segment(disk: Disk, path: Path, segment: Segment) -> list[Path]:
-    """Rename a segment's files out of the log; returns what is to be removed later."""
-    retired = []
-    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
-        source = path / segment_file_name(segment.base_offset, suffix)
-        if disk.exists(source):
-            target = source.with_name(source.name + DELETED_SUFFIX)
-            disk.rename(source, target, durable=False)
-            retired.append(target)
-    return retired
-
-
-def load_indexes(disk: Disk, path: Path, base_offset: Offset, log_size: int) -> tuple[OffsetIndex, TimeIndex]:
-    """Both indexes of a segment; FileNotFoundError or FileFormatError when they are of no use."""
-    index = OffsetIndex.load(base_offset, disk.read_bytes(path / segment_file_name(base_offset, INDEX_SUFFIX)), log_size)
-    return index, TimeIndex.load(base_offset, disk.read_bytes(path / segment_file_name(base_offset, TIME_INDEX_SUFFIX)))
-
-
-def store_indexes(disk: Disk, path: Path, segment: Segment) -> None:
-    """Write both index files anew. Without space there is none, as with `append_indexes`; other errors are raised."""
-    assert segment.index is not None and segment.time_index is not None
-    for index, suffix in ((segment.index, INDEX_SUFFIX), (segment.time_index, TIME_INDEX_SUFFIX)):
-        name = path / segment_file_name(segment.base_offset, suffix)
-        try:
-            file = disk.open(name, create=True)
-            file.truncate(0)
-            file.append([index.encode()])
-        except OSError as error:
-            if error.errno not in PASSING_ERRNOS:
-                raise
-            logger.warning("index not written file=%s reason=%s", name, error)
-            index.unwrite()
-            disk.remove(name)
-
-
-def append_indexes(disk: Disk, path: Path, segment: Segment) -> None:
-    """Write the entries that the index files lack. Where that fails the files are removed, to be written whole next time."""
-    assert segment.index is not None and segment.time_index is not None
-    for index, suffix in ((segment.index, INDEX_SUFFIX), (segment.time_index, TIME_INDEX_SUFFIX)):
-        if index.unwritten:
-            file = path / segment_file_name(segment.base_offset, suffix)
-            try:
-                disk.open(file, create=True).append([index.take_unwritten()])
-            except OSError as error:
-                logger.warning("index not written file=%s reason=%s", file, error)
-                index.unwrite()
-                disk.remove(file)
-
-
-def cut_segment(disk: Disk, path: Path, segment: Segment, size: int, next_offset: Offset) -> None:
-    """Cut a segment and its index files; needs no space on the disk."""
-    assert segment.file is not None
-    segment.file.truncate(size)
-    segment.cut_to(size, next_offset)
-    assert segment.index is not None and segment.time_index is not None
-    for index, suffix, entry in ((segment.index, INDEX_SUFFIX, INDEX_ENTRY), (segment.time_index, TIME_INDEX_SUFFIX, TIME_INDEX_ENTRY)):
-        file = disk.open(path / segment_file_name(segment.base_offset, suffix), create=True)
-        file.truncate((len(index) - index.unwritten) * entry.size)
-
-
-def open_segment(disk: Disk, path: Path, segment: Segment, config: LogConfig) -> None:
-    """Have the file and the indexes of an older segment at hand; indexes that are missing or insane are rebuilt."""
-    if segment.file is None:
-        segment.file = disk.open(path / segment_file_name(segment.base_offset, LOG_SUFFIX))
-    if segment.index is None:
-        try:
-            segment.index, segment.time_index = load_indexes(disk, path, segment.base_offset, segment.size)
-        except (FileFormatError, FileNotFoundError) as error:
-            logger.warning("index rebuilt segment=%s reason=%s", segment.file.path, error)
-            fresh = Segment(segment.base_offset, segment.created_ms, segment.file)
-            rebuild(fresh, segment.size, config.index_interval_bytes)
-            fresh.seal()
-            store_indexes(disk, path, fresh)
-            segment.index, segment.time_index = fresh.index, fresh.time_index
-
-
-def rebuild(segment: Segment, size: int, index_interval_bytes: int) -> None:
-    """Fill an empty segment's state and indexes from the headers in its file. BadBatch where they make no sense."""
-    assert segment.file is not None and not segment.size
-    for position, header, view in scan_batches(segment.file.read_at, 0, size):
-        if not segment.next_offset <= header.base_offset or header.last_offset > segment.base_offset + RELATIVE_OFFSET_MAX:
-            raise BadBatch(position, f"base offset {header.base_offset} where {segment.next_offset} was due")
-        segment.add(header.last_offset, len(view), header.max_timestamp, index_interval_bytes)
-
-
-def headers_from(disk: Disk, path: Path, segments: list[Segment], offset: Offset, config: LogConfig) -> Iterator[BatchHeader]:
-    """The header of each batch from `offset` on."""
-    for segment in segments:
-        if segment.next_offset > offset and segment.size:
-            open_segment(disk, path, segment, config)
-            assert segment.file is not None
-            start = segment.seek(offset)
-            if start is not None:
-                for _position, header, _view in scan_batches(segment.file.read_at, start, segment.size):
-                    yield header
-
-
-def replay_batch(producers: Producers, header: BatchHeader) -> None:
-    producers.replay(
-        header.producer_id, header.producer_epoch, header.base_sequence, header.base_offset, header.last_offset_delta,
-        header.max_timestamp, header.attributes,
-    )  # fmt: skip
-
-
-def snapshot_offsets(disk: Disk, path: Path) -> list[Offset]:
-    """Offsets of the producer snapshots in a partition's directory, newest first."""
-    parsed = map(parse_segment_file_name, disk.list(path))
-    return sorted((one[0] for one in parsed if one is not None and one[1] == SNAPSHOT_SUFFIX), reverse=True)
-
-
-def remove_snapshots(disk: Disk, path: Path, segments: list[Segment]) -> None:
-    """Remove producer snapshots that nobody will use: beyond the end, and all but the newest that no segment begins with."""
-    end, bases = segments[-1].next_offset, {segment.base_offset for segment in segments}
-    newest = True
-    for offset in snapshot_offsets(disk, path):
-        if offset > end or not (newest or offset in bases):
-            disk.remove(path / segment_file_name(offset, SNAPSHOT_SUFFIX))
-        else:
-            newest = False
-
-
-def load_snapshot(disk: Disk, path: Path, offset: Offset) -> Producers | None:
-    """None when the file is damaged."""
-    try:
-        return Producers(decode_producer_snapshot(disk.read_bytes(path / segment_file_name(offset, SNAPSHOT_SUFFIX))))
-    except FileFormatError:
-        return None
-
-
-def reload_producers(disk: Disk, log: PartitionLog) -> None:
-    """Producers as of the written end: the newest good snapshot, and the batches behind it."""
-    producers, start = Producers(), 0
-    for offset in snapshot_offsets(disk, log.path):
-        if offset <= log.written_end_offset:
-            snapshot = load_snapshot(disk, log.path, offset)
-            if snapshot is not None:
-                producers, start = snapshot, offset
-                break
-    for header in headers_from(disk, log.path, log.segments, start, log.config):
-        if header.producer_id >= 0 and header.base_offset >= start:
-            replay_batch(producers, header)
-    log.producers = producers
 
 
 def find_batch(file: File, position: int, offset: Offset) -> tuple[int, Offset] | None:

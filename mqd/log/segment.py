@@ -9,13 +9,14 @@ max_timestamp_offset)` is the youngest batch of the segment, the first where the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from mqd.log.aborted import AbortedIndex
 from mqd.log.index import OffsetIndex, TimeIndex
 from mqd.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
-from mqd.protocol.files import RELATIVE_OFFSET_MAX, BadBatch
+from mqd.protocol.files import RELATIVE_OFFSET_MAX, AbortedTransaction, BadBatch
 from mqd.types import NO_TIMESTAMP, Offset
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_index",
+        "aborted",
         "base_offset",
         "created_ms",
         "file",
@@ -58,6 +60,8 @@ class Segment:
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         """Last offset of the youngest batch."""
+        self.aborted: AbortedIndex | None = AbortedIndex()
+        """Of an older segment, None until somebody asks."""
         self._bytes_since_index = 0
 
     def __repr__(self) -> str:
@@ -80,6 +84,11 @@ class Segment:
         self.size += size
         self.next_offset = last_offset + 1
 
+    def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """Markers that were just added have ended these."""
+        assert self.aborted is not None
+        self.aborted.extend(transactions)
+
     def restore(self, size: int, next_offset: Offset, index: OffsetIndex, time_index: TimeIndex, first_timestamp: int) -> None:
         """Take over what indexes and headers on disk say; batches from the last index entry on are `add`ed by the caller."""
         assert not self.size
@@ -92,6 +101,8 @@ class Segment:
         assert self.index is not None and self.time_index is not None
         self.size, self.next_offset = size, next_offset
         self.index.truncate(next_offset, size)
+        if self.aborted is not None:
+            self.aborted.truncate(next_offset)
         self.time_index.truncate(next_offset)
         self._bytes_since_index = size - self.index.last_position()
         if not size:

@@ -45,9 +45,11 @@ from mqd.log.homes import Homes
 from mqd.log.looking import Looking
 from mqd.log.partition_log import FOREVER_MS, Appended, LogConfig, PartitionLog, Queued
 from mqd.log.reading import Reader, storage_error
-from mqd.log.recovery import RecoveryReport, append_indexes, new_segment, remove_snapshots
+from mqd.log.recovery import RecoveryReport
 from mqd.log.removals import Removals
+from mqd.log.segment_files import append_indexes, new_segment
 from mqd.log.shortening import put_back, retire_oldest, truncate_log
+from mqd.log.snapshots import remove_snapshots
 from mqd.log.suspect import mark
 from mqd.log.syncs import Syncer, every
 from mqd.protocol.batch import HEADER_BYTES, crc_of, parse_header
@@ -89,7 +91,6 @@ class LogService:
         kept: bool = True,
     ) -> None:
         """`claim` gives what a directory without `meta.properties` is marked with; None leaves that file alone.
-
         `descriptors`: how many files the logs may hold open. `kept`: whether all that was written is there (`Disk.boot_id`).
         """
         assert directories
@@ -695,6 +696,5 @@ class LogService:
                 directory.lock = None
 
     def statistics(self) -> LogStatistics:
-        done = (self._appended_batches, self._appended_bytes, self._failed_writes, self._syncs)
-        cuts = self._cuts_below_high_watermark
-        return LogStatistics.of(self.logs.values(), self.directories.values(), len(self.fenced), *done, cuts)
+        done = (self._appended_batches, self._appended_bytes, self._failed_writes, self._syncs, self._cuts_below_high_watermark)
+        return LogStatistics.of(self.logs.values(), self.directories.values(), len(self.fenced), *done)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqd.log.partition_log import PartitionLog
-from mqd.log.recovery import cut_segment, open_segment, reload_producers, remove_segment, remove_snapshots, retire_segment
+from mqd.log.segment_files import cut_segment, open_segment, remove_segment, retire_segment
+from mqd.log.snapshots import reload_producers, remove_snapshots
 from mqd.types import Offset
 
 if TYPE_CHECKING:

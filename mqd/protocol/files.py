@@ -6,6 +6,7 @@ the same files offline. Batches themselves are in `batch.py`.
     <topic>-<partition>/ 00000000000000000000.log        batches v2, one after the other; the name is the base offset
                          00000000000000000000.index      (relative last offset int32, position of that batch int32)*
                          00000000000000000000.timeindex  (largest timestamp so far int64, relative offset of its batch int32)*
+                         00000000000000000000.txnindex   (version int16, producer id, first, last and last stable offset int64)*
                          00000000000000000042.snapshot   producers as of offset 42 (Kafka's ProducerSnapshot, version 1)
                          leader-epoch-checkpoint         text: version 0, count, "epoch start-offset" lines
                          partition.metadata              text: version 0 and the topic id
@@ -37,6 +38,7 @@ from mqd.types import NO_OFFSET, TopicPartition
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
+TXN_INDEX_SUFFIX: Final = ".txnindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 """Appended to the name of a segment file that waits for its removal."""
@@ -57,9 +59,11 @@ RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
 _DELETE_SUFFIX = "-delete"
 _NAME_CHARS_MAX = 255  # of a directory entry, on the file systems that matter
-_SEGMENT_FILE = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.snapshot)")
+_SEGMENT_FILE = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
 _PARTITION_DIRECTORY = re.compile(r"([A-Za-z0-9._-]{1,249})-([0-9]{1,10})")
 _DELETED_DIRECTORY = re.compile(r"[A-Za-z0-9._-]+-[0-9]{1,10}\.[0-9a-f]{32}-delete")
+_TXN_INDEX_ENTRY = Struct(">hqqqq")
+_TXN_INDEX_VERSION = 0
 _SNAPSHOT_HEAD = Struct(">hIi")
 _SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
@@ -184,6 +188,36 @@ def decode_time_index(data: bytes) -> tuple[array[int], array[int]]:
 
 def encode_time_index(timestamps: Iterable[int], offsets: Iterable[int]) -> bytes:
     return b"".join(map(TIME_INDEX_ENTRY.pack, timestamps, offsets))
+
+
+class AbortedTransaction(NamedTuple):
+    """What was appended by this producer between these offsets was aborted: it is not for those who read committed records only."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """Of the marker."""
+    last_stable_offset: int
+    """When the marker was appended: no transaction that ended later begins below it."""
+
+
+def encode_txn_index(entries: Iterable[AbortedTransaction]) -> bytes:
+    return b"".join(_TXN_INDEX_ENTRY.pack(_TXN_INDEX_VERSION, *entry) for entry in entries)
+
+
+def decode_txn_index(data: bytes) -> list[AbortedTransaction]:
+    """Aborted transactions in the order of their markers."""
+    if len(data) % _TXN_INDEX_ENTRY.size:
+        raise FileFormatError(f"a transaction index of {len(data)} bytes has no whole number of entries")
+    entries: list[AbortedTransaction] = []
+    for version, *values in _TXN_INDEX_ENTRY.iter_unpack(data):
+        entry = AbortedTransaction(*values)
+        if version != _TXN_INDEX_VERSION:
+            raise FileFormatError(f"an entry of the transaction index has version {version}; only {_TXN_INDEX_VERSION} is known")
+        if not 0 <= entry.first_offset < entry.last_offset or (entries and entry.last_offset <= entries[-1].last_offset):
+            raise FileFormatError("entries of the transaction index do not ascend")
+        entries.append(entry)
+    return entries
 
 
 def _ints(data: bytes, entry_size: int) -> array[int]:

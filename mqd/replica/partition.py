@@ -241,8 +241,9 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> Offset:
-        """Below it no transaction is open. Without transactions: the high watermark."""
-        return self.high_watermark
+        """Below it every transaction has ended, and its marker is committed. Without transactions: the high watermark."""
+        log = self.log
+        return log.last_stable_offset(self.high_watermark) if log.producers.unstable else self.high_watermark
 
     def local_end_offset(self) -> Offset:
         """End of what this replica may count as its own: written, or on stable storage where the topic asks for it."""

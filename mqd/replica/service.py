@@ -26,6 +26,7 @@ from mqd.io.entropy import Entropy
 from mqd.limits import FETCH_SESSIONS_MAX
 from mqd.log.partition_log import Appended, PartitionLog
 from mqd.log.service import LogService
+from mqd.protocol.markers import EndMarker, build_end_marker
 from mqd.replica.fetch_session import FetchSessions, FollowerSessions
 from mqd.replica.isr import Verdict
 from mqd.replica.partition import Assignment, Follows, Partition, Rules
@@ -388,22 +389,33 @@ class ReplicaService:
 
     # -- the turn --------------------------------------------------------------------------------------------------
 
-    def append_nowait(self, partition: Partition, records: memoryview, acks: int, now_ms: int) -> Appended:
-        """Queue one batch. `records` must stay as it is until `end_of_turn`. Raises MqError where it is refused."""
+    def append_nowait(self, partition: Partition, records: memoryview, acks: int, now_ms: int, client: bool = True) -> Appended:
+        """Queue one batch, a coordinator's or a `client`'s; `records` must stay as it is until `end_of_turn`. MqError: refused."""
         if not partition.serves or (acks == -1 and partition.short_of_replicas):
             partition.check_append(acks)
         if partition.watches and not partition.touched:
             partition.before_write()
         log = partition.log
         if log.touched:  # the service knows already that this log has something to write in this turn
-            appended = log.plan_append(records, leader_epoch=partition.leader_epoch, now_ms=now_ms)
+            appended = log.plan_append(records, leader_epoch=partition.leader_epoch, now_ms=now_ms, client=client)
         else:
-            appended = self.logs.append_nowait(log, records, leader_epoch=partition.leader_epoch, now_ms=now_ms)
+            appended = self.logs.append_nowait(log, records, leader_epoch=partition.leader_epoch, now_ms=now_ms, client=client)
         partition.news_bytes += len(records)
         if not partition.touched:
             partition.touched = True
             self._touched.append(partition)
         return appended
+
+    def append_marker_nowait(
+        self, partition: Partition, producer: tuple[int, int], coordinator_epoch: int, committed: bool, now_ms: int,
+        transaction_version: int = 0,
+    ) -> Appended:  # fmt: skip
+        """Queue the marker that ends a transaction of `producer` (id, epoch of the marker). MqError as `append_nowait` with acks=-1, and
+        those of `Producers.check_marker`."""
+        partition.check_append(-1)
+        partition.log.producers.check_marker(*producer, coordinator_epoch, transaction_version)
+        marker = build_end_marker(*producer, EndMarker(committed, coordinator_epoch), now_ms)
+        return self.append_nowait(partition, memoryview(marker), -1, now_ms, client=False)
 
     def wait_committed(self, ticket: ProduceTicket) -> None:
         """Free the ticket when everything in it is committed; looked at when the turn ends."""

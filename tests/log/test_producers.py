@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import PRODUCERS_PER_PARTITION_MAX
 from mqd.log.producers import SEQUENCE_MAX, Producers, last_sequence
-from mqd.protocol.batch import CONTROL_MASK, TRANSACTIONAL_MASK
+from mqd.protocol.batch import TRANSACTIONAL_MASK
 
 PID = 7
 
@@ -90,7 +90,7 @@ def test_transactions_leave_their_first_offset_until_the_marker() -> None:
     assert producers.entries()[0].current_txn_first_offset == 10
     producers.expire(1 << 50)
     assert len(producers) == 1, "an open transaction is not forgotten"
-    producers.replay(PID, 0, -1, 13, 0, 7, CONTROL_MASK | TRANSACTIONAL_MASK)
+    producers.end(PID, 0, 3, 13, 7, committed=True)
     assert producers.entries()[0].current_txn_first_offset == -1
     assert producers.check(PID, 0, 3, 0) is None
 

@@ -1,0 +1,141 @@
+"""The files of one segment: made, opened, written, cut, renamed out of the log; for the service, for recovery and for worker threads."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqd.errors import PASSING_ERRNOS
+from mqd.log.aborted import AbortedIndex
+from mqd.log.index import OffsetIndex, TimeIndex
+from mqd.log.partition_log import LogConfig
+from mqd.log.segment import Segment
+from mqd.protocol.files import (
+    DELETED_SUFFIX,
+    INDEX_ENTRY,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    RELATIVE_OFFSET_MAX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_ENTRY,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    BadBatch,
+    FileFormatError,
+    scan_batches,
+    segment_file_name,
+)
+from mqd.types import Offset
+
+if TYPE_CHECKING:
+    from mqd.io.disk import Disk
+
+logger = logging.getLogger(__name__)
+
+
+def new_segment(disk: Disk, path: Path, base_offset: Offset, now_ms: int) -> Segment:
+    """An empty segment in the partition directory `path`, its three files created (not yet durable)."""
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        disk.open(path / segment_file_name(base_offset, suffix), create=True).truncate(0)
+    file = disk.open(path / segment_file_name(base_offset, LOG_SUFFIX), create=True)
+    file.truncate(0)
+    return Segment(base_offset, now_ms, file)
+
+
+def remove_segment(disk: Disk, path: Path, base_offset: Offset) -> None:
+    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+        disk.remove(path / segment_file_name(base_offset, suffix))
+
+
+def retire_segment(disk: Disk, path: Path, segment: Segment) -> list[Path]:
+    """Rename a segment's files out of the log; returns what is to be removed later."""
+    retired = []
+    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+        source = path / segment_file_name(segment.base_offset, suffix)
+        if disk.exists(source):
+            target = source.with_name(source.name + DELETED_SUFFIX)
+            disk.rename(source, target, durable=False)
+            retired.append(target)
+    return retired
+
+
+def load_indexes(disk: Disk, path: Path, base_offset: Offset, log_size: int) -> tuple[OffsetIndex, TimeIndex]:
+    """Both indexes of a segment; FileNotFoundError or FileFormatError when they are of no use."""
+    index = OffsetIndex.load(base_offset, disk.read_bytes(path / segment_file_name(base_offset, INDEX_SUFFIX)), log_size)
+    return index, TimeIndex.load(base_offset, disk.read_bytes(path / segment_file_name(base_offset, TIME_INDEX_SUFFIX)))
+
+
+def store_indexes(disk: Disk, path: Path, segment: Segment) -> None:
+    """Write both index files anew. Without space there is none, as with `append_indexes`; other errors are raised."""
+    assert segment.index is not None and segment.time_index is not None
+    for index, suffix in ((segment.index, INDEX_SUFFIX), (segment.time_index, TIME_INDEX_SUFFIX)):
+        name = path / segment_file_name(segment.base_offset, suffix)
+        try:
+            file = disk.open(name, create=True)
+            file.truncate(0)
+            file.append([index.encode()])
+        except OSError as error:
+            if error.errno not in PASSING_ERRNOS:
+                raise
+            logger.warning("index not written file=%s reason=%s", name, error)
+            index.unwrite()
+            disk.remove(name)
+
+
+def load_aborted(disk: Disk, path: Path, base_offset: Offset) -> AbortedIndex:
+    """The aborted transactions of a segment, from its file; none where there is no file. FileFormatError where it makes no sense."""
+    try:
+        return AbortedIndex.load(disk.read_bytes(path / segment_file_name(base_offset, TXN_INDEX_SUFFIX)))
+    except FileNotFoundError:
+        return AbortedIndex()
+
+
+def append_indexes(disk: Disk, path: Path, segment: Segment) -> None:
+    """Write the entries that the index files lack. Where that fails the files are removed, to be written whole next time."""
+    assert segment.index is not None and segment.time_index is not None
+    for index, suffix in ((segment.index, INDEX_SUFFIX), (segment.time_index, TIME_INDEX_SUFFIX)):
+        if index.unwritten:
+            file = path / segment_file_name(segment.base_offset, suffix)
+            try:
+                disk.open(file, create=True).append([index.take_unwritten()])
+            except OSError as error:
+                logger.warning("index not written file=%s reason=%s", file, error)
+                index.unwrite()
+                disk.remove(file)
+
+
+def cut_segment(disk: Disk, path: Path, segment: Segment, size: int, next_offset: Offset) -> None:
+    """Cut a segment and its index files; needs no space on the disk."""
+    assert segment.file is not None
+    segment.file.truncate(size)
+    segment.cut_to(size, next_offset)
+    assert segment.index is not None and segment.time_index is not None
+    for index, suffix, entry in ((segment.index, INDEX_SUFFIX, INDEX_ENTRY), (segment.time_index, TIME_INDEX_SUFFIX, TIME_INDEX_ENTRY)):
+        file = disk.open(path / segment_file_name(segment.base_offset, suffix), create=True)
+        file.truncate((len(index) - index.unwritten) * entry.size)
+
+
+def open_segment(disk: Disk, path: Path, segment: Segment, config: LogConfig) -> None:
+    """Have the file and the indexes of an older segment at hand; indexes that are missing or insane are rebuilt."""
+    if segment.file is None:
+        segment.file = disk.open(path / segment_file_name(segment.base_offset, LOG_SUFFIX))
+    if segment.index is None:
+        try:
+            segment.index, segment.time_index = load_indexes(disk, path, segment.base_offset, segment.size)
+        except (FileFormatError, FileNotFoundError) as error:
+            logger.warning("index rebuilt segment=%s reason=%s", segment.file.path, error)
+            fresh = Segment(segment.base_offset, segment.created_ms, segment.file)
+            rebuild(fresh, segment.size, config.index_interval_bytes)
+            fresh.seal()
+            store_indexes(disk, path, fresh)
+            segment.index, segment.time_index = fresh.index, fresh.time_index
+
+
+def rebuild(segment: Segment, size: int, index_interval_bytes: int) -> None:
+    """Fill an empty segment's state and indexes from the headers in its file. BadBatch where they make no sense."""
+    assert segment.file is not None and not segment.size
+    for position, header, view in scan_batches(segment.file.read_at, 0, size):
+        if not segment.next_offset <= header.base_offset or header.last_offset > segment.base_offset + RELATIVE_OFFSET_MAX:
+            raise BadBatch(position, f"base offset {header.base_offset} where {segment.next_offset} was due")
+        segment.add(header.last_offset, len(view), header.max_timestamp, index_interval_bytes)
