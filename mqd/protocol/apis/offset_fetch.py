@@ -1,0 +1,71 @@
+"""OffsetFetch (key 9): how far groups have read.
+
+v2  null topics: all of the group; an error for the whole group
+v3  throttle time
+v5  the leader epoch of what was read (KIP-320)
+v6  flexible
+v7  only offsets that no open transaction may still change (KIP-447)
+v8  several groups (KIP-709)
+v9  member id and epoch (KIP-848)
+v10 topics by id
+"""
+
+from __future__ import annotations
+
+from mqd.protocol.schema import BOOLEAN, INT16, INT32, INT64, STRING, UUID, Api, array, field, message
+
+_ROW = (
+    field("partition_index", INT32),
+    field("committed_offset", INT64),
+    field("committed_leader_epoch", INT32, since=5, default=-1),
+    field("metadata", STRING, nullable_since=0),
+    field("error_code", INT16),
+)
+
+REQUEST = message(
+    field("group_id", STRING, until=7),
+    field("topics", array(field("name", STRING), field("partition_indexes", array(INT32))), until=7, nullable_since=2),
+    field(
+        "groups",
+        array(
+            field("group_id", STRING),
+            field("member_id", STRING, since=9, default=None),
+            field("member_epoch", INT32, since=9, default=-1),
+            field(
+                "topics",
+                array(
+                    field("name", STRING, until=9),
+                    field("topic_id", UUID, since=10),
+                    field("partition_indexes", array(INT32)),
+                ),
+                nullable_since=8,
+            ),
+        ),
+        since=8,
+    ),
+    field("require_stable", BOOLEAN, since=7),
+)
+
+RESPONSE = message(
+    field("throttle_time_ms", INT32, since=3),
+    field("topics", array(field("name", STRING), field("partitions", array(*_ROW))), until=7),
+    field("error_code", INT16, since=2, until=7),
+    field(
+        "groups",
+        array(
+            field("group_id", STRING),
+            field(
+                "topics",
+                array(
+                    field("name", STRING, until=9),
+                    field("topic_id", UUID, since=10),
+                    field("partitions", array(*_ROW)),
+                ),
+            ),
+            field("error_code", INT16),
+        ),
+        since=8,
+    ),
+)
+
+API = Api(key=9, name="OffsetFetch", versions=(1, 10), advertised=(1, 10), flexible_from=6, request=REQUEST, response=RESPONSE)
