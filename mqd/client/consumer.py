@@ -2,7 +2,7 @@
 
 A face over `fetcher.py`. One task decides what to fetch, one short task a fetch waits for its answer; at most two
 answers a partition are held ahead of the user. Fetches have connections of their own, because a fetch that waits for
-data would hold up everything behind it. (Groups are the coordinator's business and come with it.)
+data would hold up everything behind it. Members of groups are in `group_consumer.py`.
 """
 
 from __future__ import annotations
@@ -116,6 +116,19 @@ class Consumer:
         self._fetcher.seek(tp, found[tp])
         self._wake()
 
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Hand out nothing of these partitions, and fetch no more of them, until `resume`. What was fetched is kept."""
+        for tp in partitions:
+            self._fetcher.pause(tp)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        for tp in partitions:
+            self._fetcher.resume(tp)
+        self._wake()
+
+    def paused(self) -> list[TopicPartition]:
+        return self._fetcher.paused()
+
     # -- inside
 
     def _wake(self) -> None:
@@ -188,14 +201,17 @@ class Consumer:
 
     async def _find_place(self, tp: TopicPartition) -> None:
         """The offset is outside of the log: go to an end of it, or tell the user, as `reset` says."""
+        generation = self._fetcher.generation(tp)
+        bounds, failure = {}, None
         try:
-            bounds = {}
             for place in ("beginning", "end"):
                 bounds[place] = (await resolve(self._client, {tp: place}, timeout_s=self._timeout_s))[tp]
         except ClientError as error:
-            self._fetcher.refuse(tp, error)
-        else:
-            if self._reset == "error":
+            failure = error
+        if generation is not None and generation == self._fetcher.generation(tp):  # nobody has moved or taken it meanwhile
+            if failure is not None:
+                self._fetcher.refuse(tp, failure)
+            elif self._reset == "error":
                 message = f"{tp} has no offset {self._fetcher.position(tp)}: it goes from {bounds['beginning']} to {bounds['end']}"
                 self._fetcher.refuse(tp, ClientError(ErrorCode.OFFSET_OUT_OF_RANGE, message))
             else:

@@ -86,6 +86,13 @@ class DeadlineExceeded(ClientError):
         self.cause = cause
 
 
+class CommitFailed(ClientError):
+    """The group has gone on without this member: the offsets were not committed, and others may read the records again."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(code, message, remedy="come back for records more often, or allow more time with max_poll_interval_ms")
+
+
 class ProducerClosed(ClientError):
     """The producer was closed before the record was acknowledged."""
 

@@ -112,21 +112,34 @@ class Fetcher:
         self._partition_max_bytes = partition_max_bytes
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._turns: deque[TopicPartition] = deque()
+        self._paused: set[TopicPartition] = set()
+        self._generations = 0
 
     # -- what is read
 
     def assign(self, tp: TopicPartition, position: int, end: int | None = None) -> None:
         """Read `tp` from `position` on, up to `end` (exclusive) if given. Replaces what was said of it before."""
         assert position >= 0
-        before = self._partitions.get(tp)
-        generation = before.generation + 1 if before is not None else 0
-        if before is None:
+        if tp not in self._partitions:
             self._turns.append(tp)
-        self._partitions[tp] = _Partition(tp, position, position, end, generation=generation)
+        self._generations += 1  # of all partitions: one that goes and comes back is not taken for the one that was asked for
+        self._partitions[tp] = _Partition(tp, position, position, end, generation=self._generations)
 
     def unassign(self, tp: TopicPartition) -> None:
         del self._partitions[tp]
         self._turns.remove(tp)
+        self._paused.discard(tp)
+
+    def pause(self, tp: TopicPartition) -> None:
+        """Neither ask for its records nor hand out those that are here, until `resume`."""
+        assert tp in self._partitions
+        self._paused.add(tp)
+
+    def resume(self, tp: TopicPartition) -> None:
+        self._paused.discard(tp)
+
+    def paused(self) -> list[TopicPartition]:
+        return sorted(self._paused)
 
     def seek(self, tp: TopicPartition, position: int) -> None:
         """Go on at `position`; what was fetched ahead is dropped."""
@@ -134,6 +147,11 @@ class Fetcher:
 
     def assignment(self) -> list[TopicPartition]:
         return list(self._partitions)
+
+    def generation(self, tp: TopicPartition) -> int | None:
+        """Another one after every `assign` and `seek`; None while `tp` is not read."""
+        each = self._partitions.get(tp)
+        return None if each is None else each.generation
 
     def position(self, tp: TopicPartition) -> int:
         """The offset of the next record that the user will see, or beyond it."""
@@ -155,6 +173,8 @@ class Fetcher:
         leaderless: set[str] = set()
         for tp, each in self._partitions.items():
             if each.in_flight or each.resetting or now < each.retry_at or each.ahead_bytes > self._partition_max_bytes:
+                continue
+            if tp in self._paused:
                 continue
             if each.end is not None and each.fetch_offset >= each.end:
                 continue
@@ -273,7 +293,7 @@ class Fetcher:
             tp = self._turns[0]
             self._turns.rotate(-1)
             each = self._partitions[tp]
-            if each.ahead and (each.end is None or each.position < each.end):
+            if each.ahead and tp not in self._paused and (each.end is None or each.position < each.end):
                 return self._decode(each)
         return None
 

@@ -1,0 +1,113 @@
+"""Committed offsets on the wire: bodies of OffsetCommit, OffsetFetch and TxnOffsetCommit, and what their answers say. Pure.
+
+Topics go by their names: up to version 9 of the first two, and in every version of the third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mqd.client.calls import by_topic
+from mqd.client.errors import ClientError, error_from_wire
+from mqd.client.group import GroupMetadata
+from mqd.errors import ErrorCode
+from mqd.types import NO_EPOCH, NO_OFFSET, TopicPartition
+
+OFFSET_COMMIT, OFFSET_FETCH, TXN_OFFSET_COMMIT = 8, 9, 28
+NAMES_UP_TO = 9
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """The next record to read, what the committer noted beside it, and the leader epoch of the record before it (-1: not told)."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = NO_EPOCH
+
+
+Offsets = Mapping[TopicPartition, "int | CommittedOffset"]
+
+
+def committed(place: int | CommittedOffset) -> CommittedOffset:
+    """An offset alone as a CommittedOffset."""
+    return place if isinstance(place, CommittedOffset) else CommittedOffset(place)
+
+
+def commit_body(group: GroupMetadata, offsets: Offsets) -> dict[str, Any]:
+    """OffsetCommit; TxnOffsetCommit takes the same with the producer's fields."""
+    topics = by_topic(offsets, lambda tp: _row(tp, committed(offsets[tp])))
+    return {
+        "group_id": group.group_id,
+        "generation_id_or_member_epoch": group.generation,
+        "generation_id": group.generation,
+        "member_id": group.member_id,
+        "group_instance_id": group.instance_id,
+        "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+    }
+
+
+def _row(tp: TopicPartition, place: CommittedOffset) -> dict[str, Any]:
+    return {
+        "partition_index": tp.partition,
+        "committed_offset": place.offset,
+        "committed_leader_epoch": place.leader_epoch,
+        "committed_metadata": place.metadata,
+    }
+
+
+def commit_errors(answer: Any) -> dict[TopicPartition, ClientError]:
+    """The partitions that were refused, in order."""
+    return {
+        tp: error_from_wire(row.error_code, f"committing {tp}")
+        for topic in answer.topics
+        for row in topic.partitions
+        if row.error_code and (tp := TopicPartition(topic.name, row.partition_index))
+    }
+
+
+def fetch_body(group: GroupMetadata, partitions: Iterable[TopicPartition] | None, *, stable: bool) -> dict[str, Any]:
+    """OffsetFetch for the partitions, None for all; with `stable`, offsets that a transaction may still change are waited for (KIP-447)."""
+    topics = None
+    if partitions is not None:
+        indexes: dict[str, list[int]] = {}
+        for tp in partitions:
+            indexes.setdefault(tp.topic, []).append(tp.partition)
+        topics = [{"name": name, "partition_indexes": each} for name, each in indexes.items()]
+    one: dict[str, Any] = {"group_id": group.group_id, "topics": topics}
+    if group.generation >= 0:
+        one |= {"member_id": group.member_id, "member_epoch": group.generation}
+    return {"group_id": group.group_id, "topics": topics, "groups": [one], "require_stable": stable}
+
+
+def fetched(answer: Any, subject: str) -> dict[TopicPartition, CommittedOffset | ClientError | None]:
+    """What is committed for each partition, None where nothing is. Raises ClientError for a refusal of the whole."""
+    one = answer.groups[0] if answer.groups else answer
+    if one.error_code:
+        raise error_from_wire(one.error_code, subject)
+    found: dict[TopicPartition, CommittedOffset | ClientError | None] = {}
+    for topic in one.topics or ():
+        for row in topic.partitions:
+            tp = TopicPartition(topic.name, row.partition_index)
+            if row.error_code:
+                found[tp] = error_from_wire(row.error_code, f"the committed offset of {tp}")
+            elif row.committed_offset == NO_OFFSET:
+                found[tp] = None
+            else:
+                found[tp] = CommittedOffset(row.committed_offset, row.metadata or "", row.committed_leader_epoch)
+    return found
+
+
+def raise_worst(errors: Iterable[ClientError]) -> None:
+    """Raise one of the errors: a final one if there is any, for then it is of no use to try again."""
+    everything = sorted(errors, key=lambda each: each.retriable)
+    if everything:
+        raise everything[0]
+
+
+COMMIT_CAME_TOO_LATE = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.FENCED_MEMBER_EPOCH}
+)
+"""The group has gone on without the committer."""

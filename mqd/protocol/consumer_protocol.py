@@ -1,0 +1,118 @@
+"""What members of a classic group tell one another through the coordinator: subscriptions and assignments, as Kafka's clients write them.
+
+The bytes inside JoinGroup (`metadata`) and SyncGroup (`assignment`) of groups whose protocol type is "consumer": a version, then a
+message that is never flexible. A reader takes a newer version as the newest that it knows; fields are only ever added at the end.
+
+v1  the partitions that a member owns, for cooperative assignors (KIP-429)
+v2  the generation in which it got them (KIP-792)
+v3  its rack (KIP-881)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, Final
+
+from mqd import limits
+from mqd.errors import ProtocolError
+from mqd.protocol.primitives import Cursor
+from mqd.protocol.schema import BYTES, INT32, STRING, Buffer, Message, array, field, message
+from mqd.types import TopicPartition
+
+PROTOCOL_TYPE: Final = "consumer"
+VERSION_MAX: Final = 3
+_VERSION = struct.Struct(">h")
+
+_PARTITIONS = (field("topic", STRING), field("partitions", array(INT32)))
+SUBSCRIPTION = message(
+    field("topics", array(STRING)),
+    field("user_data", BYTES, default=None),
+    field("owned_partitions", array(*_PARTITIONS), since=1),
+    field("generation_id", INT32, since=2, default=-1),
+    field("rack_id", STRING, since=3, default=None),
+)
+ASSIGNMENT = message(
+    field("assigned_partitions", array(*_PARTITIONS)),
+    field("user_data", BYTES, default=None),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What one member wants and has. `owned` counts from version 1 on, `generation` (-1: not told) from version 2 on."""
+
+    topics: tuple[str, ...]
+    owned: tuple[TopicPartition, ...] = ()
+    generation: int = -1
+    rack: str | None = None
+    user_data: bytes | None = None
+
+
+def encode_subscription(subscription: Subscription, version: int = VERSION_MAX) -> bytes:
+    """The bytes of a subscription. Topics and partitions are written in order."""
+    body = {
+        "topics": sorted(subscription.topics),
+        "user_data": subscription.user_data,
+        "owned_partitions": _rows(subscription.owned),
+        "generation_id": subscription.generation,
+        "rack_id": subscription.rack,
+    }
+    return _encode(SUBSCRIPTION, version, body)
+
+
+def decode_subscription(data: Buffer) -> Subscription:
+    """The reverse. Raises ProtocolError."""
+    read = _decode(SUBSCRIPTION, data)
+    user_data = None if read.user_data is None else bytes(read.user_data)
+    return Subscription(tuple(read.topics), _partitions(read.owned_partitions), read.generation_id, read.rack_id, user_data)
+
+
+def decode_subscribed_topics(data: Buffer) -> list[str]:
+    """Only the topics, with which a subscription of every version begins. Raises ProtocolError."""
+    if len(data) < _VERSION.size:
+        raise ProtocolError(f"{len(data)} bytes are too few for a version")
+    read = SUBSCRIPTION.at(0, flexible=False)._parse(Cursor(data, _VERSION.size, limits.REQUEST_ELEMENTS_MAX), None, "")
+    topics: list[str] = read.topics
+    return topics
+
+
+def encode_assignment(partitions: Iterable[TopicPartition], version: int = VERSION_MAX, *, user_data: bytes | None = None) -> bytes:
+    """The bytes of an assignment."""
+    return _encode(ASSIGNMENT, version, {"assigned_partitions": _rows(partitions), "user_data": user_data})
+
+
+def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
+    """The reverse; no bytes are no partitions. Raises ProtocolError."""
+    return _partitions(_decode(ASSIGNMENT, data).assigned_partitions) if len(data) else ()
+
+
+def _rows(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    topics: dict[str, list[int]] = {}
+    for tp in sorted(partitions):
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    return [{"topic": topic, "partitions": indexes} for topic, indexes in topics.items()]
+
+
+def _partitions(rows: Iterable[Any]) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(row.topic, index) for row in rows for index in row.partitions)
+
+
+def _encode(declared: Message, version: int, body: Mapping[str, Any]) -> bytes:
+    assert 0 <= version <= VERSION_MAX
+    stream = BytesIO()
+    stream.write(_VERSION.pack(version))
+    declared.at(version, flexible=False)._build(body, stream, None, "")
+    return stream.getvalue()
+
+
+def _decode(declared: Message, data: Buffer) -> Any:
+    if len(data) < _VERSION.size:
+        raise ProtocolError(f"{len(data)} bytes are too few for a version")
+    version = min(_VERSION.unpack_from(data)[0], VERSION_MAX)
+    if version < 0:
+        raise ProtocolError(f"version {version}")
+    stream = Cursor(data, _VERSION.size, limits.REQUEST_ELEMENTS_MAX)
+    return declared.at(version, flexible=False)._parse(stream, None, "")
