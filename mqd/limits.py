@@ -176,6 +176,10 @@ assert CLIENT_IN_FLIGHT_REQUESTS_MAX <= IN_FLIGHT_REQUESTS_MAX
 # -- coordinators (coordinator/)
 COORDINATOR_LOAD_BYTES = 1 * MIB
 """What is read of a coordinator's partition in one go when it comes to be led here."""
+SUBSCRIPTION_REGEX_MEMORY = 128 * KIB
+"""What a compiled regular expression of a subscription may take: it bounds the time that one topic name costs."""
+SUBSCRIPTION_REGEX_STEPS = 10_000_000
+"""Steps of matching (characters times instructions) that a coordinator takes in one go; the rest follows a little later."""
 ASSIGNOR_CHAINS_MAX = 1_000
 """Chains of moves that one assignment of a group with different subscriptions may make, after all single moves that help."""
 

@@ -189,11 +189,11 @@ def _fill(
     far = []
     for topic_id, partition in free:
         heaps = [nearby[rack] for rack in sorted(topics[topic_id].racks(partition)) if rack in nearby] if nearby else []
-        found = min((entry for heap in heaps if (entry := least(heap)) is not None), default=None)
-        if found is None:
-            far.append((topic_id, partition))
+        found = [entry for heap in heaps if (entry := least(heap)) is not None]
+        if found:
+            give((topic_id, partition), min(found)[1])
         else:
-            give((topic_id, partition), found[1])
+            far.append((topic_id, partition))
     for place in far:
         emptiest = least(everybody)
         assert emptiest is not None, "there are as many places as partitions"

@@ -1,0 +1,103 @@
+"""What a consumer group is subscribed to: the topics that regular expressions mean, and a hash that tells when any topic has changed.
+
+Expressions are those of RE2, which Apache Kafka's coordinator uses too: no backreferences, no looking around, and time that grows with
+the name and the size of the expression only. That size is bounded, and a `Resolution` works in slices: whatever clients send, the node
+goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from hashlib import blake2b
+from typing import Any
+
+import re2
+
+from mqd.coordinator.shard import TopicsView
+from mqd.errors import ErrorCode, MqError
+from mqd.limits import SUBSCRIPTION_REGEX_MEMORY, SUBSCRIPTION_REGEX_STEPS
+
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
+_OPTIONS.max_mem = SUBSCRIPTION_REGEX_MEMORY
+
+
+def compile_expression(text: str) -> Any:
+    """The compiled expression. MqError INVALID_REGULAR_EXPRESSION for what is none, or is too large."""
+    try:
+        return re2.compile(text, _OPTIONS)
+    except re2.error as error:
+        [cause] = error.args or ("invalid",)
+        cause = cause.decode("utf-8", "replace") if isinstance(cause, bytes) else str(cause)
+        raise MqError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION, f"SubscribedTopicRegex `{text}` is not a valid regular expression: {cause}."
+        ) from None
+
+
+class Resolution:
+    """Expressions on their way to the topics that they match, as the topics were when it began.
+
+    A topic matches when the expression matches its whole name.
+    """
+
+    def __init__(self, expressions: Iterable[str], topics: TopicsView) -> None:
+        """All of them are valid: whoever is not, was refused when a member sent it."""
+        self.version = topics.version
+        self.matched: dict[str, list[str]] = {text: [] for text in sorted(set(expressions))}
+        self._names = sorted(topics.names())
+        self._compiled = [(text, compile_expression(text)) for text in self.matched]
+        self._next = 0
+
+    @property
+    def done(self) -> bool:
+        return self._next >= len(self._names) * len(self._compiled)
+
+    def advance(self, steps: int = SUBSCRIPTION_REGEX_STEPS) -> bool:
+        """Match on until so many steps are spent, at least one name. True when all is matched."""
+        while not self.done and steps > 0:
+            which, position = divmod(self._next, len(self._names))
+            text, pattern = self._compiled[which]
+            name = self._names[position]
+            if pattern.fullmatch(name) is not None:
+                self.matched[text].append(name)
+            steps -= len(name) * pattern.programsize
+            self._next += 1
+        return self.done
+
+
+class TopicHashes:
+    """Hashes of topics as they are now: of their ids, names, numbers of partitions, and the racks of each partition's replicas."""
+
+    def __init__(self, topics: TopicsView) -> None:
+        self._topics = topics
+        self._version = topics.version
+        self._hashes: dict[str, bytes] = {}
+
+    def of(self, names: Collection[str]) -> int:
+        """One signed 64-bit number for all of them that exist; 0 for none. The same on every node (KIP-1101)."""
+        if self._topics.version != self._version:
+            self._version = self._topics.version
+            self._hashes.clear()
+        existing = [found for name in sorted(names) if (found := self._hash(name))]
+        if not existing:
+            return 0
+        return int.from_bytes(blake2b(b"".join(existing), digest_size=8).digest(), "big", signed=True)
+
+    def _hash(self, name: str) -> bytes:
+        """Empty for a topic that does not exist."""
+        found = self._hashes.get(name)
+        if found is None:
+            topics = self._topics
+            topic_id = topics.topic_id(name)
+            if topic_id is None:
+                found = b""
+            else:
+                racks = [sorted(topics.racks(name, partition)) for partition in range(topics.partitions(name))]
+                found = blake2b(repr((topic_id.hex, name, racks)).encode(), digest_size=16).digest()
+            self._hashes[name] = found
+        return found
+
+
+def subscribed_topics(names: Iterable[str], expression: str | None, resolved: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """All topics that a member wants. An expression that is not resolved yet matches nothing."""
+    return frozenset(names) | (resolved.get(expression, frozenset()) if expression else frozenset())
