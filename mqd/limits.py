@@ -121,6 +121,14 @@ PRODUCER_ID_MAX = 2**63 - 1
 TOPICS_CREATED_SOON_MAX = 1_000
 """Topics that wait to be created in the background because a client asked about them; beyond it, the client asks again."""
 
+# -- groups (coordinator/group/)
+COMMITTED_PARTITIONS_MAX = 10_000
+"""Partitions whose offsets one request commits: a tenth of a second. Kafka's own bound is the batch that they become, `message.max.bytes`."""
+GROUP_OFFSETS_BYTES_MAX = 16 * MIB
+"""Memory that the offsets of one group may take with their metadata: 65,536 offsets without any. Kafka has no bound."""
+FETCHED_OFFSETS_MAX = 100_000
+"""Offsets in one answer to OffsetFetch; of the groups that are left, the client is to ask again."""
+
 # -- raft
 RAFT_COMMAND_BYTES_MAX = 60 * KIB
 """A command must fit one append_entries batch (64 KiB less headers): PySyncObj's chunked path is not used."""

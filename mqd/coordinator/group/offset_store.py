@@ -1,0 +1,165 @@
+"""Committed offsets in memory: those that stand, and those that open transactions will set if they commit.
+
+All that changes it is in the log, in this order: a commit sets an offset, or waits for its transaction's marker; a tombstone removes
+what stands and what waits; a marker lets what waits stand, or drops it. What was written later wins: an offset that waited does
+not replace one that was committed while it waited, for a commit counts from where it stands in the log, not from its marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey
+
+OFFSET_BYTES: Final = 256
+"""What one offset costs in memory, besides its metadata."""
+
+
+class Stored(NamedTuple):
+    commit: OffsetCommit
+    place: int
+    """Grows with the place in the log."""
+
+
+@dataclass(slots=True)
+class GroupOffsets:
+    """Of one group, by topic and partition. No entry is empty."""
+
+    committed: dict[str, dict[int, Stored]] = field(default_factory=dict)
+    pending: dict[str, dict[int, dict[int, Stored]]] = field(default_factory=dict)
+    """Of open transactions, by producer id at last."""
+    bytes: int = 0
+
+    def get(self, topic: str, partition: int) -> OffsetCommit | None:
+        """What was committed last."""
+        stored = self.committed.get(topic, _NONE).get(partition)
+        return None if stored is None else stored.commit
+
+    def is_unstable(self, topic: str, partition: int) -> bool:
+        """Whether an open transaction may still change it."""
+        return partition in self.pending.get(topic, _NOBODY)
+
+    def partitions(self) -> Iterator[tuple[str, int]]:
+        """Every partition of which anything is known: first those with a committed offset."""
+        for topic, partitions in self.committed.items():
+            for partition in partitions:
+                yield topic, partition
+        for topic, waiting in self.pending.items():
+            for partition in waiting:
+                if partition not in self.committed.get(topic, _NONE):
+                    yield topic, partition
+
+
+_NONE: Final[dict[int, Stored]] = {}
+_NOBODY: Final[dict[int, dict[int, Stored]]] = {}
+
+
+def weight(commit: OffsetCommit) -> int:
+    """What it costs in memory, about, in bytes."""
+    return OFFSET_BYTES + len(commit.metadata)
+
+
+class OffsetStore:
+    """Of all groups of one shard."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, GroupOffsets] = {}
+        self._of_topic: dict[str, dict[str, None]] = {}
+        """The groups that have offsets of a topic, waiting ones included."""
+        self._of_producer: dict[int, dict[OffsetCommitKey, None]] = {}
+        """What waits for this producer's marker."""
+        self._places = 0
+
+    def group(self, group_id: str) -> GroupOffsets | None:
+        """None for a group without any."""
+        return self._groups.get(group_id)
+
+    def topics(self) -> Iterable[str]:
+        """Of which any group has an offset."""
+        return self._of_topic
+
+    def groups_of(self, topic: str) -> Iterable[str]:
+        return self._of_topic.get(topic, ())
+
+    # -- what the log says
+
+    def put(self, key: OffsetCommitKey, commit: OffsetCommit, producer_id: int | None) -> None:
+        """A commit. With a producer id it waits for the end of that producer's transaction."""
+        self._places += 1
+        stored = Stored(commit, self._places)
+        group = self._groups.get(key.group)
+        if group is None:
+            group = self._groups[key.group] = GroupOffsets()
+        self._of_topic.setdefault(key.topic, {})[key.group] = None
+        if producer_id is None:
+            self._commit(group, key, stored)
+        else:
+            waiting = group.pending.setdefault(key.topic, {}).setdefault(key.partition, {})
+            previous = waiting.get(producer_id)
+            group.bytes += weight(commit) - (weight(previous.commit) if previous else 0)
+            waiting[producer_id] = stored
+            self._of_producer.setdefault(producer_id, {})[key] = None
+
+    def remove(self, key: OffsetCommitKey) -> None:
+        """A tombstone."""
+        group = self._groups.get(key.group)
+        if group is None:
+            return
+        partitions = group.committed.get(key.topic)
+        if partitions is not None:
+            stored = partitions.pop(key.partition, None)
+            if stored is not None:
+                group.bytes -= weight(stored.commit)
+            if not partitions:
+                del group.committed[key.topic]
+        for producer_id in list(group.pending.get(key.topic, _NOBODY).get(key.partition, ())):
+            self._take_waiting(group, key, producer_id)
+            keys = self._of_producer[producer_id]
+            del keys[key]
+            if not keys:
+                del self._of_producer[producer_id]
+        self._tidy(group, key)
+
+    def end(self, producer_id: int, committed: bool) -> None:
+        """The marker of a producer's transaction."""
+        for key in self._of_producer.pop(producer_id, ()):
+            group = self._groups[key.group]
+            stored = self._take_waiting(group, key, producer_id)
+            if committed:
+                standing = group.committed.get(key.topic, _NONE).get(key.partition)
+                if standing is None or standing.place < stored.place:
+                    self._commit(group, key, stored)
+            self._tidy(group, key)
+
+    @staticmethod
+    def _commit(group: GroupOffsets, key: OffsetCommitKey, stored: Stored) -> None:
+        partitions = group.committed.setdefault(key.topic, {})
+        previous = partitions.get(key.partition)
+        group.bytes += weight(stored.commit) - (weight(previous.commit) if previous else 0)
+        partitions[key.partition] = stored
+
+    @staticmethod
+    def _take_waiting(group: GroupOffsets, key: OffsetCommitKey, producer_id: int) -> Stored:
+        partitions = group.pending[key.topic]
+        waiting = partitions[key.partition]
+        stored = waiting.pop(producer_id)
+        group.bytes -= weight(stored.commit)
+        if not waiting:
+            del partitions[key.partition]
+            if not partitions:
+                del group.pending[key.topic]
+        return stored
+
+    def _tidy(self, group: GroupOffsets, key: OffsetCommitKey) -> None:
+        """Drop what is left empty."""
+        if key.topic in group.committed or key.topic in group.pending:
+            return
+        groups = self._of_topic[key.topic]
+        groups.pop(key.group, None)
+        if not groups:
+            del self._of_topic[key.topic]
+        if not group.committed and not group.pending:
+            assert group.bytes == 0, (key.group, group.bytes)
+            del self._groups[key.group]

@@ -1,0 +1,456 @@
+"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete, TxnOffsetCommit, and how long offsets are kept.
+
+Whether a member may commit, is its group's to say (state.py `Group`). A group that nobody knows comes to be with its first offset: an
+empty classic group, as of clients that assign partitions to themselves.
+
+An offset goes when its retention is over (`offsets.retention.minutes`, from when the group decides: KIP-211), when its topic is deleted, or
+when somebody deletes it. With its last offset an empty group goes. All of that is done in portions: each a batch, and a few milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from mqd import limits
+from mqd.coordinator.group.offset_store import GroupOffsets, OffsetStore, weight
+from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey, encode, tombstone
+from mqd.coordinator.group.state import CheckPartition, Expire, Group, Handler, Part, Replay, State, TimerKey
+from mqd.coordinator.shard import NO_PRODUCER, NOTHING, Call, Decision, Moment, Producer, Record, Ticket
+from mqd.errors import ErrorCode, MqError
+from mqd.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, ZERO_UUID
+
+_RETENTION: TimerKey = ("retention",)
+_TOPICS: TimerKey = ("deleted topics",)
+_PAUSE_SECONDS: Final = 0.005
+"""Between two portions, for everybody else."""
+_PORTION_BYTES: Final = 256 * 1024
+"""Of tombstones."""
+_PORTION_ROWS: Final = 5_000
+"""Offsets, groups or topics that are looked at."""
+_TIMESTAMP_MAX: Final = 2**63 - 1
+_BY_ID_SINCE: Final = 10
+"""OffsetCommit and OffsetFetch from this version on name topics by their ids."""
+_NO_SUCH_GROUP_SINCE: Final = 9
+"""OffsetCommit from this version on can be told GROUP_ID_NOT_FOUND."""
+
+
+class FetchOffsets(NamedTuple):
+    """One group of an OffsetFetch, as the request of a `Call`; the answer is one row of the response's `groups`."""
+
+    group_id: str
+    topics: Sequence[Any] | None
+    """With a name or a topic id, and partition_indexes; None: all that the group has."""
+    require_stable: bool = False
+    member_id: str | None = None
+    member_epoch: int = -1
+
+
+class _Wanted(NamedTuple):
+    """One partition of a commit."""
+
+    topic: str
+    topic_id: UUID
+    row: Any
+
+
+class _Rows:
+    """Error codes by topic and partition. A topic that is named twice has one row; those come first that were refused first."""
+
+    def __init__(self, *, by_id: bool = False) -> None:
+        self._by_id = by_id
+        self._topics: dict[str | UUID, dict[str, Any]] = {}
+
+    def add(self, topic: str, topic_id: UUID, partition: int, code: ErrorCode) -> None:
+        key = topic_id if self._by_id else topic
+        row = self._topics.get(key)
+        if row is None:
+            row = self._topics[key] = {"name": topic, "topic_id": topic_id, "partitions": []}
+        row["partitions"].append({"partition_index": partition, "error_code": int(code)})
+
+    def answer(self) -> dict[str, Any]:
+        return {"topics": list(self._topics.values())}
+
+
+class Offsets(Part):
+    """Those of all groups of a shard."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self.store = OffsetStore()
+        self._groups_to_look_at: deque[str] = deque()
+        """What is left of a search for expired offsets."""
+        self._topics_to_look_at: deque[str] = deque()
+        """What is left of a search for offsets of deleted topics."""
+        self._topics_version: int | None = None
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "OffsetCommit": self.handle_offset_commit,
+            "OffsetFetch": self.handle_offset_fetch,
+            "OffsetDelete": self.handle_offset_delete,
+            "TxnOffsetCommit": self.handle_txn_offset_commit,
+        }
+
+    def replays(self) -> Mapping[type, Replay]:
+        return {OffsetCommitKey: self.replay_offset_commit}
+
+    def timers(self) -> Mapping[str, Expire]:
+        return {_RETENTION[0]: self._on_retention, _TOPICS[0]: self._on_topics}
+
+    # -- for the other parts
+
+    def has_offsets(self, group_id: str) -> bool:
+        """Also such as only wait for a transaction to end."""
+        return self.store.group(group_id) is not None
+
+    def tombstones(self, group_id: str) -> list[Record]:
+        """The records that delete all offsets of a group, those of open transactions included."""
+        group = self.store.group(group_id)
+        if group is None:
+            return []
+        return [tombstone(OffsetCommitKey(group_id, topic, partition)) for topic, partition in group.partitions()]
+
+    # -- replay
+
+    def replay_offset_commit(self, key: OffsetCommitKey, value: OffsetCommit | None, producer: Producer) -> None:
+        if value is None:
+            self.store.remove(key)
+            return
+        if self.state.get(key.group) is None:
+            self.state.classic.empty_group(key.group)
+        self.store.put(key, value, None if producer == NO_PRODUCER else producer.producer_id)
+
+    def replay_end(self, producer: Producer, committed: bool) -> None:
+        self.store.end(producer.producer_id, committed)
+
+    # -- OffsetCommit and TxnOffsetCommit
+
+    def handle_offset_commit(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+        request = call.request
+        rows = _Rows(by_id=call.version >= _BY_ID_SINCE)
+        wanted = self._existing(request.topics, rows, by_id=call.version >= _BY_ID_SINCE)
+        expire_timestamp = NO_TIMESTAMP
+        if request.retention_time_ms != -1:
+            expire_timestamp = min(now.wall_ms + request.retention_time_ms, _TIMESTAMP_MAX)
+        records: list[Record] = []
+        if wanted:
+            try:
+                check = self._may_commit(request, call.version, now)
+                records = self._commit(request.group_id, wanted, rows, now, check, expire_timestamp)
+            except MqError as error:
+                _refuse(wanted, rows, error.code)
+        return Decision(records, ((ticket, rows.answer()),))
+
+    def handle_txn_offset_commit(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+        """The offsets are written now and stand when the transaction's marker says so."""
+        request = call.request
+        if not request.group_id:
+            raise MqError(ErrorCode.INVALID_GROUP_ID)
+        if request.producer_id < 0:
+            raise MqError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if request.producer_epoch < 0:
+            raise MqError(ErrorCode.INVALID_PRODUCER_EPOCH)
+        rows = _Rows()
+        wanted = self._existing(request.topics, rows)
+        records: list[Record] = []
+        if wanted:
+            try:
+                check = self._may_commit_in_transaction(request, call.version)
+                records = self._commit(request.group_id, wanted, rows, now, check, NO_TIMESTAMP)
+            except MqError as error:
+                stale = error.code is ErrorCode.STALE_MEMBER_EPOCH  # which this API does not know
+                _refuse(wanted, rows, ErrorCode.ILLEGAL_GENERATION if stale else error.code)
+        producer = Producer(request.producer_id, request.producer_epoch) if records else NO_PRODUCER
+        return Decision(records, ((ticket, rows.answer()),), producer)
+
+    def _existing(self, topics: Iterable[Any], rows: _Rows, *, by_id: bool = False) -> list[_Wanted]:
+        """The partitions that exist; the others are refused."""
+        view = self.state.topics
+        wanted = []
+        for topic in topics:
+            name: str | None = topic.name
+            if by_id:
+                name = view.topic_name(topic.topic_id)
+            topic_id = None if name is None else view.topic_id(name)
+            count = 0 if name is None or topic_id is None else view.partitions(name)
+            missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id and name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for row in topic.partitions:
+                if 0 <= row.partition_index < count:
+                    assert name is not None and topic_id is not None
+                    wanted.append(_Wanted(name, topic_id, row))
+                else:
+                    rows.add(topic.name, topic.topic_id if by_id else ZERO_UUID, row.partition_index, missing)
+        return wanted
+
+    def _may_commit(self, request: Any, version: int, now: Moment) -> CheckPartition | None:
+        generation = request.generation_id_or_member_epoch
+        group = self.state.get(request.group_id)
+        if group is None:
+            if generation < 0:
+                return None
+            raise MqError(ErrorCode.GROUP_ID_NOT_FOUND if version >= _NO_SUCH_GROUP_SINCE else ErrorCode.ILLEGAL_GENERATION)
+        check = group.check_commit(request.member_id, generation, request.group_instance_id, transactional=False, version=version)
+        if group.type_name == "classic":  # a member that commits is alive
+            self.state.classic.heard_from(group, request.member_id, now)
+        return check
+
+    def _may_commit_in_transaction(self, request: Any, version: int) -> CheckPartition | None:
+        group = self.state.get(request.group_id)
+        if group is None:
+            if request.generation_id < 0:
+                return None
+            raise MqError(ErrorCode.ILLEGAL_GENERATION)
+        return group.check_commit(request.member_id, request.generation_id, request.group_instance_id, transactional=True, version=version)
+
+    def _commit(
+        self, group_id: str, wanted: Sequence[_Wanted], rows: _Rows, now: Moment, check: CheckPartition | None, expire_timestamp: int
+    ) -> list[Record]:
+        """The records of what may be committed; the rows tell of each partition. MqError refuses all of them."""
+        if len(wanted) > limits.COMMITTED_PARTITIONS_MAX:
+            raise MqError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+        group = self.store.group(group_id)
+        room = limits.GROUP_OFFSETS_BYTES_MAX - (group.bytes if group else 0)
+        metadata_max = self.state.options.node("offset.metadata.max.bytes")
+        records = []
+        codes = []
+        for topic, topic_id, row in wanted:
+            metadata = row.committed_metadata or ""
+            if _java_length(metadata) > metadata_max:
+                codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+                continue
+            if check is not None:
+                check(topic, topic_id, row.partition_index)
+            commit = OffsetCommit(row.committed_offset, row.committed_leader_epoch, metadata, now.wall_ms, expire_timestamp, topic_id)
+            standing = group.get(topic, row.partition_index) if group else None
+            more = weight(commit) - (weight(standing) if standing else 0)
+            if more > room:
+                codes.append(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+                continue
+            room -= max(0, more)
+            records.append(encode(OffsetCommitKey(group_id, topic, row.partition_index), commit))
+            codes.append(ErrorCode.NONE)
+        for one, code in zip(wanted, codes, strict=True):
+            rows.add(one.topic, one.topic_id, one.row.partition_index, code)
+        return records
+
+    # -- OffsetFetch
+
+    def handle_offset_fetch(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+        """`call.request` is a FetchOffsets."""
+        request: FetchOffsets = call.request
+        by_id = call.version >= _BY_ID_SINCE
+        group = self.state.get(request.group_id)
+        if group is not None:
+            group.check_fetch(request.member_id, request.member_epoch)
+        offsets = self.store.group(request.group_id) or GroupOffsets()
+        if request.topics is None:
+            topics = list(self._all_of(offsets, request.require_stable, by_id))
+        else:
+            topics = self._asked_for(request.topics, offsets, request.require_stable, by_id)
+        return Decision((), ((ticket, {"group_id": request.group_id, "topics": topics, "error_code": 0}),))
+
+    def _all_of(self, offsets: GroupOffsets, require_stable: bool, by_id: bool) -> Iterator[dict[str, Any]]:
+        for name, partitions in offsets.committed.items():
+            topic_id = self.state.topics.topic_id(name) if by_id else ZERO_UUID
+            if topic_id is not None:  # else the version has no way to name it
+                rows = [_fetched(offsets, name, partition, topic_id, require_stable) for partition in partitions]
+                yield {"name": name, "topic_id": topic_id, "partitions": rows}
+
+    def _asked_for(self, topics: Iterable[Any], offsets: GroupOffsets, require_stable: bool, by_id: bool) -> list[dict[str, Any]]:
+        found = []
+        unknown = []
+        for topic in topics:
+            name = self.state.topics.topic_name(topic.topic_id) if by_id else topic.name
+            topic_id = topic.topic_id if by_id else ZERO_UUID
+            if name is None:
+                rows = [_row(partition, ErrorCode.UNKNOWN_TOPIC_ID) for partition in topic.partition_indexes]
+                unknown.append({"name": "", "topic_id": topic_id, "partitions": rows})
+            else:
+                rows = [_fetched(offsets, name, partition, topic_id, require_stable) for partition in topic.partition_indexes]
+                found.append({"name": name, "topic_id": topic_id, "partitions": rows})
+        return found + unknown
+
+    # -- OffsetDelete
+
+    def handle_offset_delete(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+        request = call.request
+        if not request.group_id:
+            raise MqError(ErrorCode.INVALID_GROUP_ID)
+        group = self.state.group(request.group_id)
+        group.check_offset_delete()
+        offsets = self.store.group(request.group_id) or GroupOffsets()
+        rows = _Rows()
+        records = []
+        for topic, topic_id, row in self._existing(request.topics, rows):
+            partition = row.partition_index
+            if group.is_subscribed(topic):
+                rows.add(topic, topic_id, partition, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+                continue
+            rows.add(topic, topic_id, partition, ErrorCode.NONE)
+            if offsets.get(topic, partition) is not None or offsets.is_unstable(topic, partition):
+                records.append(tombstone(OffsetCommitKey(request.group_id, topic, partition)))
+        return Decision(records, ((ticket, {"error_code": 0, **rows.answer()}),))
+
+    # -- what goes by itself
+
+    def on_loaded(self, now: Moment) -> Decision:
+        self._set_retention(now)
+        return self.on_metadata(now)
+
+    def _set_retention(self, now: Moment) -> None:
+        self.state.timers.set(_RETENTION, now.seconds + self.state.options.node("offsets.retention.check.interval.ms") / 1000)
+
+    def _on_retention(self, key: TimerKey, now: Moment) -> Decision:
+        """A portion of the search for offsets that are kept no longer, and for empty groups that have none."""
+        if not self._groups_to_look_at:
+            self._groups_to_look_at.extend(self.state.by_id)
+        portion = _Portion()
+        while self._groups_to_look_at and not portion.is_full:
+            group = self.state.get(self._groups_to_look_at[0])
+            if group is None or self._expire(group, now.wall_ms, portion):
+                self._groups_to_look_at.popleft()
+        if self._groups_to_look_at:
+            self.state.timers.set(_RETENTION, now.seconds + _PAUSE_SECONDS)
+        else:
+            self._set_retention(now)
+        return portion.decision()
+
+    def _expire(self, group: Group, wall_ms: int, portion: _Portion) -> bool:
+        """False where the portion did not suffice for the whole group."""
+        retention_ms = self.state.options.node("offsets.retention.minutes") * 60_000
+        offsets = self.store.group(group.group_id)
+        portion.rows += 1
+        kept = False
+        for topic, partitions in offsets.committed.items() if offsets else ():
+            if group.is_subscribed(topic):
+                kept = True
+                continue
+            for partition, stored in partitions.items():
+                portion.rows += 1
+                assert offsets is not None
+                if not _is_expired(group, stored.commit, wall_ms, retention_ms) or offsets.is_unstable(topic, partition):
+                    kept = True
+                elif portion.bytes >= _PORTION_BYTES:
+                    return False
+                else:
+                    portion.delete(OffsetCommitKey(group.group_id, topic, partition))
+        if not kept and group.is_empty and not (offsets and offsets.pending):
+            portion.extend(group.tombstones())
+        return True
+
+    def on_metadata(self, now: Moment) -> Decision:
+        if self.state.topics.version == self._topics_version:
+            return NOTHING
+        self._topics_version = self.state.topics.version
+        self._topics_to_look_at = deque(self.store.topics())
+        return self._on_topics(_TOPICS, now)
+
+    def _on_topics(self, key: TimerKey, now: Moment) -> Decision:
+        """A portion of the search for offsets of topics that were deleted, perhaps to be created again under the same name.
+
+        Whatever topic is not there was deleted: a commit is taken only of a topic that exists, and who leads this partition after
+        another knows all the metadata that the other knew while it led."""
+        portion = _Portion()
+        while self._topics_to_look_at and not portion.is_full:
+            topic = self._topics_to_look_at[0]
+            portion.rows += 1
+            topic_id = self.state.topics.topic_id(topic)
+            if all(self._delete_stale(group_id, topic, topic_id, portion) for group_id in self.store.groups_of(topic)):
+                self._topics_to_look_at.popleft()
+        if self._topics_to_look_at:
+            self.state.timers.set(_TOPICS, now.seconds + _PAUSE_SECONDS)
+        return portion.decision()
+
+    def _delete_stale(self, group_id: str, topic: str, topic_id: UUID | None, portion: _Portion) -> bool:
+        """`topic_id`: of the topic that has the name now. False where the portion did not suffice."""
+        offsets = self.store.group(group_id)
+        assert offsets is not None
+        committed = offsets.committed.get(topic, {})
+        waiting = offsets.pending.get(topic, {})
+        for partition in dict.fromkeys((*committed, *waiting)):
+            portion.rows += 1
+            known = [one.commit for one in waiting.get(partition, {}).values()]
+            if partition in committed:
+                known.append(committed[partition].commit)
+            if all(_is_stale(commit, topic_id) for commit in known):
+                if portion.bytes >= _PORTION_BYTES:
+                    return False
+                portion.delete(OffsetCommitKey(group_id, topic, partition))
+        return True
+
+
+class _Portion:
+    """The records of one stretch of work that has no end of its own."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.bytes = 0
+        self.rows = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.bytes >= _PORTION_BYTES or self.rows >= _PORTION_ROWS
+
+    def delete(self, key: OffsetCommitKey) -> None:
+        self.extend((tombstone(key),))
+
+    def extend(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self.records.append(record)
+            self.bytes += len(record.key)
+
+    def decision(self) -> Decision:
+        return Decision(self.records) if self.records else NOTHING
+
+
+def _refuse(wanted: Iterable[_Wanted], rows: _Rows, code: ErrorCode) -> None:
+    for one in wanted:
+        rows.add(one.topic, one.topic_id, one.row.partition_index, code)
+
+
+def _fetched(offsets: GroupOffsets, topic: str, partition: int, topic_id: UUID, require_stable: bool) -> dict[str, Any]:
+    if require_stable and offsets.is_unstable(topic, partition):
+        return _row(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    commit = offsets.get(topic, partition)
+    if commit is None or (ZERO_UUID not in (commit.topic_id, topic_id) and commit.topic_id != topic_id):
+        return _row(partition, ErrorCode.NONE)
+    return {
+        "partition_index": partition,
+        "committed_offset": commit.offset,
+        "committed_leader_epoch": commit.leader_epoch,
+        "metadata": commit.metadata,
+        "error_code": 0,
+    }
+
+
+def _row(partition: int, code: ErrorCode) -> dict[str, Any]:
+    """No offset: because there is none, or because of an error."""
+    return {
+        "partition_index": partition,
+        "committed_offset": NO_OFFSET,
+        "committed_leader_epoch": NO_EPOCH,
+        "metadata": "",
+        "error_code": int(code),
+    }
+
+
+def _is_expired(group: Group, commit: OffsetCommit, wall_ms: int, retention_ms: int) -> bool:
+    since = group.offsets_expire_from(commit.commit_timestamp)
+    if since is None:
+        return False
+    if commit.expire_timestamp != NO_TIMESTAMP:
+        return wall_ms >= commit.expire_timestamp
+    return wall_ms - since >= retention_ms
+
+
+def _is_stale(commit: OffsetCommit, topic_id: UUID | None) -> bool:
+    """Whether it is of a topic that was deleted; a commit that does not say which topic it meant is of the one that there is."""
+    return topic_id is None or commit.topic_id not in (ZERO_UUID, topic_id)
+
+
+def _java_length(text: str) -> int:
+    """In UTF-16 code units, as Kafka counts what `offset.metadata.max.bytes` limits."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
