@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from mqd.coordinator.group import records
 from mqd.coordinator.group.classic import Classic
+from mqd.coordinator.group.listing import Listing
 from mqd.coordinator.group.state import Expire, Handler, Part, Replay, State
 from mqd.coordinator.shard import NO_PRODUCER, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
 
-PARTS: Final[tuple[type[Part], ...]] = (Classic,)
+PARTS: Final[tuple[type[Part], ...]] = (Classic, Listing)
 """In the order in which they hear of what concerns all."""
 _EXPIRIES_MAX = 100
 """Deadlines that one `on_deadline` hears."""

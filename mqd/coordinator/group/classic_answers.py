@@ -1,0 +1,64 @@
+"""What members of classic groups are told: the fields of the answers, and what of the requests depends on their version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from mqd.coordinator.group.classic_group import ClassicGroup, Member
+from mqd.coordinator.shard import Call, Decision, Ticket
+from mqd.errors import ErrorCode
+
+_BATCH_LEAVE_FROM: Final = 3
+
+
+def join_refusal(error: ErrorCode, member_id: str = "") -> dict[str, Any]:
+    return {"error_code": error, "member_id": member_id}
+
+
+def refuse_join(ticket: Ticket, error: ErrorCode, member_id: str) -> Decision:
+    return Decision(replies=((ticket, join_refusal(error, member_id)),))
+
+
+def is_refusal(reply: Mapping[str, Any]) -> bool:
+    return reply["error_code"] not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED)
+
+
+def joined(group: ClassicGroup, member: Member) -> dict[str, Any]:
+    """What a member of the generation is told; the leader also hears what everybody said."""
+    return {
+        "error_code": ErrorCode.NONE,
+        "generation_id": group.generation,
+        "protocol_type": group.protocol_type,
+        "protocol_name": group.protocol,
+        "leader": group.leader,
+        "skip_assignment": False,
+        "member_id": member.member_id,
+        "members": told_members(group.members.values(), group.protocol) if group.leader == member.member_id else [],
+    }
+
+
+def told_members(members: Iterable[Member], protocol: str | None) -> list[dict[str, Any]]:
+    return [{"member_id": one.member_id, "group_instance_id": one.instance_id, "metadata": one.metadata(protocol)} for one in members]
+
+
+def synced(group: ClassicGroup, assignment: bytes) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.NONE,
+        "protocol_type": group.protocol_type,
+        "protocol_name": group.protocol,
+        "assignment": assignment,
+    }
+
+
+def leaving_members(call: Call) -> list[tuple[str, str | None]]:
+    """Member and instance ids that a LeaveGroup of any version names."""
+    if call.version >= _BATCH_LEAVE_FROM:
+        return [(row.member_id, row.group_instance_id) for row in call.request.members]
+    return [(call.request.member_id, None)]
+
+
+def leave_answer(call: Call, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """LeaveGroup's answer; where it has one member only, that member's error is the error of the whole."""
+    error = ErrorCode.NONE if call.version >= _BATCH_LEAVE_FROM else rows[0]["error_code"]
+    return {"error_code": error, "members": rows}

@@ -1,0 +1,72 @@
+"""What is told of groups, whatever their type, and their deletion: ListGroups, DescribeGroups, DeleteGroups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mqd.coordinator.group.classic_group import DEAD, ClassicGroup
+from mqd.coordinator.group.state import Draft, Group, Handler, Part
+from mqd.coordinator.shard import Call, Decision, Moment, Ticket
+from mqd.errors import ErrorCode, MqError
+
+_NOT_FOUND_FROM = 6
+"""DescribeGroups versions that tell that a group does not exist (KIP-1043); earlier ones call it dead."""
+
+
+class Listing(Part):
+    """Of one shard: requests for several groups are split up by their handlers."""
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "ListGroups": self.handle_list_groups,
+            "DescribeGroups": self.handle_describe_groups,
+            "DeleteGroups": self.handle_delete_groups,
+        }
+
+    def handle_list_groups(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+        """The filters hold names in any case; an empty one lets everything pass, and one that is not known nothing."""
+        states = {state.strip().lower() for state in call.request.states_filter}
+        types = {name.lower() for name in call.request.types_filter}
+        rows = [
+            {
+                "group_id": group.group_id,
+                "protocol_type": group.protocol_type or "",
+                "group_state": group.state_name(),
+                "group_type": group.type_name,
+            }
+            for group in self.state.by_id.values()
+            if (not states or group.state_name().lower() in states) and (not types or group.type_name in types)
+        ]
+        return Decision(replies=((ticket, {"groups": rows}),))
+
+    def handle_describe_groups(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+        rows = [self._described(group_id, call.version) for group_id in call.request.groups]
+        return Decision(replies=((ticket, {"groups": rows}),))
+
+    def _described(self, group_id: str, version: int) -> dict[str, Any]:
+        group = self.state.get(group_id)
+        if isinstance(group, ClassicGroup):
+            return group.described()
+        row: dict[str, Any] = {"group_id": group_id, "group_state": DEAD, "error_code": ErrorCode.NONE}
+        if version >= _NOT_FOUND_FROM:
+            row["error_code"] = ErrorCode.GROUP_ID_NOT_FOUND
+            row["error_message"] = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
+        return row
+
+    def handle_delete_groups(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+        """The offsets of a group go with it."""
+        draft = Draft()
+        rows = []
+        for group_id in dict.fromkeys(call.request.groups_names):
+            error = ErrorCode.NONE
+            try:
+                group: Group = self.state.group(group_id)
+                group.check_delete()
+                draft.records += self.state.offsets.tombstones(group_id)
+                draft.records += group.tombstones()
+            except MqError as refusal:
+                error = refusal.code
+            rows.append({"group_id": group_id, "error_code": error})
+        draft.answer(ticket, {"results": rows})
+        return draft.decision()

@@ -1,0 +1,55 @@
+"""DescribeGroups (key 15): state and members of classic groups.
+
+v1  throttle time
+v3  what the asker may do with the group (KIP-430)
+v4  static members (KIP-345)
+v5  flexible
+v6  GROUP_ID_NOT_FOUND for a group that does not exist, in words too; before that it is called dead (KIP-1043)
+"""
+
+from __future__ import annotations
+
+from mqd.protocol.schema import (
+    AUTHORIZED_OPERATIONS_UNKNOWN,
+    BOOLEAN,
+    BYTES,
+    INT16,
+    INT32,
+    STRING,
+    TEXT,
+    Api,
+    array,
+    field,
+    message,
+)
+
+REQUEST = message(field("groups", array(STRING)), field("include_authorized_operations", BOOLEAN, since=3))
+
+RESPONSE = message(
+    field("throttle_time_ms", INT32, since=1),
+    field(
+        "groups",
+        array(
+            field("error_code", INT16),
+            field("error_message", TEXT, since=6, default=None, nullable_since=6),
+            field("group_id", STRING),
+            field("group_state", STRING),
+            field("protocol_type", STRING),
+            field("protocol_data", STRING),  # the protocol that the group chose
+            field(
+                "members",
+                array(
+                    field("member_id", STRING),
+                    field("group_instance_id", STRING, since=4, default=None, nullable_since=4),
+                    field("client_id", STRING),
+                    field("client_host", STRING),
+                    field("member_metadata", BYTES),
+                    field("member_assignment", BYTES),
+                ),
+            ),
+            field("authorized_operations", INT32, since=3, default=AUTHORIZED_OPERATIONS_UNKNOWN),
+        ),
+    ),
+)
+
+API = Api(key=15, name="DescribeGroups", versions=(0, 6), advertised=(0, 6), flexible_from=5, request=REQUEST, response=RESPONSE)

@@ -1,0 +1,47 @@
+"""JoinGroup (key 11): become, or stay, a member of a classic group's next generation.
+
+v1  how long a rebalance may take; in v0 that is the session timeout
+v2  throttle time
+v4  a new member is sent back with an id first (KIP-394)
+v5  static members (KIP-345)
+v6  flexible
+v7  the protocol type in the answer (KIP-559)
+v8  why the client joins (KIP-800)
+v9  a leader that comes back may be told not to divide the work anew (KIP-814)
+"""
+
+from __future__ import annotations
+
+from mqd.protocol.schema import BOOLEAN, BYTES, INT16, INT32, STRING, Api, array, field, message
+
+REQUEST = message(
+    field("group_id", STRING),
+    field("session_timeout_ms", INT32),
+    field("rebalance_timeout_ms", INT32, since=1, default=-1),
+    field("member_id", STRING),  # empty: none yet
+    field("group_instance_id", STRING, since=5, default=None, nullable_since=5),
+    field("protocol_type", STRING),
+    field("protocols", array(field("name", STRING), field("metadata", BYTES))),  # in the order of preference
+    field("reason", STRING, since=8, default=None, nullable_since=8),
+)
+
+RESPONSE = message(
+    field("throttle_time_ms", INT32, since=2),
+    field("error_code", INT16),
+    field("generation_id", INT32, default=-1),
+    field("protocol_type", STRING, since=7, default=None, nullable_since=7),
+    field("protocol_name", STRING, nullable_since=7),
+    field("leader", STRING),
+    field("skip_assignment", BOOLEAN, since=9),
+    field("member_id", STRING),
+    field(
+        "members",  # for the leader
+        array(
+            field("member_id", STRING),
+            field("group_instance_id", STRING, since=5, default=None, nullable_since=5),
+            field("metadata", BYTES),
+        ),
+    ),
+)
+
+API = Api(key=11, name="JoinGroup", versions=(0, 9), advertised=(0, 9), flexible_from=6, request=REQUEST, response=RESPONSE)
