@@ -14,18 +14,20 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
-from mqd.protocol.files import AbortedTransaction, decode_txn_index, encode_txn_index
+from mqd.protocol.files import AbortedTransaction, FileFormatError, decode_txn_index, encode_txn_index
 from mqd.types import Offset
+
+_NONE = tuple(array("q") for _ in AbortedTransaction._fields)
 
 
 class AbortedIndex:
-    """See the head of this file: 32 bytes an entry."""
+    """See the head of this file: 32 bytes an entry, and next to nothing where there is none."""
 
     __slots__ = ("_columns", "stale")
 
-    def __init__(self, transactions: Iterable[AbortedTransaction] = (), *, stale: bool = False) -> None:
-        self._columns = tuple(array("q") for _ in AbortedTransaction._fields)
-        self.stale = stale
+    def __init__(self, transactions: Iterable[AbortedTransaction] = ()) -> None:
+        self._columns = _NONE
+        self.stale = False
         """Whether the file holds something else."""
         for transaction in transactions:
             self._append(transaction)
@@ -37,9 +39,12 @@ class AbortedIndex:
         return map(AbortedTransaction._make, zip(*self._columns, strict=True))
 
     @classmethod
-    def load(cls, data: bytes) -> AbortedIndex:
-        """From the bytes of a file. FileFormatError where they make no sense."""
-        return cls(decode_txn_index(data))
+    def load(cls, data: bytes, base_offset: Offset, next_offset: Offset) -> AbortedIndex:
+        """From the bytes of a file. FileFormatError where they make no sense for a segment of these offsets."""
+        transactions = decode_txn_index(data)
+        if transactions and not base_offset <= transactions[0].last_offset <= transactions[-1].last_offset < next_offset:
+            raise FileFormatError(f"the transaction index has markers outside of offsets {base_offset} to {next_offset}")
+        return cls(transactions)
 
     def encode(self) -> bytes:
         """The whole file; from here on it counts as written."""
@@ -53,6 +58,8 @@ class AbortedIndex:
             self.stale = True
 
     def _append(self, transaction: AbortedTransaction) -> None:
+        if self._columns is _NONE:
+            self._columns = tuple(array("q") for _ in _NONE)
         for column, value in zip(self._columns, transaction, strict=True):
             column.append(value)
 

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 
 from mqd.errors import StorageError
 from mqd.limits import DESCRIPTORS_SPARE, OLDER_SEGMENTS_OPEN_MAX, SEGMENTS_OPEN_MAX
+from mqd.log.aborted import AbortedIndex
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
 from mqd.log.segment_files import open_segment
+from mqd.log.snapshots import have_aborted
 from mqd.protocol.files import LOCK
 
 if TYPE_CHECKING:
@@ -81,6 +83,11 @@ class Descriptors:
                 self.opened(log, segment)
             open_segment(self._disk, log.path, segment, log.config)
 
+    def have_aborted(self, log: PartitionLog, segment: Segment) -> AbortedIndex:
+        """The aborted transactions of a segment, read from its file where need be. OSError, BadBatch."""
+        self.opened(log, segment)
+        return have_aborted(self._disk, log.path, log.segments, segment, log.config)
+
     def opened(self, log: PartitionLog, segment: Segment) -> None:
         """An older segment is open, or about to be."""
         self._older.append((log, segment))
@@ -101,7 +108,7 @@ class Descriptors:
             if len(older) <= self._older_max:
                 break
             log, segment = older.popleft()
-            if segment.file is not None and not _close(log, segment):
+            if (segment.file is not None or segment.aborted) and not _close(log, segment):
                 older.append((log, segment))
         return len(older) <= self._older_max
 
@@ -117,4 +124,6 @@ def _close(log: PartitionLog, segment: Segment) -> bool:
     if segment is log.active or segment.next_offset > log.durable_end_offset:
         return False
     segment.file = segment.index = segment.time_index = None
+    if segment.aborted:  # an empty one costs nothing, and saves looking for the file
+        segment.aborted = None
     return True

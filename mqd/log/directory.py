@@ -31,6 +31,7 @@ from mqd.protocol.files import (
     RECOVERY_POINT_CHECKPOINT,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     FileFormatError,
     MetaProperties,
     decode_partition_metadata,
@@ -66,6 +67,14 @@ class SyncPlan:
     writes: list[tuple[Path, bytes]] = field(default_factory=list)
     directories: list[Path] = field(default_factory=list)
     snapshots: list[tuple[Offset, bytes]] = field(default_factory=list)
+    aborted: list[Segment] = field(default_factory=list)
+    """Of which the transaction index is among the writes."""
+
+    def add_aborted(self, segment: Segment) -> None:
+        """Have the transaction index of a segment written, where that is due."""
+        if segment.aborted is not None and segment.aborted.stale:
+            self.aborted.append(segment)
+            self.writes.append((self.log.path / segment_file_name(segment.base_offset, TXN_INDEX_SUFFIX), segment.aborted.encode()))
 
     def run(self, disk: Disk) -> None:
         """In a worker thread. OSError: what was to become durable is in an unknown state. StorageError: there was no space for the small
@@ -94,6 +103,9 @@ class SyncPlan:
         log.new_files = log.new_files or bool(self.directories)
         if self.cuts == log.cuts:
             log.snapshots[:0] = self.snapshots
+        for segment in self.aborted:
+            if segment.aborted is not None:
+                segment.aborted.stale = True
 
 
 def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
@@ -113,6 +125,7 @@ def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
             if segment is not log.active:
                 for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                     plan.indexes.append(log.path / segment_file_name(segment.base_offset, suffix))
+                plan.add_aborted(segment)
     if log.epochs.dirty:
         plan.writes.append((log.path / LEADER_EPOCH_CHECKPOINT, encode_leader_epochs(log.epochs.entries())))
         log.epochs.dirty = False
@@ -394,6 +407,7 @@ def close_directory(disk: Disk, directory: LogDirectory, logs: list[PartitionLog
         append_indexes(disk, log.path, active)
         log.snapshots.append((log.written_end_offset, encode_producer_snapshot(log.producers.entries())))
         plan = plan_sync(disk, log, whole=True)
+        plan.add_aborted(active)
         plan.indexes += [log.path / segment_file_name(active.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
         try:
             plan.run(disk)

@@ -13,7 +13,7 @@ from mqd.io.disk import FileRange
 from mqd.log import lookup
 from mqd.log.descriptors import Descriptors
 from mqd.log.partition_log import PartitionLog
-from mqd.protocol.files import BadBatch
+from mqd.protocol.files import AbortedTransaction, BadBatch
 from mqd.types import Offset, TopicPartition
 
 FoundT = TypeVar("FoundT")
@@ -51,6 +51,28 @@ class Reader:
         assert segment.file is not None
         return lookup.Read([FileRange(segment.file, start, end - start)], offset, next_offset, end - start)
 
+    def aborted(self, log: PartitionLog, start_offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:
+        """Aborted transactions with records between these offsets (the end exclusive), by their first offset. MqError as `read`.
+
+        All of them, where the end is not beyond the last stable offset: then each has its marker.
+        """
+        found: list[AbortedTransaction] = []
+        try:
+            for segment in log.segments_from(start_offset):
+                index = segment.aborted
+                if index is None:
+                    index = self._descriptors.have_aborted(log, segment)
+                overlapping, complete = index.overlapping(start_offset, end_offset)
+                found += overlapping
+                if complete:
+                    break
+        except BadBatch as bad:
+            raise self.unreadable(log, f"{log.path} {bad}") from bad
+        except OSError as error:
+            raise self._not_read(log, error) from error
+        found.sort(key=_first_offset)
+        return found
+
     def _not_read(self, log: PartitionLog, error: OSError) -> MqError:
         """The file could not be opened for now, or there is more wrong with it."""
         failure = storage_error(f"cannot read {log.path}", error)
@@ -78,3 +100,7 @@ class Reader:
             raise self.unreadable(log, f"{log.path} {bad}") from bad
         except OSError as error:
             raise self._not_read(log, error) from error
+
+
+def _first_offset(transaction: AbortedTransaction) -> Offset:
+    return transaction.first_offset

@@ -27,11 +27,11 @@ from uuid import UUID
 from mqd.errors import StorageError
 from mqd.limits import RECOVERY_BATCH_BYTES_MAX, SCAN_BYTES
 from mqd.log.epochs import LeaderEpochs
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.partition_log import FOREVER_MS, LogConfig, PartitionLog
 from mqd.log.producers import Producers
 from mqd.log.segment import Segment
-from mqd.log.segment_files import load_indexes, new_segment, rebuild, remove_segment, store_indexes
-from mqd.log.snapshots import batches_from, load_snapshot, remove_snapshots, replay_batch, snapshot_offsets
+from mqd.log.segment_files import load_indexes, new_segment, rebuild, remove_segment, store_aborted, store_indexes
+from mqd.log.snapshots import batches_from, have_aborted, load_snapshot, remove_snapshots, replay_batch, snapshot_offsets
 from mqd.log.suspect import write_again
 from mqd.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, crc_of, parse_header
 from mqd.protocol.files import (
@@ -142,6 +142,8 @@ class _Loader:
         self.epochs = LeaderEpochs()
         self.replay_from: Offset = 0
         """Where the producer snapshot ends."""
+        self.unstored: Offset = FOREVER_MS
+        """From here on transaction indexes are not on disk: there was no space."""
 
     def load(self) -> tuple[PartitionLog, RecoveryReport]:
         topic_id = self._topic_id()
@@ -268,6 +270,8 @@ class _Loader:
             if segment is not self.segments[-1]:
                 segment.seal()
             store_indexes(self.disk, self.path, segment)
+            if not store_aborted(self.disk, self.path, segment):
+                self.unstored = min(self.unstored, segment.base_offset)
             assert segment.file is not None
             segment.file.sync()
 
@@ -318,7 +322,7 @@ class _Loader:
                 self._miss(end, following)
             segment.size, segment.next_offset = size, following
             segment.max_timestamp, segment.max_timestamp_offset = self._last_time(segment)
-            segment.index = segment.time_index = segment.file = None  # opened again when somebody reads there
+            segment.index = segment.time_index = segment.file = segment.aborted = None  # opened again when somebody reads there
             return
         if following is not None or not self._restore(segment, size):
             fresh = Segment(segment.base_offset, self.now_ms, segment.file)
@@ -333,6 +337,8 @@ class _Loader:
                 self._join(segment, following)
                 segment.seal()
             store_indexes(self.disk, self.path, segment)
+        segment.aborted = None
+        have_aborted(self.disk, self.path, self.segments, segment, self.config)
 
     def _seem_indexed(self, segment: Segment, size: int) -> bool:
         """Whether both index files of an older segment are there and not obviously wrong; contents are judged when read."""
@@ -472,6 +478,8 @@ class _Loader:
             self.segments = [new_segment(self.disk, self.path, start, self.now_ms)]
         for segment in self.segments[:-1]:
             segment.file = segment.index = segment.time_index = None
+            if segment.aborted and not segment.aborted.stale:
+                segment.aborted = None
         self.epochs.truncate_from_end(self.segments[-1].next_offset)
         self.epochs.truncate_from_start(start)
         remove_snapshots(self.disk, self.path, self.segments)
@@ -480,6 +488,7 @@ class _Loader:
             log_start_offset=start, epochs=self.epochs, producers=self.producers,
         )  # fmt: skip
         log.high_watermark = min(max(known.high_watermark, start), log.log_end_offset)
+        log.durable_end_offset = min(log.durable_end_offset, self.unstored)  # what is written is, but not what it says was aborted
         log.recovery_point = known.recovery_point
         log.new_files = anew
         return log

@@ -43,6 +43,7 @@ class Segment:
         "max_timestamp_offset",
         "next_offset",
         "size",
+        "suffix",
         "time_index",
     )
 
@@ -62,6 +63,8 @@ class Segment:
         """Last offset of the youngest batch."""
         self.aborted: AbortedIndex | None = AbortedIndex()
         """Of an older segment, None until somebody asks."""
+        self.suffix = ""
+        """What the names of its files end in as long as it is being put in the place of others (replacing.py)."""
         self._bytes_since_index = 0
 
     def __repr__(self) -> str:

@@ -60,10 +60,10 @@ def retire_segment(disk: Disk, path: Path, segment: Segment) -> list[Path]:
     return retired
 
 
-def load_indexes(disk: Disk, path: Path, base_offset: Offset, log_size: int) -> tuple[OffsetIndex, TimeIndex]:
-    """Both indexes of a segment; FileNotFoundError or FileFormatError when they are of no use."""
-    index = OffsetIndex.load(base_offset, disk.read_bytes(path / segment_file_name(base_offset, INDEX_SUFFIX)), log_size)
-    return index, TimeIndex.load(base_offset, disk.read_bytes(path / segment_file_name(base_offset, TIME_INDEX_SUFFIX)))
+def load_indexes(disk: Disk, path: Path, base_offset: Offset, log_size: int, suffix: str = "") -> tuple[OffsetIndex, TimeIndex]:
+    """Both indexes of a segment; FileNotFoundError or FileFormatError when they are of no use. `suffix`: as `Segment.suffix`."""
+    index = OffsetIndex.load(base_offset, disk.read_bytes(path / segment_file_name(base_offset, INDEX_SUFFIX + suffix)), log_size)
+    return index, TimeIndex.load(base_offset, disk.read_bytes(path / segment_file_name(base_offset, TIME_INDEX_SUFFIX + suffix)))
 
 
 def store_indexes(disk: Disk, path: Path, segment: Segment) -> None:
@@ -83,12 +83,31 @@ def store_indexes(disk: Disk, path: Path, segment: Segment) -> None:
             disk.remove(name)
 
 
-def load_aborted(disk: Disk, path: Path, base_offset: Offset) -> AbortedIndex:
+def load_aborted(disk: Disk, path: Path, segment: Segment) -> AbortedIndex:
     """The aborted transactions of a segment, from its file; none where there is no file. FileFormatError where it makes no sense."""
     try:
-        return AbortedIndex.load(disk.read_bytes(path / segment_file_name(base_offset, TXN_INDEX_SUFFIX)))
+        data = disk.read_bytes(path / segment_file_name(segment.base_offset, TXN_INDEX_SUFFIX))
     except FileNotFoundError:
         return AbortedIndex()
+    return AbortedIndex.load(data, segment.base_offset, segment.next_offset)
+
+
+def store_aborted(disk: Disk, path: Path, segment: Segment) -> bool:
+    """Write the file anew, or remove it where nothing was aborted. False without space for it: it stays stale then. OSError."""
+    assert segment.aborted is not None
+    name = path / segment_file_name(segment.base_offset, TXN_INDEX_SUFFIX)
+    if not segment.aborted:
+        disk.remove(name)
+        return True
+    try:
+        disk.write_atomic(name, segment.aborted.encode())
+    except OSError as error:
+        segment.aborted.stale = True
+        if error.errno not in PASSING_ERRNOS:
+            raise
+        logger.warning("index not written file=%s reason=%s", name, error)
+        return False
+    return True
 
 
 def append_indexes(disk: Disk, path: Path, segment: Segment) -> None:
@@ -119,16 +138,17 @@ def cut_segment(disk: Disk, path: Path, segment: Segment, size: int, next_offset
 def open_segment(disk: Disk, path: Path, segment: Segment, config: LogConfig) -> None:
     """Have the file and the indexes of an older segment at hand; indexes that are missing or insane are rebuilt."""
     if segment.file is None:
-        segment.file = disk.open(path / segment_file_name(segment.base_offset, LOG_SUFFIX))
+        segment.file = disk.open(path / segment_file_name(segment.base_offset, LOG_SUFFIX + segment.suffix))
     if segment.index is None:
         try:
-            segment.index, segment.time_index = load_indexes(disk, path, segment.base_offset, segment.size)
+            segment.index, segment.time_index = load_indexes(disk, path, segment.base_offset, segment.size, segment.suffix)
         except (FileFormatError, FileNotFoundError) as error:
             logger.warning("index rebuilt segment=%s reason=%s", segment.file.path, error)
             fresh = Segment(segment.base_offset, segment.created_ms, segment.file)
             rebuild(fresh, segment.size, config.index_interval_bytes)
             fresh.seal()
-            store_indexes(disk, path, fresh)
+            if not segment.suffix:
+                store_indexes(disk, path, fresh)
             segment.index, segment.time_index = fresh.index, fresh.time_index
 
 

@@ -48,8 +48,7 @@ from mqd.log.reading import Reader, storage_error
 from mqd.log.recovery import RecoveryReport
 from mqd.log.removals import Removals
 from mqd.log.segment_files import append_indexes, new_segment
-from mqd.log.shortening import put_back, retire_oldest, truncate_log
-from mqd.log.snapshots import remove_snapshots
+from mqd.log.shortening import put_back, remove_outdated, retire_oldest, truncate_log
 from mqd.log.suspect import mark
 from mqd.log.syncs import Syncer, every
 from mqd.protocol.batch import HEADER_BYTES, crc_of, parse_header
@@ -577,8 +576,8 @@ class LogService:
         log = plan.log
         self._syncs += 1
         if plan.cuts != log.cuts:
-            with suppress(OSError):  # the next start removes them too
-                remove_snapshots(self._disk, log.path, log.segments)
+            with suppress(OSError):  # the next start does so, too
+                remove_outdated(self._disk, log, plan.aborted)
         elif log.on_synced(plan.end_offset):
             self._descriptors.close_older(log)
             self._on_durable(log)

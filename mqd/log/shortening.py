@@ -6,25 +6,42 @@ of its file: whoever still sends it holds it himself.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment_files import cut_segment, open_segment, remove_segment, retire_segment
-from mqd.log.snapshots import reload_producers, remove_snapshots
+from mqd.log.snapshots import have_aborted, reload_producers, remove_snapshots
+from mqd.protocol.files import TXN_INDEX_SUFFIX, segment_file_name
 from mqd.types import Offset
 
 if TYPE_CHECKING:
     from mqd.io.disk import Disk
+    from mqd.log.segment import Segment
 
 
 def cut_log(disk: Disk, log: PartitionLog, size: int, next_offset: Offset) -> None:
     """Cut the active segment to `size` bytes, the border before `next_offset`, and put the log's state right."""
     open_segment(disk, log.path, log.active, log.config)
+    have_aborted(disk, log.path, log.segments, log.active, log.config)
     cut_segment(disk, log.path, log.active, size, next_offset)
     log.on_truncated()
     remove_snapshots(disk, log.path, log.segments)
     reload_producers(disk, log)
+
+
+def remove_outdated(disk: Disk, log: PartitionLog, written: Iterable[Segment]) -> None:
+    """A worker thread has written small files of a log that was cut meanwhile: have them go, or be written again. `written`: the
+    segments whose transaction indexes are among them. OSError."""
+    remove_snapshots(disk, log.path, log.segments)
+    segments = {segment.base_offset: segment for segment in log.segments}
+    for one in written:
+        segment = segments.get(one.base_offset)
+        if segment is None:
+            disk.remove(log.path / segment_file_name(one.base_offset, TXN_INDEX_SUFFIX))
+        else:
+            have_aborted(disk, log.path, log.segments, segment, log.config).stale = True
 
 
 def put_back(disk: Disk, log: PartitionLog, segments: int, size: int, next_offset: Offset) -> None:

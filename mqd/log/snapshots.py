@@ -1,15 +1,17 @@
-"""Producers of a log as of some offset: from a snapshot, and from the batches behind it."""
+"""Producers of a log as of some offset, from a snapshot and the batches behind it; and what such a replay finds aborted."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mqd.log.aborted import AbortedIndex
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.producers import Producers, replay_marker
 from mqd.log.segment import Segment
-from mqd.log.segment_files import open_segment
+from mqd.log.segment_files import load_aborted, open_segment, store_aborted
 from mqd.protocol.batch import BatchHeader
 from mqd.protocol.files import (
     SNAPSHOT_SUFFIX,
@@ -24,6 +26,8 @@ from mqd.types import Offset
 
 if TYPE_CHECKING:
     from mqd.io.disk import Disk
+
+logger = logging.getLogger(__name__)
 
 
 def batches_from(
@@ -53,6 +57,42 @@ def replay_batch(producers: Producers, header: BatchHeader, view: memoryview) ->
     return None
 
 
+def have_aborted(disk: Disk, path: Path, segments: list[Segment], segment: Segment, config: LogConfig) -> AbortedIndex:
+    """The aborted transactions of one of `segments`: as they are in memory or in its file, or found anew where that makes no sense.
+
+    OSError; BadBatch where the log cannot be read.
+    """
+    if segment.aborted is None:
+        try:
+            segment.aborted = load_aborted(disk, path, segment)
+        except FileFormatError as error:
+            logger.warning("transaction index rebuilt path=%s segment=%d reason=%s", path, segment.base_offset, error)
+            segment.aborted = _find_aborted(disk, path, segments, segment, config)
+            store_aborted(disk, path, segment)
+    return segment.aborted
+
+
+def _find_aborted(disk: Disk, path: Path, segments: list[Segment], segment: Segment, config: LogConfig) -> AbortedIndex:
+    producers, start = newest_snapshot(disk, path, segment.base_offset)
+    found = AbortedIndex()
+    for header, view in batches_from(disk, path, segments[: segments.index(segment) + 1], start, config):
+        if header.base_offset >= start:
+            aborted = replay_batch(producers, header, view)
+            if aborted is not None and aborted.last_offset >= segment.base_offset:
+                found.extend((aborted,))
+    return found
+
+
+def newest_snapshot(disk: Disk, path: Path, end_offset: Offset) -> tuple[Producers, Offset]:
+    """The newest good snapshot that is not beyond `end_offset`, and its offset; producers that know nothing where there is none."""
+    for offset in snapshot_offsets(disk, path):
+        if offset <= end_offset:
+            snapshot = load_snapshot(disk, path, offset)
+            if snapshot is not None:
+                return snapshot, offset
+    return Producers(), 0
+
+
 def snapshot_offsets(disk: Disk, path: Path) -> list[Offset]:
     """Offsets of the producer snapshots in a partition's directory, newest first."""
     parsed = map(parse_segment_file_name, disk.list(path))
@@ -80,13 +120,7 @@ def load_snapshot(disk: Disk, path: Path, offset: Offset) -> Producers | None:
 
 def reload_producers(disk: Disk, log: PartitionLog) -> None:
     """Producers as of the written end: the newest good snapshot, and the batches behind it."""
-    producers, start = Producers(), 0
-    for offset in snapshot_offsets(disk, log.path):
-        if offset <= log.written_end_offset:
-            snapshot = load_snapshot(disk, log.path, offset)
-            if snapshot is not None:
-                producers, start = snapshot, offset
-                break
+    producers, start = newest_snapshot(disk, log.path, log.written_end_offset)
     for header, view in batches_from(disk, log.path, log.segments, start, log.config):
         if header.base_offset >= start:
             replay_batch(producers, header, view)

@@ -26,6 +26,8 @@ from mqd.replica.progress import Fetching, FollowerProgress
 from mqd.replica.waiters import Append, FetchWaiter, ProduceTicket, until_durable
 from mqd.types import NO_EPOCH, IsrChange, NodeId, Offset, TopicPartition
 
+_AS_MANY_AS_WANTED = 1 << 62
+
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
@@ -107,6 +109,7 @@ class Partition:
         "fetches",
         "followers",
         "frozen",
+        "held_back",
         "high_watermark",
         "in_contact",
         "in_sync",
@@ -120,6 +123,7 @@ class Partition:
         "rules",
         "serves",
         "short_of_replicas",
+        "stable_offset",
         "syncs",
         "touched",
         "watches",
@@ -165,6 +169,10 @@ class Partition:
         """Whether this turn of the loop appended here; reset when the turn ends."""
         self.news_bytes = 0
         """Bytes appended since parked fetches were last looked at."""
+        self.stable_offset: Offset = 0
+        """The last stable offset when a parked fetch was last planned or looked at that reads committed records only."""
+        self.held_back = False
+        """Whether that was below the high watermark."""
 
     def __repr__(self) -> str:
         role = "leader" if self.is_leader else "not leader"
@@ -244,6 +252,23 @@ class Partition:
         """Below it every transaction has ended, and its marker is committed. Without transactions: the high watermark."""
         log = self.log
         return log.last_stable_offset(self.high_watermark) if log.producers.unstable else self.high_watermark
+
+    def note_stable_offset(self) -> Offset:
+        """The last stable offset, up to where a fetch is planned that may be parked then."""
+        self.stable_offset = stable = self.last_stable_offset
+        self.held_back = stable < self.high_watermark
+        return stable
+
+    def stable_news(self) -> int:
+        """What of `news_bytes` counts for a parked fetch that reads committed records only.
+
+        Nothing while a transaction holds it back; when that ends, as many bytes as anybody may want: the fetch is planned anew.
+        """
+        before, held_back = self.stable_offset, self.held_back
+        stable = self.note_stable_offset()
+        if not held_back and not self.held_back:
+            return self.news_bytes
+        return _AS_MANY_AS_WANTED if stable > before else 0
 
     def local_end_offset(self) -> Offset:
         """End of what this replica may count as its own: written, or on stable storage where the topic asks for it."""

@@ -511,8 +511,9 @@ class ReplicaService:
             if not ticket.freed:
                 ticket.settle()
         if partition.fetches:
+            news, stable_news = partition.news_bytes, partition.stable_news()
             for waiter in list(partition.fetches):
-                waiter.bytes_wanted -= partition.news_bytes
+                waiter.bytes_wanted -= stable_news if waiter.read_committed else news
                 if waiter.bytes_wanted <= 0:
                     waiter.free()
         partition.news_bytes = 0

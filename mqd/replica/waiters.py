@@ -69,11 +69,13 @@ class ProduceTicket(ABC):
 class FetchWaiter:
     """One fetch that found less than it wants: woken by bytes, by its deadline, or by what comes behind it."""
 
-    __slots__ = ("bytes_wanted", "deadline", "freed", "partitions", "release")
+    __slots__ = ("bytes_wanted", "deadline", "freed", "partitions", "read_committed", "release")
 
-    def __init__(self, release: Callable[[], None], bytes_wanted: int, deadline: float) -> None:
+    def __init__(self, release: Callable[[], None], bytes_wanted: int, deadline: float, *, read_committed: bool = False) -> None:
         self.release = release
         """Called once: plans the fetch again and answers it."""
+        self.read_committed = read_committed
+        """Whether bytes count only when no open transaction holds them back."""
         self.bytes_wanted = bytes_wanted
         self.deadline = deadline
         self.partitions: tuple[HoldsFetches, ...] = ()

@@ -4,8 +4,9 @@ v4 isolation level; v5 log start; v7 sessions (KIP-227); v9 leader epoch (KIP-32
 epoch and diverging epochs (KIP-595); v13 topics by id (KIP-516); v15 replica state; v16 node endpoints (KIP-951); v17
 replica directory; v18 the follower's high watermark.
 
-A record is served once it is below the high watermark, never before (I2). From v11 on consumers may read from any replica, up
-to the high watermark that it knows; a leader sends them to one in their rack, where `replica.selector.class` says so
+A record is served once it is below the high watermark, never before (I2). Who reads committed records only gets them up to the last
+stable offset, with those transactions among them that were aborted, by their first offset. From v11 on consumers may read from any
+replica, up to the high watermark that it knows; a leader sends them to one in their rack, where `replica.selector.class` says so
 (KIP-392). Followers' fetches, on the peer listener, are server/follower_fetch.py's. ◆ hot path.
 """
 
@@ -104,7 +105,12 @@ class Fetch:
     def _answer_or_park(self, fetching: _Fetching, *, may_wait: bool) -> None:
         rows, size, urgent, partitions = self._plan(fetching)
         if may_wait and not urgent and size < fetching.request.min_bytes and partitions and fetching.slot.connection.open:
-            waiter = FetchWaiter(lambda: self._woken(fetching), fetching.request.min_bytes - size, fetching.deadline)
+            waiter = FetchWaiter(
+                lambda: self._woken(fetching),
+                fetching.request.min_bytes - size,
+                fetching.deadline,
+                read_committed=fetching.request.isolation_level == _READ_COMMITTED,
+            )
             fetching.waiter = waiter
             fetching.slot.connection.parked = waiter
             self._replica.park(waiter, partitions)
@@ -181,15 +187,19 @@ class Fetch:
             if preferred is not None:
                 ends = (high_watermark, partition.last_stable_offset, log.log_start_offset)
                 return (wanted.partition, 0, *ends, aborted, preferred, []), 0
-        limit = partition.last_stable_offset if read_committed else high_watermark
+        limit = stable = partition.note_stable_offset()
+        if not read_committed:
+            limit = high_watermark
         ranges: list[FileRange] = []
         size = 0
         if offset < limit and (budget > 0 or min_one):
             bytes_max = min(budget, asked.partition_max_bytes)
-            ranges = self._replica.logs.read(log, offset, max_bytes=bytes_max, limit_offset=limit, min_one=min_one).ranges
-            for one in ranges:
-                size += one.size
-        ends = (high_watermark, partition.last_stable_offset, log.log_start_offset)
+            logs = self._replica.logs
+            found = logs.read(log, offset, max_bytes=bytes_max, limit_offset=limit, min_one=min_one)
+            ranges, size = found.ranges, found.size
+            if read_committed and ranges:
+                aborted = [(one.producer_id, one.first_offset) for one in logs.reader.aborted(log, offset, found.next_offset)]
+        ends = (high_watermark, stable, log.log_start_offset)
         return (wanted.partition, 0, *ends, aborted, _NO_PREFERRED_REPLICA, ranges), size
 
     def _preferred_replica(self, partition: Partition, rack: bytes, offset: int) -> NodeId | None:
