@@ -12,7 +12,8 @@ log with `on_written`. When a write fails the service takes back everything that
 Invariants (docs/INVARIANTS.md):
 - log_start <= durable_end <= written_end <= log_end; with an empty queue written_end = log_end.
 - Segments are in ascending order, without overlap; the last one, and only it, is appended to.
-- Offsets are dense: each batch begins where the one before it ended.
+- Offsets are dense: each batch begins where the one before it ended. Behind a compaction (compaction.py), here or at a leader of which
+  this log was copied, offsets are missing between batches, never within what is not committed.
 - Records are not unpacked: a batch is judged by its 61 bytes and its CRC (exception: keys, for a compacted topic: looking.py).
 """
 
@@ -89,6 +90,9 @@ class LogConfig:
     """Not Kafka's: acknowledge only what an fdatasync has covered. `flush.messages=1` means the same."""
     file_delete_delay_ms: int = 60_000
     delete_retention_ms: int = _DAY_MS
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = FOREVER_MS
     preallocate: bool = False
 
     @classmethod
@@ -134,6 +138,18 @@ class Queued:
         """Transactions that markers among these batches end so."""
 
 
+class Replacement:
+    """A cleaned segment takes the place of others: its files are whole, and under names that a start finishes with (replacing.py)."""
+
+    __slots__ = ("cleaned", "is_in_place", "old")
+
+    def __init__(self, old: list[Segment], cleaned: Segment) -> None:
+        self.old = old
+        self.cleaned = cleaned
+        self.is_in_place = False
+        """Whether the log reads from `cleaned` already."""
+
+
 class PartitionLog:
     """See the head of this file. Compared and hashed by identity."""
 
@@ -145,6 +161,7 @@ class PartitionLog:
         "_roll_at_timestamp",
         "_tail",
         "_tail_bytes",
+        "cleaned_to",
         "config",
         "cuts",
         "directory",
@@ -163,6 +180,7 @@ class PartitionLog:
         "producers",
         "queue",
         "recovery_point",
+        "replacement",
         "segments",
         "snapshots",
         "topic_id",
@@ -208,6 +226,10 @@ class PartitionLog:
         the checkpoint is written again; no segment begins as long as it is."""
         self.high_watermark: Offset = log_start_offset
         """The last one that was checkpointed: a lower bound of the true one. Retention does not go beyond it."""
+        self.cleaned_to: Offset | None = None
+        """Up to where it was compacted: what the cleaner's checkpoint on disk says. None: never, here or where it was copied from."""
+        self.replacement: Replacement | None = None
+        """The cleaned segment that is taking the place of others, as long as that is not done."""
         self.opened = False
         """Whether the metadata has claimed it: until then its configuration is a guess, and nothing is removed."""
         self.failed: str | None = None
@@ -338,14 +360,14 @@ class PartitionLog:
     def plan_append_as_follower(self, view: memoryview, *, leader_epoch: int, batches_max: int) -> int:
         """Queue the batches that `view` begins with, as they are; `view` must not change until written. Returns how many bytes that took.
 
-        They are the leader's: nothing is rewritten, and offsets, epochs and producers come out as they are there. Left for the next call,
+        They are the leader's: nothing is rewritten, and offsets, epochs and producers come out as they are there, gaps included: the topic
+        may be compacted, or may once have been. Left for the next call,
         or for good: what is beyond `batches_max` batches, a batch that is cut off, and any of an epoch above `leader_epoch`, which the
         asker does not know yet. MqError CORRUPT_MESSAGE when the first batch is damaged or does not continue this log, KAFKA_STORAGE_ERROR
         when it cannot be taken now; nothing is changed then.
         """
         position, end = 0, len(view)
         epochs, tail, begun = self.epochs, self._tail, 0
-        gaps = "compact" in self.config.cleanup_policy
         for _ in range(batches_max):
             if position + HEADER_BYTES > end:
                 break
@@ -361,7 +383,7 @@ class PartitionLog:
                 else "its CRC-32C is wrong"
                 if crc_of(view, position, stop) != crc
                 else f"it begins at offset {base_offset}"
-                if base_offset != self.log_end_offset and not (gaps and base_offset > self.log_end_offset)
+                if base_offset < self.log_end_offset
                 else ""
             )
             if not damage and epoch > leader_epoch:
@@ -374,16 +396,14 @@ class PartitionLog:
                     break  # what comes before it counts
                 raise MqError(ErrorCode.CORRUPT_MESSAGE, f"{self.topic_partition} ends at {self.log_end_offset}; the next batch: {damage}")
             last_offset = base_offset + last_offset_delta
-            if self._tail_bytes and (
-                self._tail_bytes + size > self._roll_at_bytes
-                or last_offset > self._roll_at_offset
-                or max_timestamp > self._roll_at_timestamp
+            if last_offset > self._roll_at_offset or (
+                self._tail_bytes and (self._tail_bytes + size > self._roll_at_bytes or max_timestamp > self._roll_at_timestamp)
             ):
                 if tail is not None and position > begun:
                     tail.views.append(view[begun:position])
                     begun = position
-                try:
-                    tail = self._plan_roll(base_offset)
+                try:  # where the log ends, so that segments leave no gap between them, unless it is wider than a segment
+                    tail = self._plan_roll(max(self.log_end_offset, last_offset - RELATIVE_OFFSET_MAX))
                 except MqError:
                     if position:
                         break
@@ -395,6 +415,8 @@ class PartitionLog:
                 self._roll_at_timestamp = self._rolls_at(max_timestamp)
             self._tail_bytes += size
             tail.batches.append((last_offset, size, max_timestamp))
+            if base_offset > self.log_end_offset and self.cleaned_to is None:
+                self.cleaned_to = self.log_start_offset
             self.log_end_offset = last_offset + 1
             if epoch > epochs.latest:
                 epochs.assign(epoch, base_offset)
@@ -491,9 +513,12 @@ class PartitionLog:
 
     @property
     def segment_age_max_ms(self) -> int:
-        """`segment.ms` less this partition's share of `segment.jitter.ms`."""
+        """`segment.ms` less this partition's share of `segment.jitter.ms`; no more than `max.compaction.lag.ms` for a compacted topic."""
         config = self.config
-        return max(0, config.segment_ms - min(config.segment_jitter_ms, config.segment_ms) * self._jitter_permille // 1000)
+        segment_ms = config.segment_ms
+        if "compact" in config.cleanup_policy and config.max_compaction_lag_ms > 0:
+            segment_ms = min(segment_ms, config.max_compaction_lag_ms)
+        return max(0, segment_ms - min(config.segment_jitter_ms, segment_ms) * self._jitter_permille // 1000)
 
     def _watch_tail(self) -> None:
         """With an empty queue: when the active segment will be full."""
@@ -539,6 +564,7 @@ class PartitionLog:
         """A new segment is the active one."""
         assert segment.base_offset >= self.active.next_offset and not segment.size, (segment, self.active)
         self.active.seal()
+        self.active.next_offset = segment.base_offset
         self.positions.pop(segment.base_offset, None)  # a border at the end of the old segment is the new one's start
         self.segments.append(segment)
         if not self.queue:
@@ -573,6 +599,8 @@ class PartitionLog:
         self.durable_end_offset = min(self.durable_end_offset, end)
         self.log_start_offset = min(self.log_start_offset, end)
         self.high_watermark = min(self.high_watermark, end)
+        if self.cleaned_to is not None:
+            self.cleaned_to = min(self.cleaned_to, end)
         self.snapshots = [snapshot for snapshot in self.snapshots if snapshot[0] <= end]
         self.epochs.truncate_from_end(end)
         self.positions.clear()
@@ -598,6 +626,14 @@ class PartitionLog:
         self.durable_end_offset = segment.base_offset
         self.snapshots.clear()
         self.epochs.clear()
+
+    def on_cleaned(self, old: list[Segment], cleaned: Segment) -> None:
+        """`cleaned` holds what stays of the neighbours `old`."""
+        at = self.segments.index(old[0])
+        assert self.segments[at : at + len(old)] == old and old[-1] is not self.active
+        assert (cleaned.base_offset, cleaned.next_offset) == (old[0].base_offset, old[-1].next_offset)
+        self.segments[at : at + len(old)] = [cleaned]
+        self.positions.clear()
 
     def on_retired(self, count: int) -> None:
         """The oldest `count` segments were taken out."""

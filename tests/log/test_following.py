@@ -143,7 +143,6 @@ DAMAGES = {
     "a magic of before": damaged(lambda data: data.__setitem__(16, 1)),
     "a length of nothing": damaged(lambda data: data.__setitem__(slice(8, 12), bytes(4))),
     "an offset that was": damaged(lambda data: data.__setitem__(slice(0, 8), (0).to_bytes(8, "big"))),
-    "an offset that is to come": damaged(lambda data: data.__setitem__(slice(0, 8), (5).to_bytes(8, "big"))),
     "an epoch of before": damaged(lambda data: data.__setitem__(slice(12, 16), (0).to_bytes(4, "big"))),
     "no offsets": damaged(lambda data: data.__setitem__(slice(23, 27), b"\xff\xff\xff\xff"), sealed=True),
 }
@@ -162,6 +161,35 @@ async def test_a_damaged_batch_is_refused_and_what_comes_before_it_counts(leader
         assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
         assert ours.log_end_offset == ours.written_end_offset == 2 and not ours.queue
     assert append(follower, ours, data[size:]) == len(data) - size
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+async def test_gaps_of_a_leader_that_is_or_was_compacted_are_taken_over(leader: Harness, follower: Harness, policy: str) -> None:
+    data = content(written(leader, 8))
+    batches = [data[position : position + size] for position, size, _ in iterate_batches(data)]
+    ours = follower.open(LogConfig(segment_bytes=len(batches[2]) + 50, cleanup_policy=frozenset({policy})))
+    kept = b"".join(batches[2:3] + batches[5:])
+    assert append(follower, ours, kept) == len(kept)
+    assert content(ours) == kept
+    assert [segment.base_offset for segment in ours.segments] == [0, 6, 12, 14], "segments leave no gap between them"
+    assert [segment.next_offset for segment in ours.segments] == [6, 12, 14, 16]
+    assert ours.cleaned_to == 0, "it is known to have gaps"
+    assert [record.offset for record in follower.read_all(ours)] == [4, 5, 10, 11, 12, 13, 14, 15]
+    await follower.restart()
+    again = follower.open(ours.config)
+    assert content(again) == kept and not follower.service.reports
+
+
+async def test_a_gap_that_is_wider_than_a_segment(leader: Harness, follower: Harness) -> None:
+    data = bytearray(content(written(leader, 2)))
+    second = next(iterate_batches(data))[1]
+    data[second : second + 8] = (1 << 40).to_bytes(8, "big")
+    ours = follower.open(LogConfig(cleanup_policy=frozenset({"compact"})))
+    assert append(follower, ours, bytes(data)) == len(data)
+    assert [record.offset for record in follower.read_all(ours)] == [0, 1, 1 << 40, (1 << 40) + 1]
+    assert ours.segments[1].base_offset == (1 << 40) + 1 - (2**31 - 1) == ours.segments[0].next_offset
+    await follower.restart()
+    assert [record.offset for record in follower.read_all(follower.open(ours.config))] == [0, 1, 1 << 40, (1 << 40) + 1]
 
 
 async def test_what_is_cut_off_or_of_an_unknown_epoch_is_left(leader: Harness, follower: Harness) -> None:
