@@ -213,15 +213,21 @@ class CoordinatorService:
                     raise
         return answers
 
-    async def write_marker(self, index: int, producer: Producer, coordinator_epoch: int, committed: bool) -> None:
-        """End a producer's transaction in one partition of the topic, and wait until that is committed. MqError as `call`, and
-        those of `append_marker_nowait`."""
+    async def write_marker(
+        self, index: int, producer: Producer, coordinator_epoch: int, committed: bool, transaction_version: int = 0
+    ) -> None:
+        """End a producer's transaction in one partition of the topic, and wait until that is committed.
+
+        MqError as `call`, and those of `ReplicaService.append_marker_nowait`.
+        """
         held = self._usable(index)
         ticket = next(self._tickets)
         waiting = held.waiting[ticket] = _Waiting()
         try:
             now = self._now()
-            appended = self._replica.append_marker_nowait(held.partition, producer, coordinator_epoch, committed, now.wall_ms)
+            appended = self._replica.append_marker_nowait(
+                held.partition, producer, coordinator_epoch, committed, now.wall_ms, transaction_version
+            )
             held.end = appended.last_offset + 1
             held.shard.replay_end(producer, committed)
             self._answer_when_committed(held, ((ticket, {}),))

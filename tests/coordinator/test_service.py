@@ -1,0 +1,315 @@
+"""The runtime of coordinators on a real log: a shard's decisions are in the log before anybody hears of them, and its state is the log."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from mqd.coordinator.service import CoordinatorService, partition_for
+from mqd.coordinator.shard import NO_PRODUCER, NOTHING, Decision, Moment, Producer, Record, Ticket
+from mqd.errors import ErrorCode, MqError
+from mqd.replica.partition import Partition
+from tests.log.support import FaultyDisk
+from tests.replica.test_service import ME, TWO, Replicas
+
+TOPIC = "__consumer_offsets"
+
+
+class Registers:
+    """A shard that keeps a value for each key; with what a test wants to see of its life."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self.pending: dict[Producer, dict[bytes, bytes]] = {}
+        self.loaded = 0
+        self.is_loaded = trio.Event()
+        self.woken: list[float] = []
+        self.deadline: float | None = None
+        self.metadata = 0
+        self.forgotten: set[Ticket] = set()
+
+    def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
+        match op:
+            case ("get", key):
+                return Decision(replies=((ticket, {"value": self.values.get(key)}),))
+            case ("put", key, value):
+                return Decision((Record(key, value),), ((ticket, {"before": self.values.get(key)}),), effects=(f"put {key!r}",))
+            case ("put-with", producer, key, value):
+                return Decision((Record(key, value),), ((ticket, {}),), producer=producer)
+            case ("put-and-change", key, value):
+                return Decision((Record(key, value),), ((ticket, {}),), also_changed=True)
+            case ("wait",):
+                return NOTHING
+            case ("wake", at):
+                self.deadline = at
+                return Decision(replies=((ticket, {}),))
+            case ("refuse",):
+                raise MqError(ErrorCode.INVALID_GROUP_ID)
+            case _:
+                raise AssertionError("a bug")
+
+    def replay(self, record: Record, producer: Producer = NO_PRODUCER) -> None:
+        values = self.values if producer == NO_PRODUCER else self.pending.setdefault(producer, {})
+        if record.value is None:
+            values.pop(record.key, None)
+        else:
+            values[record.key] = record.value
+
+    def replay_end(self, producer: Producer, committed: bool) -> None:
+        pending = self.pending.pop(producer, {})
+        if committed:
+            self.values.update(pending)
+
+    def on_loaded(self, now: Moment) -> Decision:
+        self.loaded += 1
+        self.is_loaded.set()
+        return NOTHING
+
+    def on_metadata(self, now: Moment) -> Decision:
+        self.metadata += 1
+        return NOTHING
+
+    def next_deadline(self) -> float | None:
+        return self.deadline
+
+    def on_deadline(self, now: Moment) -> Decision:
+        self.woken.append(now.seconds)
+        self.deadline = None
+        return NOTHING
+
+    def abandoned(self, tickets: Collection[Ticket]) -> None:
+        self.forgotten.update(tickets)
+
+
+class Runtime(Replicas):
+    def __init__(self, directory: Path, disk: FaultyDisk | None = None) -> None:
+        super().__init__(directory, disk=disk)
+        self.shards: list[Registers] = []
+        self.performed: list[tuple[int, int, Any]] = []
+        self.coordinator = CoordinatorService(
+            topic=TOPIC,
+            make_shard=self.make_shard,
+            partitions=lambda: 2,
+            replica=self.replica,
+            logs=self.service,
+            clock=self.clock,
+            disk=self.disk,
+            perform=lambda *what: self.performed.append(what),
+        )
+        self.replica.on_role_changed = self.coordinator.role_changed
+
+    def make_shard(self, index: int) -> Registers:
+        self.shards.append(Registers())
+        return self.shards[-1]
+
+    @property
+    def shard(self) -> Registers:
+        return self.shards[-1]
+
+    def lead(self, epoch: int = 0, **options: Any) -> Partition:
+        return self.held(TOPIC, epoch=epoch, **options)
+
+    async def loaded(self) -> None:
+        """Whatever is led here is ready; a thread reads its log."""
+        with trio.fail_after(10):
+            await self.shard.is_loaded.wait()
+
+    async def ask(self, *op: Any, index: int = 0) -> Mapping[str, Any]:
+        return await self.coordinator.call_shard(index, op)
+
+
+@asynccontextmanager
+async def running(directory: Path, disk: FaultyDisk | None = None) -> AsyncIterator[tuple[Runtime, trio.Nursery]]:
+    runtime = Runtime(directory, disk)
+    await runtime.service.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(runtime.replica.run)
+        nursery.start_soon(runtime.coordinator.run)
+        yield runtime, nursery
+        nursery.cancel_scope.cancel()
+
+
+async def code_of(runtime: Runtime, *op: Any) -> ErrorCode:
+    with pytest.raises(MqError) as refused:
+        await runtime.ask(*op)
+    return refused.value.code
+
+
+def test_keys_are_spread_as_apache_kafka_spreads_them() -> None:
+    assert [partition_for(key, 50) for key in ("", "a", "my-group", "polygenelubricants", "grüße", "\U0001f600")] == [0, 47, 12, 0, 23, 49]
+
+
+async def test_what_was_put_is_in_the_log_and_is_read_back_by_the_next_leader(tmp_path: Path) -> None:
+    async with running(tmp_path) as (runtime, _):
+        runtime.lead(1)
+        await wait_all_tasks_blocked()
+        assert await runtime.ask("put", b"k", b"1") == {"before": None}
+        assert await runtime.ask("put", b"k", b"2") == {"before": b"1"}
+        runtime.lead(2, leader=TWO, replicas=(ME, TWO))
+        assert await code_of(runtime, "get", b"k") is ErrorCode.NOT_COORDINATOR
+        runtime.lead(3)
+        assert await code_of(runtime, "get", b"k") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await runtime.loaded()
+        assert await runtime.ask("get", b"k") == {"value": b"2"}
+        assert [shard.loaded for shard in runtime.shards] == [1, 1]
+
+
+async def test_nobody_hears_of_what_is_not_committed_not_even_who_only_looks(tmp_path: Path) -> None:
+    async with running(tmp_path) as (runtime, nursery):
+        partition = runtime.lead(replicas=(ME, TWO))
+        await wait_all_tasks_blocked()
+        heard: list[str] = []
+
+        async def ask(name: str, *op: Any) -> None:
+            await runtime.ask(*op)
+            heard.append(name)
+
+        nursery.start_soon(ask, "put", "put", b"k", b"1")
+        await wait_all_tasks_blocked()
+        nursery.start_soon(ask, "get", "get", b"k")
+        await wait_all_tasks_blocked()
+        assert (heard, runtime.performed, partition.log.written_end_offset) == ([], [], 1)
+        runtime.replica.follower_fetched(partition, TWO, -1, 1, 0)
+        await wait_all_tasks_blocked()
+        assert sorted(heard) == ["get", "put"]
+        assert runtime.performed == [(0, 0, "put b'k'")]
+
+
+async def test_an_answer_that_waits_too_long_says_so_and_the_effect_comes_with_the_commit(tmp_path: Path, autojump_clock: Any) -> None:
+    async with running(tmp_path) as (runtime, _):
+        partition = runtime.lead(replicas=(ME, TWO))
+        await wait_all_tasks_blocked()
+        assert await code_of(runtime, "put", b"k", b"1") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert runtime.performed == []
+        runtime.replica.follower_fetched(partition, TWO, -1, 1, 0)
+        await trio.sleep(1)
+        assert runtime.performed == [(0, 0, "put b'k'")]
+
+
+async def test_who_waits_is_sent_away_when_another_leads(tmp_path: Path) -> None:
+    async with running(tmp_path) as (runtime, nursery):
+        runtime.lead(replicas=(ME, TWO))
+        await wait_all_tasks_blocked()
+        codes: list[ErrorCode] = []
+
+        async def wait(*op: Any) -> None:
+            codes.append(await code_of(runtime, *op))
+
+        nursery.start_soon(wait, "wait")
+        nursery.start_soon(wait, "put", b"k", b"1")
+        await wait_all_tasks_blocked()
+        runtime.lead(1, leader=TWO, replicas=(ME, TWO))
+        await wait_all_tasks_blocked()
+        assert codes == [ErrorCode.NOT_COORDINATOR] * 2
+
+
+async def test_a_refused_append_changes_nothing_and_drops_what_was_only_in_memory(tmp_path: Path) -> None:
+    async with running(tmp_path) as (runtime, _):
+        runtime.lead(replicas=(ME, TWO), isr=(ME,), minimum=2)
+        await wait_all_tasks_blocked()
+        assert await code_of(runtime, "put", b"k", b"1") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert len(runtime.shards) == 1
+        assert await code_of(runtime, "put-and-change", b"k", b"1") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await wait_all_tasks_blocked()
+        assert len(runtime.shards) == 2
+        assert runtime.shard.values == {}
+
+
+async def test_after_a_write_that_failed_the_shard_is_what_the_log_says(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    async with running(tmp_path, disk) as (runtime, _):
+        runtime.lead()
+        await wait_all_tasks_blocked()
+        await runtime.ask("put", b"k", b"1")
+        disk.write_error = errno.ENOSPC
+        assert await code_of(runtime, "put", b"k", b"2") is ErrorCode.NOT_COORDINATOR
+        disk.write_error = 0
+        await runtime.loaded()
+        assert runtime.shard.values == {b"k": b"1"}
+        assert len(runtime.shards) == 2
+
+
+async def test_a_bug_in_a_shard_costs_its_memory_and_not_its_records(tmp_path: Path) -> None:
+    async with running(tmp_path) as (runtime, _):
+        runtime.lead()
+        await wait_all_tasks_blocked()
+        await runtime.ask("put", b"k", b"1")
+        with pytest.raises(AssertionError):
+            await runtime.ask("bug")
+        await runtime.loaded()
+        assert len(runtime.shards) == 2
+        assert await runtime.ask("get", b"k") == {"value": b"1"}
+
+
+async def test_a_refusal_of_the_shard_is_the_answer(tmp_path: Path) -> None:
+    async with running(tmp_path) as (runtime, _):
+        runtime.lead()
+        await wait_all_tasks_blocked()
+        assert await code_of(runtime, "refuse") is ErrorCode.INVALID_GROUP_ID
+        assert len(runtime.shards) == 1
+
+
+async def test_who_gives_up_is_forgotten(tmp_path: Path) -> None:
+    async with running(tmp_path) as (runtime, _):
+        runtime.lead()
+        await wait_all_tasks_blocked()
+        with trio.move_on_after(0.01):
+            await runtime.ask("wait")
+        assert len(runtime.shard.forgotten) == 1
+
+
+async def test_shards_are_woken_at_their_deadlines(tmp_path: Path, autojump_clock: Any) -> None:
+    async with running(tmp_path) as (runtime, _):
+        runtime.lead()
+        await wait_all_tasks_blocked()
+        at = runtime.clock.monotonic() + 30
+        await runtime.ask("wake", at + 10)
+        await runtime.ask("wake", at)
+        await trio.sleep(60)
+        assert runtime.shard.woken == [at]
+
+
+async def test_many_changes_of_topics_are_told_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as (runtime, _):
+        runtime.lead()
+        await wait_all_tasks_blocked()
+        for _ in range(5):
+            runtime.coordinator.topics_changed()
+        await wait_all_tasks_blocked()
+        assert runtime.shard.metadata == 1
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_records_of_a_transaction_count_when_its_marker_commits_them(tmp_path: Path, committed: bool) -> None:
+    producer = Producer(7, 0)
+    async with running(tmp_path) as (runtime, _):
+        partition = runtime.lead(1)
+        await runtime.loaded()
+        guard = partition.log.producers.guard(7, 0, -1, False, runtime.clock.now_ms)
+        assert guard is not None
+        guard.confirmed = True
+        await runtime.ask("put-with", producer, b"k", b"1")
+        assert await runtime.ask("get", b"k") == {"value": None}
+        await runtime.coordinator.write_marker(0, producer, 5, committed)
+        wanted = {"value": b"1" if committed else None}
+        assert await runtime.ask("get", b"k") == wanted
+        runtime.lead(2)
+        await runtime.loaded()
+        assert await runtime.ask("get", b"k") == wanted
+        assert runtime.shard.pending == {}
+
+
+async def test_everywhere_means_every_shard_that_is_led_here(tmp_path: Path) -> None:
+    async with running(tmp_path) as (runtime, _):
+        runtime.lead()
+        runtime.lead(index=1)
+        await wait_all_tasks_blocked()
+        await runtime.ask("put", b"k", b"1", index=1)
+        assert await runtime.coordinator.call_everywhere(("get", b"k")) == [{"value": None}, {"value": b"1"}]
