@@ -262,9 +262,7 @@ class Rewriting:
         has_tombstones = False
         for record in placed_records(records, header):
             offset = base_offset + record.offset_delta
-            if offset < end_offset and (
-                record.key is None or offset < newest_of(record.key) or (tombstones_go and record.is_tombstone)
-            ):
+            if offset < end_offset and (record.key is None or offset < newest_of(record.key) or (tombstones_go and record.is_tombstone)):
                 continue
             has_tombstones = has_tombstones or record.is_tombstone
             kept.append(record)

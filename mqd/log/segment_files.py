@@ -86,7 +86,7 @@ def store_indexes(disk: Disk, path: Path, segment: Segment) -> None:
 def load_aborted(disk: Disk, path: Path, segment: Segment) -> AbortedIndex:
     """The aborted transactions of a segment, from its file; none where there is no file. FileFormatError where it makes no sense."""
     try:
-        data = disk.read_bytes(path / segment_file_name(segment.base_offset, TXN_INDEX_SUFFIX))
+        data = disk.read_bytes(path / segment_file_name(segment.base_offset, TXN_INDEX_SUFFIX + segment.suffix))
     except FileNotFoundError:
         return AbortedIndex()
     return AbortedIndex.load(data, segment.base_offset, segment.next_offset)

@@ -87,7 +87,9 @@ class BadBatch(Exception):
         self.reason = reason
 
 
-def scan_batches(read_at: Callable[[int, int], bytes], position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+def scan_batches(
+    read_at: Callable[[int, int], bytes], position: int, end: int, chunk_bytes: int = SCAN_BYTES
+) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """(position, header, bytes) of each whole batch in `[position, end)`, read in large chunks; nothing is checked but the shape.
 
     `read_at(position, size)` reads the segment. BadBatch where the bytes cannot be a batch or the last one is cut off. Memory: one
@@ -97,7 +99,7 @@ def scan_batches(read_at: Callable[[int, int], bytes], position: int, end: int) 
     while position < end:
         at = position - chunk_start
         if len(chunk) - at < HEADER_BYTES:
-            chunk, chunk_start, at = memoryview(read_at(position, min(SCAN_BYTES, end - position))), position, 0
+            chunk, chunk_start, at = memoryview(read_at(position, min(chunk_bytes, end - position))), position, 0
             if len(chunk) < HEADER_BYTES:
                 raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
         header = parse_header(chunk, at)
@@ -111,7 +113,7 @@ def scan_batches(read_at: Callable[[int, int], bytes], position: int, end: int) 
         if header.base_offset < 0 or header.last_offset_delta < 0:
             raise BadBatch(position, f"base offset {header.base_offset}, last offset delta {header.last_offset_delta}")
         if len(chunk) - at < size:
-            chunk, chunk_start, at = memoryview(read_at(position, max(size, min(SCAN_BYTES, end - position)))), position, 0
+            chunk, chunk_start, at = memoryview(read_at(position, max(size, min(chunk_bytes, end - position)))), position, 0
             if len(chunk) < size:
                 raise BadBatch(position, "the file ends inside a batch")
         yield position, header, chunk[at : at + size]
