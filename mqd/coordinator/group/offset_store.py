@@ -7,7 +7,7 @@ not replace one that was committed while it waited, for a commit counts from whe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -76,11 +76,11 @@ class OffsetStore:
         """None for a group without any."""
         return self._groups.get(group_id)
 
-    def topics(self) -> Iterable[str]:
+    def topics(self) -> Collection[str]:
         """Of which any group has an offset."""
         return self._of_topic
 
-    def groups_of(self, topic: str) -> Iterable[str]:
+    def groups_of(self, topic: str) -> Collection[str]:
         return self._of_topic.get(topic, ())
 
     # -- what the log says
@@ -105,7 +105,7 @@ class OffsetStore:
     def remove(self, key: OffsetCommitKey) -> None:
         """A tombstone."""
         group = self._groups.get(key.group)
-        if group is None:
+        if group is None or key.group not in self.groups_of(key.topic):
             return
         partitions = group.committed.get(key.topic)
         if partitions is not None:

@@ -1,0 +1,117 @@
+"""Committed offsets in memory, held to a model that reads the whole log anew for every question."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from hypothesis import given, strategies as st
+
+from mqd.coordinator.group.offset_store import OffsetStore, weight
+from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey
+
+KEYS = [OffsetCommitKey(group, topic, partition) for group in ("a", "b") for topic in ("t", "u") for partition in (0, 1)]
+PRODUCERS = [1, 2, 3]
+
+
+class Put(NamedTuple):
+    key: OffsetCommitKey
+    commit: OffsetCommit
+    producer_id: int | None
+
+
+class Remove(NamedTuple):
+    key: OffsetCommitKey
+
+
+class End(NamedTuple):
+    producer_id: int
+    committed: bool
+
+
+commits = st.builds(OffsetCommit, st.integers(0, 99), metadata=st.text("x", max_size=3))
+events = st.one_of(
+    st.builds(Put, st.sampled_from(KEYS), commits, st.sampled_from([None, *PRODUCERS])),
+    st.builds(Remove, st.sampled_from(KEYS)),
+    st.builds(End, st.sampled_from(PRODUCERS), st.booleans()),
+)
+
+
+Entries = dict[OffsetCommitKey, list[tuple[OffsetCommit, int | None]]]
+
+
+def model(log: list[Any]) -> Entries:
+    """Of each partition, in the order of the log: what was committed, and in whose open transaction."""
+    found: Entries = {key: [] for key in KEYS}
+    for event in log:
+        if isinstance(event, Put):
+            found[event.key].append((event.commit, event.producer_id))
+        elif isinstance(event, Remove):
+            found[event.key].clear()
+        else:
+            for entries in found.values():
+                ended = [(commit, None if one == event.producer_id else one) for commit, one in entries]
+                kept = [one for one, (_, before) in zip(ended, entries, strict=True) if event.committed or before != event.producer_id]
+                entries[:] = kept
+    return found
+
+
+def replay(store: OffsetStore, log: list[Any]) -> None:
+    for event in log:
+        if isinstance(event, Put):
+            store.put(event.key, event.commit, event.producer_id)
+        elif isinstance(event, Remove):
+            store.remove(event.key)
+        else:
+            store.end(event.producer_id, event.committed)
+
+
+@given(st.lists(events, max_size=30))
+def test_what_stands_and_what_waits_is_what_the_log_says(log: list[Any]) -> None:
+    store = OffsetStore()
+    replay(store, log)
+    weights = dict.fromkeys("ab", 0)
+    for key, entries in model(log).items():
+        standing = [commit for commit, producer_id in entries if producer_id is None]
+        waiting = {producer_id: commit for commit, producer_id in entries if producer_id is not None}
+        group = store.group(key.group)
+        if group is None:
+            assert not entries
+            continue
+        assert group.get(key.topic, key.partition) == (standing[-1] if standing else None)
+        assert group.is_unstable(key.topic, key.partition) == bool(waiting)
+        pending = group.pending.get(key.topic, {}).get(key.partition, {})
+        assert {producer_id: stored.commit for producer_id, stored in pending.items()} == waiting
+        known = bool(standing or waiting)
+        assert ((key.topic, key.partition) in group.partitions()) == known
+        if known:
+            assert key.group in store.groups_of(key.topic) and key.topic in store.topics()
+        weights[key.group] += sum(map(weight, waiting.values())) + (weight(standing[-1]) if standing else 0)
+    for name, expected in weights.items():
+        group = store.group(name)
+        assert (group.bytes if group else 0) == expected
+
+
+@given(st.lists(events, max_size=30))
+def test_nothing_is_left_of_what_was_removed(log: list[Any]) -> None:
+    store = OffsetStore()
+    replay(store, log)
+    for key in KEYS:
+        store.remove(key)
+    for producer_id in PRODUCERS:
+        store.end(producer_id, True)
+    assert vars(store) | {"_places": 0} == vars(OffsetStore())
+
+
+def test_an_offset_that_waited_does_not_replace_a_later_commit() -> None:
+    store = OffsetStore()
+    key = KEYS[0]
+    replay(store, [Put(key, OffsetCommit(5), 1), Put(key, OffsetCommit(7), None), End(1, True)])
+    group = store.group(key.group)
+    assert group is not None and group.get(key.topic, key.partition) == OffsetCommit(7)
+
+
+def test_each_partition_is_listed_once() -> None:
+    store = OffsetStore()
+    replay(store, [Put(KEYS[0], OffsetCommit(5), None), Put(KEYS[0], OffsetCommit(6), 1), Put(KEYS[1], OffsetCommit(6), 2)])
+    group = store.group("a")
+    assert group is not None and list(group.partitions()) == [("t", 0), ("t", 1)]
