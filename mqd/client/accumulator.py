@@ -77,7 +77,8 @@ def record_bytes(key: bytes | None, value: bytes | None, headers: Sequence[tuple
 class Sequences:
     """The producer id and the next sequence of each partition. With no id, batches go out without sequences."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, transactional: bool = False) -> None:
+        self._transactional = transactional
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_EPOCH
         self._next: dict[TopicPartition, int] = {}
@@ -100,6 +101,7 @@ class Sequences:
                 producer_id=batch.producer_id,
                 producer_epoch=batch.producer_epoch,
                 base_sequence=batch.base_sequence,
+                transactional=self._transactional,
             )
         return batch.sealed
 
@@ -149,13 +151,19 @@ class Accumulator:
         return batch, len(batch.records) - 1
 
     def drain(
-        self, now: float, leader_of: Callable[[TopicPartition], int | None], *, flush: bool = False, doubtful_only: bool = False
+        self,
+        now: float,
+        leader_of: Callable[[TopicPartition], int | None],
+        *,
+        flush: bool = False,
+        doubtful_only: bool = False,
+        may_send: Callable[[TopicPartition], bool] | None = None,
     ) -> tuple[dict[int, list[Batch]], set[str]]:
         """What to send now: node id -> batches, at most one request each; and the topics that miss a leader.
 
         The batches returned count as in flight until `complete`, `retry` or `split`. A batch waits for company
         (linger) only while nothing is in flight to its partition and there is room: waiting longer gains nothing.
-        `doubtful_only` sends again what may have arrived, and nothing new.
+        `doubtful_only` sends again what may have arrived, and nothing new. `may_send`: partitions that are not held back.
         """
         ready: dict[int, list[Batch]] = {}
         sizes: dict[int, int] = {}
@@ -165,6 +173,8 @@ class Accumulator:
             if tp in self.in_flight or not queue or not self._is_due(queue, now, hurry):
                 continue
             if doubtful_only and not queue[0].maybe_appended:
+                continue
+            if may_send is not None and not may_send(tp):
                 continue
             node_id = leader_of(tp)
             if node_id is None:
@@ -250,6 +260,17 @@ class Accumulator:
         self.buffered_bytes += sum(half.size_estimate for half in halves) - batch.size_estimate
         self.in_flight.discard(batch.tp)
         batch.halves = (halves[0], halves[1])
+
+    def drop_waiting(self) -> list[Batch]:
+        """Every batch that is not in flight, in order; they are out of the queues, without an outcome yet."""
+        dropped: list[Batch] = []
+        for tp, queue in self._queues.items():
+            kept = [queue.popleft()] if tp in self.in_flight else []
+            dropped += queue
+            queue.clear()
+            queue.extend(kept)
+        self.buffered_bytes -= sum(batch.size_estimate for batch in dropped)
+        return dropped
 
     def abandon(self) -> Iterable[Batch]:
         """Every batch that has no outcome; the queues are empty afterwards."""

@@ -93,6 +93,10 @@ class CommitFailed(ClientError):
         super().__init__(code, message, remedy="come back for records more often, or allow more time with max_poll_interval_ms")
 
 
+class TransactionBroken(ClientError):
+    """Something of the transaction did not come about, so it cannot be committed: abort it."""
+
+
 class ProducerClosed(ClientError):
     """The producer was closed before the record was acknowledged."""
 

@@ -185,6 +185,25 @@ class GroupConsumer(Consumer):
         if self._in_hand is not None and (self._in_hand.topic, self._in_hand.partition) == tp:
             self._in_hand = None
 
+    async def rewind(self) -> None:
+        """Read again from what the group has committed: after a transaction with offsets of this consumer was aborted."""
+        ours = self.assignment()
+        self._in_hand = None
+        places = await self._fetch_committed(ours, stable=True)
+        for tp in ours:
+            place = places[tp]
+            if tp not in self._member.owned:
+                continue
+            if place is not None:
+                self._place_at(tp, place.offset)
+                self._done[tp] = place.offset
+            else:
+                self._done.pop(tp, None)
+                self._unplaced[tp] = object()
+                if self._fetcher.generation(tp) is not None:
+                    self._fetcher.unassign(tp)
+        self._wake()
+
     def rejoin_count(self) -> int:
         """Assignments so far."""
         return self._member.rebalances

@@ -21,7 +21,7 @@ from mqd.client.cluster import ClusterClient, api
 from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable, ProducerClosed, error_from_wire
 from mqd.client.metadata import TopicInfo
 from mqd.client.partitioner import StickyPartitioner, partition_for_key
-from mqd.client.peer import owned_nursery
+from mqd.client.peer import PeerConnection, owned_nursery
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
 from mqd.protocol.batch import Codec, Record
@@ -60,6 +60,11 @@ _NOT_STORED = _LOST_STATE | {
     ErrorCode.UNSUPPORTED_VERSION,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.TRANSACTION_ABORTABLE,
 }
 """Answers that come before anything is appended. After any other the records may be in the log: a leader that is deposed while they
 wait for the other replicas answers NOT_LEADER_OR_FOLLOWER, and the next one may have them (KAFKA-13574)."""
@@ -142,6 +147,7 @@ class Producer:
             delivery_timeout_s=delivery_timeout_s,
         )
         self._sequences = Sequences()
+        self._transactional_id: str | None = None
         self._restart_wanted = idempotent
         self._sticky: dict[str, StickyPartitioner] = {}
         self._events: dict[Batch, trio.Event] = {}
@@ -181,8 +187,7 @@ class Producer:
 
         Records enqueued one after another to one partition are stored in that order.
         """
-        if self._closed:
-            raise ProducerClosed("the producer is closed")
+        self._admit()
         deadline = trio.current_time() + self._delivery_timeout_s
         info = await self._client.topic(topic, deadline=deadline, create=True, unknown_grace_s=self._unknown_topic_grace_s)
         size = record_bytes(key, value, headers)
@@ -195,11 +200,12 @@ class Producer:
             if scope.cancelled_caught:
                 waiting = self._queue.buffered_bytes
                 raise DeadlineExceeded(f"no room for a record to {topic!r}: {waiting} bytes wait for their acknowledgements")
-            if self._closed:
-                raise ProducerClosed("the producer was closed")
+            self._admit()
+        self._admit()
         if timestamp is None:
             timestamp = self._clock.wall_ms()
         tp = TopicPartition(topic, self._choose(info, key, size, partition))
+        self._announce(tp)
         batch, index = self._queue.append(tp, Record(0, timestamp, key, value, tuple(headers)), size, trio.current_time())
         self._wake()
         return Delivery(self, batch, index, timestamp)
@@ -215,6 +221,18 @@ class Producer:
             self._flushing -= 1
 
     # -- inside
+
+    def _admit(self) -> None:
+        """Raises ClientError when no records are taken."""
+        if self._closed:
+            raise ProducerClosed("the producer is closed")
+
+    def _announce(self, tp: TopicPartition) -> None:
+        """A record for `tp` is about to be queued."""
+
+    def _may_send(self, tp: TopicPartition) -> bool:
+        """Whether records of `tp` may go out now."""
+        return True
 
     def _choose(self, info: TopicInfo, key: bytes | None, size: int, partition: int | None) -> int:
         count = len(info.partitions)
@@ -257,7 +275,9 @@ class Producer:
             if self._restart_wanted and len(self._queue) and self._queue.is_settled():
                 await self._restart()
                 continue
-            ready, leaderless = self._queue.drain(now, self._leader, flush=self._flushing > 0, doubtful_only=self._restart_wanted)
+            ready, leaderless = self._queue.drain(
+                now, self._leader, flush=self._flushing > 0, doubtful_only=self._restart_wanted, may_send=self._may_send
+            )
             for node_id, batches in ready.items():
                 self._nursery.start_soon(self._send_batches, node_id, batches)
             for topic in sorted(leaderless - self._refreshing):
@@ -275,10 +295,7 @@ class Producer:
         why = f"; last: {last.message}" if last is not None else ""
         what = f"{batch.tp}: {len(batch.records)} records were not acknowledged within {self._delivery_timeout_s:g} s"
         error = DeadlineExceeded(what + why, last)
-        if batch.maybe_appended:
-            self._restart_wanted = self._idempotent
-        else:
-            self._sequences.give_back(batch)
+        self._lose(batch, error)
         self._finish(batch, Outcome(error=error))
 
     async def _restart(self) -> None:
@@ -342,13 +359,13 @@ class Producer:
             rows.append({"index": batch.tp.partition, "records": self._sequences.seal(batch, self._codec)})
         ids = {name: view.topics[name].topic_id for name in topics if name in view.topics}
         named_only = any(ids.get(name, ZERO_UUID) == ZERO_UUID for name in topics)
-        version = connection.version_of(declaration, at_most=_PRODUCE_TOPIC_IDS_FROM - 1 if named_only else None)
+        version = self._version(connection, at_most=_PRODUCE_TOPIC_IDS_FROM - 1 if named_only else None)
         if self._codec is Codec.ZSTD and version < _PRODUCE_ZSTD_FROM:
             raise ClientError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{connection.peer} is too old for zstd")
         time_left = max(batch.expires for batch in batches) - trio.current_time()
         timeout_s = max(_ATTEMPT_SECONDS_MIN, min(self._client.request_timeout_s, time_left))
         body = {
-            "transactional_id": None,
+            "transactional_id": self._transactional_id,
             "acks": self._acks,
             "timeout_ms": int(timeout_s * 1000),
             "topic_data": [{"name": name, "topic_id": ids.get(name, ZERO_UUID), "partition_data": rows} for name, rows in topics.items()],
@@ -357,6 +374,10 @@ class Producer:
             await connection.send(declaration, body, version)
             return None
         return await connection.request(declaration, body, version, timeout_s=timeout_s + 1.0)
+
+    def _version(self, connection: PeerConnection, *, at_most: int | None) -> int:
+        """The version of Produce to send with."""
+        return connection.version_of(api(PRODUCE), at_most=at_most)
 
     def _on_answer(self, batches: list[Batch], answer: Any) -> bool:
         """Give every batch its end or its next attempt; True when the view may be stale."""
@@ -394,21 +415,29 @@ class Producer:
             self._queue.split(batch)
             self._finish(batch, None)
             return
-        again = error.retriable
-        if self._idempotent and error.code in _LOST_STATE:
-            self._restart_wanted = True
-            again = not batch.maybe_appended  # refused, so surely not stored: it goes again under the new id
-        if again and (self._acks != 0 or not batch.maybe_appended):
+        if self._goes_again(batch, error):
             delay = backoff_s(batch.attempts, self._client.entropy.random())
             self._queue.retry(batch, at=trio.current_time() + delay, error=error)
             self._wake()
             return
         self._queue.complete(batch)
+        self._lose(batch, error)
+        self._finish(batch, Outcome(error=error))
+
+    def _goes_again(self, batch: Batch, error: ClientError) -> bool:
+        """Whether a batch that was not acknowledged is sent again."""
+        again = error.retriable
+        if self._idempotent and error.code in _LOST_STATE:
+            self._restart_wanted = True
+            again = not batch.maybe_appended  # refused, so surely not stored: it goes again under the new id
+        return again and (self._acks != 0 or not batch.maybe_appended)
+
+    def _lose(self, batch: Batch, error: ClientError) -> None:
+        """A batch fails for good: its sequences are free, or nobody knows, and then others begin anew."""
         if batch.maybe_appended:
             self._restart_wanted = self._idempotent
         else:
             self._sequences.give_back(batch)
-        self._finish(batch, Outcome(error=error))
 
     def close(self, reason: str) -> None:
         """Every record without an outcome fails; quiet when closed already."""

@@ -1,0 +1,284 @@
+"""What a transactional producer knows of its transaction, and what its coordinator must be told. Pure (KIP-98, KIP-360, KIP-890).
+
+Two ways to take part. Version 1: the producer tells the coordinator of every partition and group before the first record goes there
+(AddPartitionsToTxn, AddOffsetsToTxn), and keeps its epoch until something went wrong. Version 2, where the cluster has finalized
+`transaction.version` 2: brokers add partitions when records come, and every end brings a new epoch, so that no late record of one
+transaction can fall into the next.
+
+Phases are a table. OPEN ends in COMMITTING or ABORTING. A failure of a record or an offset makes it BROKEN: only `abort` is left. DEAD is
+for good: somebody else has our transactional id, or it may not be used.
+Invariants: a record goes out only in OPEN, and under version 1 only to a partition that was added; a transaction whose outcome is in doubt
+is ended by a new epoch, which the coordinator gives out only when the old transaction is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+from mqd.client.errors import ClientError, TransactionBroken, error_from_wire
+from mqd.client.group import GroupMetadata
+from mqd.client.offsets import COMMIT_CAME_TOO_LATE, Offsets, commit_body, commit_errors, raise_worst
+from mqd.errors import ErrorCode
+from mqd.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
+
+INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 22, 24, 25, 26, 28
+FEATURE = "transaction.version"
+ADD_PARTITIONS_CLIENTS_UP_TO = 3
+"""Later versions are for brokers (KIP-890)."""
+END_TXN_V2_FROM = 5
+TXN_OFFSET_COMMIT_V1_UP_TO = 4
+PRODUCE_V2_FROM = 12
+
+
+class Phase(Enum):
+    NEW = "without a producer id"
+    READY = "between transactions"
+    OPEN = "in a transaction"
+    COMMITTING = "being committed"
+    ABORTING = "being aborted"
+    BROKEN = "can only be aborted"
+    DEAD = "can never be used again"
+
+
+TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
+    Phase.NEW: frozenset({Phase.READY, Phase.DEAD}),
+    Phase.READY: frozenset({Phase.OPEN, Phase.DEAD}),
+    Phase.OPEN: frozenset({Phase.COMMITTING, Phase.ABORTING, Phase.BROKEN, Phase.DEAD}),
+    Phase.COMMITTING: frozenset({Phase.READY, Phase.BROKEN, Phase.DEAD}),
+    Phase.ABORTING: frozenset({Phase.READY, Phase.DEAD}),
+    Phase.BROKEN: frozenset({Phase.ABORTING, Phase.DEAD}),
+    Phase.DEAD: frozenset(),
+}
+
+FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+_FATAL = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+        ErrorCode.INVALID_REQUEST,
+    }
+)
+
+
+class Transactions:
+    """The transactions of one transactional id, one after the other."""
+
+    def __init__(self, transactional_id: str, timeout_ms: int) -> None:
+        assert transactional_id and timeout_ms > 0
+        self.transactional_id = transactional_id
+        self.timeout_ms = timeout_ms
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_EPOCH
+        self.phase = Phase.NEW
+        self.error: ClientError | None = None
+        """Why it is BROKEN or DEAD."""
+        self.version_2 = False
+        self.partitions: set[TopicPartition] = set()
+        """Where records may go."""
+        self.wanted: dict[TopicPartition, None] = {}
+        """Where records wait until the coordinator knows of it."""
+        self.groups: set[str] = set()
+        self.touched = False
+        """The brokers may know of this transaction, so it must be ended there."""
+        self.doubtful = False
+        """What the brokers know is not sure: only a new epoch makes sure that this transaction is over."""
+
+    def _go(self, phase: Phase) -> None:
+        assert phase in TRANSITIONS[self.phase], (self.phase, phase)
+        self.phase = phase
+
+    def _identity(self) -> dict[str, Any]:
+        return {"transactional_id": self.transactional_id, "producer_id": self.producer_id, "producer_epoch": self.producer_epoch}
+
+    def _subject(self, doing: str) -> str:
+        return f"{doing} (transactional id {self.transactional_id!r})"
+
+    # -- beginning
+
+    def check_open(self) -> None:
+        """Raises ClientError unless records and offsets may be added."""
+        if self.phase in (Phase.BROKEN, Phase.DEAD):
+            assert self.error is not None
+            raise self.error.copy()
+        if self.phase is not Phase.OPEN:
+            message = f"transactional id {self.transactional_id!r} is {self.phase.value}, not in a transaction"
+            raise ClientError(ErrorCode.INVALID_TXN_STATE, message, remedy="call begin first")
+
+    def begin(self, *, version_2: bool) -> None:
+        """A transaction begins here; the brokers hear of it with the first record."""
+        if self.phase in (Phase.BROKEN, Phase.DEAD):
+            assert self.error is not None
+            raise self.error.copy()
+        if self.phase is not Phase.READY:
+            message = f"transactional id {self.transactional_id!r} is {self.phase.value}"
+            raise ClientError(ErrorCode.INVALID_TXN_STATE, message, remedy="commit or abort first")
+        self._go(Phase.OPEN)
+        self.version_2 = version_2
+        assert not self.partitions and not self.wanted and not self.groups and not self.touched and not self.doubtful
+
+    def init_body(self) -> dict[str, Any]:
+        """InitProducerId: at the start it fences everybody who had our id before; later it brings a new epoch of our own."""
+        return {**self._identity(), "transaction_timeout_ms": self.timeout_ms}
+
+    def on_init(self, answer: Any) -> None:
+        """Raises ClientError; what is retriable is to be asked again."""
+        if answer.error_code:
+            error = error_from_wire(answer.error_code, self._subject("getting a producer id"))
+            if not error.retriable:
+                self.die(error)
+            raise error
+        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+        if self.phase is Phase.NEW:
+            self._go(Phase.READY)
+
+    # -- records and offsets
+
+    def want(self, tp: TopicPartition) -> None:
+        """Records are to go to `tp`."""
+        assert self.phase is Phase.OPEN
+        if self.version_2:
+            self.partitions.add(tp)
+            self.touched = True
+        elif tp not in self.partitions:
+            self.wanted[tp] = None
+
+    def may_send(self, tp: TopicPartition) -> bool:
+        """Whether records of `tp` may go out now."""
+        return self.phase is Phase.OPEN and tp in self.partitions
+
+    def add_body(self, partitions: Iterable[TopicPartition]) -> dict[str, Any]:
+        """AddPartitionsToTxn, version 3 at most."""
+        topics: dict[str, list[int]] = {}
+        for tp in partitions:
+            topics.setdefault(tp.topic, []).append(tp.partition)
+        return {
+            "v3_and_below_transactional_id": self.transactional_id,
+            "v3_and_below_producer_id": self.producer_id,
+            "v3_and_below_producer_epoch": self.producer_epoch,
+            "v3_and_below_topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()],
+        }
+
+    def on_added(self, answer: Any) -> None:
+        """Raises ClientError; what is retriable is to be asked again."""
+        errors = []
+        added = []
+        for topic in answer.results_by_topic_v3_and_below:
+            for row in topic.results_by_partition:
+                tp = TopicPartition(topic.name, row.partition_index)
+                if not row.partition_error_code:
+                    added.append(tp)
+                elif row.partition_error_code != ErrorCode.OPERATION_NOT_ATTEMPTED:
+                    errors.append(error_from_wire(row.partition_error_code, self._subject(f"adding {tp}")))
+        raise_worst(errors)
+        self.touched |= bool(added)
+        for tp in added:
+            self.wanted.pop(tp, None)
+            self.partitions.add(tp)
+
+    def add_offsets_body(self, group_id: str) -> dict[str, Any]:
+        """AddOffsetsToTxn; version 1 only."""
+        return {**self._identity(), "group_id": group_id}
+
+    def on_offsets_added(self, answer: Any, group_id: str) -> None:
+        """Raises ClientError; what is retriable is to be asked again."""
+        if answer.error_code:
+            raise error_from_wire(answer.error_code, self._subject(f"adding offsets of group {group_id!r}"))
+        self.touched = True
+        self.groups.add(group_id)
+
+    def commit_offsets_body(self, group: GroupMetadata, offsets: Offsets) -> dict[str, Any]:
+        """TxnOffsetCommit."""
+        return commit_body(group, offsets) | self._identity()
+
+    def on_offsets_committed(self, answer: Any, group: GroupMetadata) -> None:
+        """Raises ClientError; what is retriable is to be asked again."""
+        raise_worst(commit_errors(answer).values())
+        self.touched = True
+        self.groups.add(group.group_id)
+
+    # -- failures
+
+    def fail(self, error: ClientError, *, doubtful: bool = True, by_coordinator: bool = False) -> None:
+        """A record or an offset is not in the transaction, so it must not be committed. Quiet when it is lost already.
+
+        `by_coordinator`: who says so knows who has our id now; from others an old epoch may be of our own making.
+        """
+        if self.phase is Phase.DEAD:
+            return
+        if error.code in _FATAL or (by_coordinator and error.code in FENCED):
+            self.die(error)
+            return
+        self.doubtful |= doubtful
+        if self.phase in (Phase.OPEN, Phase.COMMITTING):
+            remedy = "abort, and do it again in the next transaction"
+            if error.code in COMMIT_CAME_TOO_LATE:
+                remedy = "abort; the partitions belong to another member now"
+            self.error = TransactionBroken(error.code, f"the transaction can only be aborted: {error.message}", remedy=remedy)
+            self._go(Phase.BROKEN)
+
+    def die(self, error: ClientError) -> None:
+        """Nothing goes on under this id in this process."""
+        if self.phase is Phase.DEAD:
+            return
+        remedy = "another producer uses this transactional id: close this one" if error.code in FENCED else error.remedy
+        self.error = ClientError(error.code, error.message, remedy=remedy)
+        self._go(Phase.DEAD)
+
+    # -- the end
+
+    def end(self, *, commit: bool) -> None:
+        """Begin to end the transaction; again after an attempt that came to no result. Raises ClientError where that cannot be."""
+        goal = Phase.COMMITTING if commit else Phase.ABORTING
+        if self.phase is goal:
+            return
+        if commit or self.phase is Phase.DEAD:
+            self.check_open()
+        elif self.phase not in (Phase.OPEN, Phase.BROKEN):
+            message = f"transactional id {self.transactional_id!r} is {self.phase.value}: there is nothing to abort"
+            raise ClientError(ErrorCode.INVALID_TXN_STATE, message)
+        self._go(goal)
+
+    def end_body(self) -> dict[str, Any]:
+        """EndTxn."""
+        assert self.phase in (Phase.COMMITTING, Phase.ABORTING)
+        return {**self._identity(), "committed": self.phase is Phase.COMMITTING}
+
+    @property
+    def needs_end(self) -> bool:
+        """Whether the coordinator must hear of the end."""
+        return self.touched and not self.needs_epoch
+
+    @property
+    def needs_epoch(self) -> bool:
+        """Whether InitProducerId ends it, with a new epoch: version 1 has no other way to be sure."""
+        return self.phase is Phase.ABORTING and self.doubtful and not self.version_2
+
+    def on_ended(self, answer: Any) -> bool:
+        """True if there is a new epoch now. Raises ClientError; what is retriable is to be asked again."""
+        if answer.error_code:
+            doing = "committing" if self.phase is Phase.COMMITTING else "aborting"
+            error = error_from_wire(answer.error_code, self._subject(doing))
+            if not error.retriable:
+                self.fail(error, by_coordinator=True)
+                if self.phase is Phase.ABORTING:
+                    self.die(error)
+            raise error
+        if not self.version_2 or answer.producer_id < 0:
+            return False
+        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+        return True
+
+    def over(self) -> None:
+        """It has its end; the next one may begin."""
+        self._go(Phase.READY)
+        self.partitions.clear()
+        self.wanted.clear()
+        self.groups.clear()
+        self.touched = self.doubtful = False
+        self.error = None
