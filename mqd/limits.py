@@ -184,6 +184,10 @@ assert CLIENT_IN_FLIGHT_REQUESTS_MAX <= IN_FLIGHT_REQUESTS_MAX
 # -- coordinators (coordinator/)
 COORDINATOR_LOAD_BYTES = 1 * MIB
 """What is read of a coordinator's partition in one go when it comes to be led here."""
+TRANSACTIONS_PER_SEARCH = 500
+"""Time-outs and unused transactional ids that one decision deals with; the search goes on a moment later."""
+MARKERS_PER_REQUEST = 1000
+"""Transactions that one WriteTxnMarkers tells of."""
 SUBSCRIPTION_REGEX_MEMORY = 128 * KIB
 """What a compiled regular expression of a subscription may take: it bounds the time that one topic name costs."""
 SUBSCRIPTION_REGEX_STEPS = 10_000_000
@@ -216,6 +220,10 @@ FOLLOWER_STRETCH_BYTES = 4 * MIB
 """Bytes that a follower takes over before the event loop goes round: 5 ms of CRCs and copying."""
 SYNC_THREADS = 4
 """fdatasyncs of one log directory that run at the same time."""
+CLEANED_RECORDS_PER_SLICE = 2048
+"""Records that the cleaner of logs handles in a worker thread before others get the processor: 5 ms of work."""
+CLEANER_BUFFER_BYTES_MIN = 1 * MIB
+"""Of `log.cleaner.dedupe.buffer.size`: Kafka's, below which it does not start."""
 DISK_RESERVE_BYTES = 1 * MIB
 """After a full disk, appends are tried again when more than this and the batch is free."""
 assert RECOVERY_BATCH_BYTES_MAX >= BATCH_BYTES_MAX

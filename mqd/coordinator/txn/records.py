@@ -1,0 +1,135 @@
+"""The records of `__transaction_state`, bytes <-> values: Apache Kafka's TransactionLogKey and TransactionLogValue, to the byte.
+
+The key is the transactional id, the value all that is known of it: each record replaces the one before. No value (a tombstone): the id is
+forgotten. Version 1 of the value has tagged fields; version 0 is written while `transaction.version` is 0, and lacks what they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from struct import Struct
+from typing import Any, Final
+
+from mqd import limits
+from mqd.coordinator.shard import Record
+from mqd.coordinator.txn.state import Transaction, TransactionState
+from mqd.errors import ProtocolError
+from mqd.protocol.primitives import Cursor
+from mqd.protocol.schema import INT8, INT16, INT32, INT64, STRING, Message, array, field, message
+from mqd.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
+
+_PREFIX: Final = Struct(">h")
+_KEY_VERSION = 0
+_VALUE_VERSION_MAX = 1
+_FLEXIBLE_FROM = 1
+
+_KEY: Final = message(field("transactional_id", STRING))
+_VALUE: Final = message(
+    field("producer_id", INT64),
+    field("previous_producer_id", INT64, since=1, tag=0, default=NO_PRODUCER_ID),
+    field("next_producer_id", INT64, since=1, tag=1, default=NO_PRODUCER_ID),
+    field("producer_epoch", INT16),
+    field("next_producer_epoch", INT16, since=1, tag=3, default=NO_EPOCH),  # for KIP-939; nobody writes it yet
+    field("transaction_timeout_ms", INT32),
+    field("transaction_status", INT8),
+    field("transaction_partitions", array(field("topic", STRING), field("partition_ids", array(INT32))), nullable_since=0),
+    field("transaction_last_update_timestamp_ms", INT64),
+    field("transaction_start_timestamp_ms", INT64),
+    field("client_transaction_version", INT16, since=1, tag=2, default=0),
+)
+
+
+class RecordFormatError(Exception):
+    """Bytes of the internal topic that are no record known here. The partition cannot be loaded."""
+
+
+def value_version(transaction_version: int) -> int:
+    """Which version of the value is written at a level of the feature `transaction.version`."""
+    return 1 if transaction_version >= 1 else 0
+
+
+def encode(transactional_id: str, transaction: Transaction, *, version: int) -> Record:
+    """The record that says so, with version 0 or 1 of the value."""
+    partitions = None if transaction.state is TransactionState.EMPTY else _by_topic(transaction.partitions)
+    value = {
+        "producer_id": transaction.producer_id,
+        "previous_producer_id": transaction.previous_producer_id,
+        "next_producer_id": transaction.next_producer_id,
+        "producer_epoch": transaction.producer_epoch,
+        "transaction_timeout_ms": transaction.timeout_ms,
+        "transaction_status": transaction.state,
+        "transaction_partitions": partitions,
+        "transaction_last_update_timestamp_ms": transaction.updated_ms,
+        "transaction_start_timestamp_ms": transaction.started_ms,
+        "client_transaction_version": transaction.client_version,
+    }
+    return Record(_key(transactional_id), _put(_VALUE, version, value, flexible=version >= _FLEXIBLE_FROM))
+
+
+def tombstone(transactional_id: str) -> Record:
+    """The record that lets the id be forgotten."""
+    return Record(_key(transactional_id), None)
+
+
+def decode(record: Record) -> tuple[str, Transaction | None] | None:
+    """The id and what is so from now on, None for a tombstone. None at all for kinds of records of a later Kafka, which are skipped.
+
+    Raises RecordFormatError for bytes that are none of it.
+    """
+    try:
+        if _version(record.key) != _KEY_VERSION:
+            return None
+        transactional_id: str = _get(_KEY, 0, record.key, flexible=False).transactional_id
+        if record.value is None:
+            return transactional_id, None
+        version = _version(record.value)
+        if not 0 <= version <= _VALUE_VERSION_MAX:
+            return None
+        value = _get(_VALUE, version, record.value, flexible=version >= _FLEXIBLE_FROM)
+        state = TransactionState(value.transaction_status)
+    except (ProtocolError, ValueError) as error:
+        raise RecordFormatError(f"a record of the transaction log cannot be read: {error}") from error
+    partitions = sorted(
+        TopicPartition(topic.topic, partition) for topic in value.transaction_partitions or () for partition in topic.partition_ids
+    )
+    return transactional_id, Transaction(
+        producer_id=value.producer_id,
+        producer_epoch=value.producer_epoch,
+        timeout_ms=value.transaction_timeout_ms,
+        state=state,
+        partitions=() if state is TransactionState.EMPTY else tuple(partitions),
+        updated_ms=value.transaction_last_update_timestamp_ms,
+        started_ms=value.transaction_start_timestamp_ms,
+        previous_producer_id=value.previous_producer_id,
+        next_producer_id=value.next_producer_id,
+        client_version=value.client_transaction_version,
+    )
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    return [
+        {"topic": topic, "partition_ids": [one.partition for one in group]}
+        for topic, group in groupby(partitions, key=lambda one: one.topic)
+    ]
+
+
+def _key(transactional_id: str) -> bytes:
+    return _put(_KEY, _KEY_VERSION, {"transactional_id": transactional_id}, flexible=False)
+
+
+def _version(data: bytes) -> int:
+    if len(data) < _PREFIX.size:
+        raise ProtocolError("two bytes of version are missing")
+    version: int = _PREFIX.unpack_from(data)[0]
+    return version
+
+
+def _put(declared: Message, version: int, value: dict[str, Any], *, flexible: bool) -> bytes:
+    body: bytes = declared.at(version, flexible=flexible).build(value)
+    return _PREFIX.pack(version) + body
+
+
+def _get(declared: Message, version: int, data: bytes, *, flexible: bool) -> Any:
+    cursor = Cursor(memoryview(data), _PREFIX.size, limits.RESPONSE_ELEMENTS_MAX)
+    return declared.at(version, flexible=flexible)._parse(cursor, None, "")

@@ -1,0 +1,450 @@
+"""The transaction coordinator of one partition of `__transaction_state`: which transactional id is what, and what is to be done about it.
+
+What may become of one id is decided in state.py. Here is what surrounds that: all ids, the two searches that time brings (open
+transactions that took too long are aborted, ids that nobody uses are forgotten), and the markers. A transaction that is prepared gives an
+effect `WriteMarkers` when its record is committed; service.py has the markers written and says so with `MarkersWritten`.
+
+Invariants: markers leave only after the Prepare record that decided the outcome is committed; Complete follows only when every partition
+of the transaction has its marker, or is gone with its topic.
+
+A failover forgets one thing: which partitions have their marker already. All are written again; a marker that is repeated does nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from typing import Any, Final
+
+import re2
+
+from mqd.coordinator.shard import INTERNAL, NO_PRODUCER, NOTHING, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
+from mqd.coordinator.txn import records, state
+from mqd.coordinator.txn.state import AT_REST, ONGOING, STATES_BY_LABEL, ProducerIdWanted, Transaction
+from mqd.errors import ErrorCode, MqError
+from mqd.limits import TRANSACTIONS_PER_SEARCH
+from mqd.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+__all__ = [
+    "AbortTimedOut",
+    "AddPartitions",
+    "DescribeTransaction",
+    "EndTransaction",
+    "InitializeProducer",
+    "ListTransactions",
+    "MarkersWritten",
+    "ProducerIdWanted",
+    "SpareProducerId",
+    "TransactionShard",
+    "VerifyPartitions",
+    "WriteMarkers",
+]
+
+ABORT_INTERVAL: Final = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+EXPIRY_INTERVAL: Final = "transaction.remove.expired.transaction.cleanup.interval.ms"
+_PORTION_SECONDS = 0.02
+"""Between two portions of one search: others are served meanwhile, and a log that refuses is not asked without a pause."""
+
+
+# -- what a shard is asked
+
+
+@dataclass(frozen=True, slots=True)
+class InitializeProducer:
+    """InitProducerId. Answer: producer_id, producer_epoch. ProducerIdWanted: once more, with a spare one."""
+
+    transactional_id: str
+    timeout_ms: int
+    expected: Producer | None = None
+    """Who the caller was so far (KIP-360); None for one that begins, and fences whoever was before."""
+    spare_producer_id: int = NO_PRODUCER_ID
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    """AddPartitionsToTxn and AddOffsetsToTxn. Answer: nothing."""
+
+    transactional_id: str
+    producer: Producer
+    partitions: tuple[TopicPartition, ...]
+    client_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPartitions:
+    """AddPartitionsToTxn that only asks. Answer: `errors`, by partition."""
+
+    transactional_id: str
+    producer: Producer
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransaction:
+    """EndTxn. Answer: producer_id, producer_epoch of the next transaction, -1 in the first protocol. ProducerIdWanted as above."""
+
+    transactional_id: str
+    producer: Producer
+    committed: bool
+    client_version: int = 0
+    spare_producer_id: int = NO_PRODUCER_ID
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransaction:
+    """Answer: a row of DescribeTransactions."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactions:
+    """Answer: `transaction_states`, rows of ListTransactions. Empty filters let everything through."""
+
+    producer_ids: frozenset[int] = frozenset()
+    states: frozenset[str] = frozenset()
+    """Kafka's names; unknown ones match nothing."""
+    duration_ms: int = -1
+    """Only what began longer ago than this; negative for no filter."""
+    pattern: str = ""
+    """RE2, of the whole transactional id."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkersWritten:
+    """These partitions have the marker that `WriteMarkers` asked for, or are no more. Answer: `wanted`, whether others still have none."""
+
+    transactional_id: str
+    producer: Producer
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AbortTimedOut:
+    """What `SpareProducerId` asked for is there."""
+
+    transactional_id: str
+    producer: Producer
+    spare_producer_id: int
+
+
+# -- what a shard wants done
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarkers:
+    """The outcome is committed: tell every partition of the transaction, and come back with `MarkersWritten`."""
+
+    transactional_id: str
+    producer: Producer
+    """Whom the markers name. In the second protocol its epoch is one above that of the records."""
+    committed: bool
+    partitions: tuple[TopicPartition, ...]
+    transaction_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpareProducerId:
+    """A transaction timed out whose producer id has no further epoch: come back with `AbortTimedOut`."""
+
+    transactional_id: str
+    producer: Producer
+
+
+Answer = Mapping[str, Any]
+
+
+class TransactionShard:
+    """See the head of the file, and coordinator/shard.py for the contract."""
+
+    def __init__(self, topics: TopicsView, options: GroupOptions, index: int, *, transaction_version: Callable[[], int]) -> None:
+        """`transaction_version()`: the level of that feature in this cluster."""
+        self._options = options
+        self._index = index
+        self._transaction_version = transaction_version
+        self._transactions: dict[str, Transaction] = {}
+        self._open: dict[str, None] = {}
+        """Ids whose transaction is open: what a search for time-outs looks at."""
+        self._unmarked: dict[str, set[TopicPartition]] = {}
+        """For each id whose transaction is prepared: the partitions without a marker, as far as is known."""
+        self._given: dict[str, int] = {}
+        """The last epoch that goes with an initialization which is about to be replayed."""
+        self._abort_search_at: float | None = None
+        self._expiry_search_at: float | None = None
+
+    # -- the contract ----------------------------------------------------------------------------------------------
+
+    def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
+        match op:
+            case AddPartitions():
+                return self._add_partitions(ticket, op, now)
+            case VerifyPartitions():
+                errors = state.verify_partitions(self._transactions.get(op.transactional_id), op.producer, op.partitions)
+                return _answer(ticket, {"errors": errors})
+            case EndTransaction():
+                return self._end(ticket, op, now)
+            case InitializeProducer():
+                return self._initialize(ticket, op, now)
+            case MarkersWritten():
+                return self._markers_written(ticket, op, now)
+            case AbortTimedOut():
+                return self._abort_timed_out(ticket, op, now)
+            case DescribeTransaction():
+                return _answer(ticket, self._described(op.transactional_id))
+            case ListTransactions():
+                return _answer(ticket, {"transaction_states": self._listed(op, now)})
+        raise AssertionError(op)
+
+    def replay(self, record: Record, producer: Producer = NO_PRODUCER) -> None:
+        decoded = records.decode(record)
+        if decoded is None:
+            logger.warning("a record of a later version is passed over partition=__transaction_state-%d", self._index)
+            return
+        transactional_id, transaction = decoded
+        given = self._given.pop(transactional_id, NO_EPOCH)
+        self._open.pop(transactional_id, None)
+        self._unmarked.pop(transactional_id, None)
+        if transaction is None:
+            self._transactions.pop(transactional_id, None)
+            return
+        before = self._transactions.get(transactional_id)
+        last_epoch = state.last_epoch_after(before, transaction, given)
+        self._transactions[transactional_id] = replace(transaction, last_producer_epoch=last_epoch)
+        if transaction.state is ONGOING:
+            self._open[transactional_id] = None
+        elif transaction.state.prepared:
+            self._unmarked[transactional_id] = set(transaction.partitions)
+
+    def replay_end(self, producer: Producer, committed: bool) -> None:
+        """Nothing in this topic is part of a transaction."""
+
+    def on_loaded(self, now: Moment) -> Decision:
+        self._abort_search_at = now.seconds + self._interval(ABORT_INTERVAL)
+        self._expiry_search_at = now.seconds + self._interval(EXPIRY_INTERVAL)
+        completed, effects = [], []
+        for transactional_id in self._unmarked:
+            transaction = self._transactions[transactional_id]
+            if transaction.partitions:
+                effects.append(_markers(transactional_id, transaction))
+            else:
+                completed.append(self._record(transactional_id, state.complete(transaction, now.wall_ms)))
+        return Decision(records=completed, effects=effects)
+
+    def on_metadata(self, now: Moment) -> Decision:
+        return NOTHING
+
+    def next_deadline(self) -> float | None:
+        wanted = []
+        if self._open and self._abort_search_at is not None:
+            wanted.append(self._abort_search_at)
+        if self._transactions and self._expiry_search_at is not None:
+            wanted.append(self._expiry_search_at)
+        return min(wanted, default=None)
+
+    def on_deadline(self, now: Moment) -> Decision:
+        if self._open and self._abort_search_at is not None and self._abort_search_at <= now.seconds:
+            return self._search_timed_out(now)
+        if self._transactions and self._expiry_search_at is not None and self._expiry_search_at <= now.seconds:
+            return self._search_unused(now)
+        return NOTHING
+
+    def abandoned(self, tickets: Collection[Ticket]) -> None:
+        """Every call is answered by the decision that took it."""
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def _initialize(self, ticket: Ticket, op: InitializeProducer, now: Moment) -> Decision:
+        if not op.transactional_id:
+            raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id is null or has at least one character.")
+        if not 0 < op.timeout_ms <= self._options.node("transaction.max.timeout.ms"):
+            raise MqError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "transaction.timeout.ms is not between 1 and transaction.max.timeout.ms.")
+        current = self._transactions.get(op.transactional_id)
+        if current is not None and current.state is ONGOING:
+            state.check_owner(current, op.expected)
+            aborted = self._fenced(current, op.spare_producer_id, now)
+            wait = MqError(ErrorCode.CONCURRENT_TRANSACTIONS, "The transaction that was open is being aborted; try again.")
+            return self._decided(ticket, wait, op.transactional_id, aborted, now)
+        initialized = state.initialize(
+            current,
+            timeout_ms=op.timeout_ms,
+            expected=op.expected,
+            spare_producer_id=op.spare_producer_id,
+            now_ms=now.wall_ms,
+        )
+        self._given[op.transactional_id] = initialized.last_producer_epoch
+        return Decision(
+            records=(self._record(op.transactional_id, initialized),),
+            replies=((ticket, initialized.producer._asdict()),),
+        )
+
+    def _add_partitions(self, ticket: Ticket, op: AddPartitions, now: Moment) -> Decision:
+        added = state.add_partitions(
+            self._transactions.get(op.transactional_id),
+            op.producer,
+            op.partitions,
+            client_version=op.client_version,
+            now_ms=now.wall_ms,
+        )
+        if added is None:
+            return _answer(ticket, {})
+        return Decision(records=(self._record(op.transactional_id, added),), replies=((ticket, {}),))
+
+    def _end(self, ticket: Ticket, op: EndTransaction, now: Moment) -> Decision:
+        if not op.transactional_id:
+            raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
+        current = self._transactions.get(op.transactional_id)
+        second_protocol = op.client_version >= state.EPOCH_BUMP_VERSION
+        ended = state.end(
+            current,
+            op.producer,
+            committed=op.committed,
+            client_version=op.client_version,
+            spare_producer_id=op.spare_producer_id,
+            now_ms=now.wall_ms,
+        )
+        if ended is None:
+            assert current is not None
+            return _answer(ticket, (current.producer if second_protocol else NO_PRODUCER)._asdict())
+        answer = (ended.producer_when_complete if second_protocol else NO_PRODUCER)._asdict()
+        return self._decided(ticket, answer, op.transactional_id, ended, now)
+
+    def _decided(self, ticket: Ticket, answer: Answer | MqError, transactional_id: str, prepared: Transaction, now: Moment) -> Decision:
+        """Write the outcome down; then the markers, if there is anybody to tell."""
+        written = [self._record(transactional_id, prepared)]
+        effects: Sequence[Hashable] = ()
+        if prepared.partitions:
+            effects = (_markers(transactional_id, prepared),)
+        else:
+            written.append(self._record(transactional_id, state.complete(prepared, now.wall_ms)))
+        return Decision(records=written, replies=((ticket, answer),) if ticket != INTERNAL else (), effects=effects)
+
+    def _markers_written(self, ticket: Ticket, op: MarkersWritten, now: Moment) -> Decision:
+        current = self._transactions.get(op.transactional_id)
+        if current is None or not current.state.prepared or current.producer != op.producer:
+            return _answer(ticket, {"wanted": False})  # of an earlier transaction
+        unmarked = self._unmarked[op.transactional_id]
+        unmarked.difference_update(op.partitions)
+        if unmarked:
+            return _answer(ticket, {"wanted": True})
+        completed = self._record(op.transactional_id, state.complete(current, now.wall_ms))
+        return Decision(records=(completed,), replies=((ticket, {"wanted": False}),), also_changed=True)
+
+    # -- questions -------------------------------------------------------------------------------------------------
+
+    def _described(self, transactional_id: str) -> dict[str, Any]:
+        if not transactional_id:
+            raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None:
+            raise MqError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"There is no transactional id {transactional_id!r}.")
+        partitions = sorted(self._unmarked[transactional_id]) if transaction.state.prepared else transaction.partitions
+        return {
+            "error_code": ErrorCode.NONE,
+            "transactional_id": transactional_id,
+            "transaction_state": transaction.state.label,
+            "transaction_timeout_ms": transaction.timeout_ms,
+            "transaction_start_time_ms": transaction.started_ms,
+            "producer_id": transaction.producer_id,
+            "producer_epoch": transaction.producer_epoch,
+            "topics": [
+                {"topic": topic, "partitions": [one.partition for one in group]}
+                for topic, group in groupby(partitions, key=lambda one: one.topic)
+            ],
+        }
+
+    def _listed(self, op: ListTransactions, now: Moment) -> list[dict[str, Any]]:
+        states = {STATES_BY_LABEL[name] for name in op.states if name in STATES_BY_LABEL}
+        expression = compiled(op.pattern)
+        return [
+            {"transactional_id": name, "producer_id": transaction.producer_id, "transaction_state": transaction.state.label}
+            for name, transaction in self._transactions.items()
+            if (not op.producer_ids or transaction.producer_id in op.producer_ids)
+            and (not op.states or transaction.state in states)
+            and (op.duration_ms < 0 or now.wall_ms - transaction.started_ms > op.duration_ms)
+            and (expression is None or expression.fullmatch(name) is not None)
+        ]
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def _search_timed_out(self, now: Moment) -> Decision:
+        """Abort what took too long, some at a time; the search goes on in a moment where there was more."""
+        overdue = (name for name in self._open if state.timed_out(self._transactions[name], now.wall_ms))
+        found = list(islice(overdue, TRANSACTIONS_PER_SEARCH + 1))
+        more = len(found) > TRANSACTIONS_PER_SEARCH
+        self._abort_search_at = now.seconds + (_PORTION_SECONDS if more else self._interval(ABORT_INTERVAL))
+        written: list[Record] = []
+        effects: list[Hashable] = []
+        for transactional_id in found[:TRANSACTIONS_PER_SEARCH]:
+            current = self._transactions[transactional_id]
+            logger.info("transaction timed out transactional_id=%s producer_id=%d", transactional_id, current.producer_id)
+            try:
+                aborted = self._fenced(current, NO_PRODUCER_ID, now)
+            except ProducerIdWanted:
+                effects.append(SpareProducerId(transactional_id, current.producer))
+                continue
+            decision = self._decided(INTERNAL, {}, transactional_id, aborted, now)
+            written.extend(decision.records)
+            effects.extend(decision.effects)
+        return Decision(records=written, effects=effects)
+
+    def _abort_timed_out(self, ticket: Ticket, op: AbortTimedOut, now: Moment) -> Decision:
+        current = self._transactions.get(op.transactional_id)
+        if current is None or current.state is not ONGOING or current.producer != op.producer or not state.timed_out(current, now.wall_ms):
+            return _answer(ticket, {})
+        return self._decided(ticket, {}, op.transactional_id, self._fenced(current, op.spare_producer_id, now), now)
+
+    def _search_unused(self, now: Moment) -> Decision:
+        """Forget ids that nobody used for `transactional.id.expiration.ms`, some at a time."""
+        limit_ms = now.wall_ms - self._options.node("transactional.id.expiration.ms")
+        unused = (name for name, one in self._transactions.items() if one.state in AT_REST and one.updated_ms <= limit_ms)
+        found = list(islice(unused, TRANSACTIONS_PER_SEARCH + 1))
+        more = len(found) > TRANSACTIONS_PER_SEARCH
+        self._expiry_search_at = now.seconds + (_PORTION_SECONDS if more else self._interval(EXPIRY_INTERVAL))
+        return Decision(records=[records.tombstone(name) for name in found[:TRANSACTIONS_PER_SEARCH]])
+
+    def _interval(self, option: str) -> float:
+        milliseconds: int = self._options.node(option)
+        return milliseconds / 1000
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def _fenced(self, current: Transaction, spare_producer_id: int, now: Moment) -> Transaction:
+        return state.fence(
+            current,
+            server_version=self._transaction_version(),
+            spare_producer_id=spare_producer_id,
+            now_ms=now.wall_ms,
+        )
+
+    def _record(self, transactional_id: str, transaction: Transaction) -> Record:
+        return records.encode(transactional_id, transaction, version=records.value_version(self._transaction_version()))
+
+
+def compiled(pattern: str) -> Any:
+    """A pattern of transactional ids, None for an empty one. MqError INVALID_REGULAR_EXPRESSION."""
+    if not pattern:
+        return None
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        raise MqError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{pattern!r} is not a regular expression: {error}") from None
+
+
+def _markers(transactional_id: str, prepared: Transaction) -> WriteMarkers:
+    return WriteMarkers(
+        transactional_id,
+        prepared.producer,
+        prepared.state is state.PREPARE_COMMIT,
+        prepared.partitions,
+        prepared.client_version,
+    )
+
+
+def _answer(ticket: Ticket, answer: Answer) -> Decision:
+    return Decision(replies=((ticket, answer),))
