@@ -70,6 +70,7 @@ SERVED = (
     "offset_for_leader_epoch",
     "unregister_broker",
     "update_features",
+    "write_txn_markers",
 )
 """What both listeners serve besides Produce and Fetch: one module of `handlers/` each, with the name of its API."""
 

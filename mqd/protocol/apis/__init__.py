@@ -26,6 +26,7 @@ _MODULES = {
     21: "delete_records",
     22: "init_producer_id",
     23: "offset_for_leader_epoch",
+    27: "write_txn_markers",
     28: "txn_offset_commit",
     32: "describe_configs",
     33: "alter_configs",

@@ -1,0 +1,99 @@
+"""WriteTxnMarkers, v1 and v2: transactions end in the partitions that this node leads; answered when the markers are committed (KIP-98).
+
+v2 transaction_version (KIP-1228). Asked for by transaction coordinators, this node's own included, and by administrators who end a
+transaction that hangs (KIP-664). Markers for `__consumer_offsets` go through the group coordinator, which makes offsets count, or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from mqd.coordinator.shard import Producer
+from mqd.errors import ErrorCode, MqError
+from mqd.replica.waiters import Append, ProduceTicket
+from mqd.server.context import Context, Node
+from mqd.server.partitions import leading
+
+COMMIT_SECONDS = 30.0
+"""Kafka's `request.timeout.ms` of a broker: how long a marker waits for the replicas."""
+GROUPS_TOPIC = "__consumer_offsets"
+
+_TOLD = {
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+}
+"""Of the group coordinator's words: to whoever asks it is a partition, to be tried again."""
+
+Codes = dict[int, dict[tuple[str, int], int]]
+"""Producer id -> (topic, partition) -> error code."""
+
+
+class _Written(ProduceTicket):
+    """Markers on their way to the replicas."""
+
+    __slots__ = ("committed",)
+
+    def __init__(self, deadline: float) -> None:
+        super().__init__()
+        self.deadline = deadline
+        self.committed = trio.Event()
+
+    def refuse(self, append: Append, code: ErrorCode) -> None:
+        _, _, (codes, place), _ = append
+        codes[place] = int(code)
+
+    def release(self) -> None:
+        self.committed.set()
+
+
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    return await write_markers(context.node, request)
+
+
+async def write_markers(node: Node, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As the API declares it, also for this node's own coordinator. Each partition has its answer; nothing is raised."""
+    codes: Codes = {}
+    written = _Written(node.clock.monotonic() + COMMIT_SECONDS)
+    now_ms = node.clock.wall_ms()
+    async with trio.open_nursery() as nursery:
+        for marker in request["markers"]:
+            producer = Producer(marker["producer_id"], marker["producer_epoch"])
+            of_producer = codes.setdefault(producer.producer_id, {})
+            how = (marker["coordinator_epoch"], marker["transaction_result"], marker.get("transaction_version", 0))
+            for topic in marker["topics"]:
+                for index in topic["partition_indexes"]:
+                    place = topic["name"], index
+                    of_producer[place] = 0
+                    if topic["name"] == GROUPS_TOPIC:
+                        nursery.start_soon(_end_offsets, node, index, producer, how, of_producer)
+                        continue
+                    try:
+                        partition = leading(node, *place)
+                        appended = node.replica.append_marker_nowait(partition, producer, how[0], how[1], now_ms, how[2])
+                    except MqError as error:
+                        of_producer[place] = int(error.code)
+                    else:
+                        written.appends.append((partition, appended.last_offset + 1, [of_producer, place], 0))
+        if written.appends:
+            node.replica.wait_committed(written)
+            node.replica.end_of_turn()
+            await written.committed.wait()
+    return {"markers": [{"producer_id": producer_id, "topics": _by_topic(found)} for producer_id, found in codes.items()]}
+
+
+async def _end_offsets(node: Node, index: int, producer: Producer, how: tuple[int, bool, int], codes: dict[tuple[str, int], int]) -> None:
+    try:
+        await node.groups.write_marker(index, producer, *how)
+    except MqError as error:
+        codes[GROUPS_TOPIC, index] = int(_TOLD.get(error.code, error.code))
+
+
+def _by_topic(codes: Mapping[tuple[str, int], int]) -> list[dict[str, Any]]:
+    topics: dict[str, list[dict[str, int]]] = {}
+    for (topic, index), code in codes.items():
+        topics.setdefault(topic, []).append({"partition_index": index, "error_code": code})
+    return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
