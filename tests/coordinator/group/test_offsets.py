@@ -1,0 +1,564 @@
+"""What a group may commit, what it is told, and what goes by itself: of classic groups and such as only keep offsets."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mqd import limits
+from mqd.coordinator.group.offsets import FetchOffsets
+from mqd.coordinator.group.records import (
+    ClassicMember,
+    GroupMetadata,
+    GroupMetadataKey,
+    OffsetCommit,
+    OffsetCommitKey,
+    decode,
+    encode,
+)
+from mqd.coordinator.group.shard import GroupShard
+from mqd.coordinator.shard import NO_PRODUCER, Call, Producer
+from mqd.errors import ErrorCode, MqError
+from mqd.protocol import apis
+from mqd.types import ZERO_UUID
+from tests.coordinator.group.support import Options, Topics, group_harness
+from tests.coordinator.harness import Harness
+
+PRODUCER = Producer(7, 0)
+DAY_SECONDS = 86_400.0
+RETENTION_SECONDS = 7 * DAY_SECONDS
+CHECK_SECONDS = 600.0
+
+Group = Harness[GroupShard]
+
+
+@pytest.fixture
+def topics() -> Topics:
+    return Topics({"t": 3, "u": 1})
+
+
+@pytest.fixture
+def options() -> Options:
+    return Options()
+
+
+@pytest.fixture
+def group(topics: Topics, options: Options) -> Group:
+    return group_harness(topics, options)
+
+
+def rows(*offsets: tuple[int, int], metadata: str | None = None, epoch: int = -1) -> list[dict[str, Any]]:
+    return [
+        {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": epoch, "committed_metadata": metadata}
+        for partition, offset in offsets
+    ]
+
+
+def commit(
+    group: Group,
+    *offsets: tuple[int, int],
+    topic: str = "t",
+    version: int = 9,
+    group_id: str = "g",
+    metadata: str | None = None,
+    epoch: int = -1,
+    **request: Any,
+) -> dict[int, int]:
+    """Error codes by partition."""
+    named = {"name": topic, "partitions": rows(*offsets, metadata=metadata, epoch=epoch)}
+    return codes(group.call("OffsetCommit", version, {"group_id": group_id, "topics": [named], **request}))
+
+
+def commit_in_transaction(
+    group: Group, *offsets: tuple[int, int], producer: Producer = PRODUCER, topic: str = "t", **request: Any
+) -> dict[int, int]:
+    named = {"name": topic, "partitions": rows(*offsets)}
+    who = {"transactional_id": "x", "group_id": "g", "producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+    return codes(group.call("TxnOffsetCommit", 3, {**who, "topics": [named], **request}))
+
+
+def codes(answer: Any) -> dict[int, int]:
+    return {row["partition_index"]: row["error_code"] for topic in answer["topics"] for row in topic["partitions"]}
+
+
+def fetch_answer(group: Group, version: int = 9, **request: Any) -> Any:
+    wanted = request.pop("topics", None)
+    declared = apis.by_name("OffsetFetch")
+    groups = [{"group_id": "g", "topics": wanted}]
+    decoded = declared.decode_request(version, declared.encode_request(version, {"groups": groups})).groups[0]
+    op = FetchOffsets(request.pop("group_id", "g"), decoded.topics, **request)
+    return group.answer(group.operate(Call("OffsetFetch", version, op)))
+
+
+def fetched(group: Group, *partitions: int, topic: str = "t", **request: Any) -> dict[int, int]:
+    """Offsets by partition; those that an error stands for as its negative code, below -1."""
+    wanted = [{"name": topic, "partition_indexes": partitions or (0, 1, 2)}]
+    answer = fetch_answer(group, topics=wanted, **request)
+    assert [one["name"] for one in answer["topics"]] == [topic] and answer["error_code"] == 0
+    return {row["partition_index"]: -row["error_code"] or row["committed_offset"] for row in answer["topics"][0]["partitions"]}
+
+
+def delete(group: Group, *partitions: int, topic: str = "t", group_id: str = "g") -> dict[int, int]:
+    named = {"name": topic, "partitions": [{"partition_index": one} for one in partitions]}
+    answer = group.call("OffsetDelete", 0, {"group_id": group_id, "topics": [named]})
+    assert answer["error_code"] == 0
+    return codes(answer)
+
+
+def replay(group: Group, value: GroupMetadata) -> None:
+    """Make a classic group as the log would."""
+    record = encode(GroupMetadataKey("g"), value)
+    group.log.append((record, NO_PRODUCER))
+    group.fail_over()
+
+
+SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t" + b"\xff\xff\xff\xff"
+"""Of the consumer protocol, version 0: to t."""
+
+
+def stable(topics: bytes = SUBSCRIPTION, protocol_type: str = "consumer") -> GroupMetadata:
+    member = ClassicMember("m", None, "c", "/h", 60_000, 45_000, topics, b"")
+    return GroupMetadata(protocol_type, 3, "range", "m", 0, (member,))
+
+
+def log_size(group: Group) -> int:
+    return len(group.log)
+
+
+# -- OffsetCommit and OffsetFetch
+
+
+def test_what_was_committed_is_fetched_also_from_the_next_coordinator(group: Group) -> None:
+    assert commit(group, (0, 5), (2, 9), metadata="note", epoch=4) == {0: 0, 2: 0}
+    for _ in range(2):
+        assert fetched(group) == {0: 5, 1: -1, 2: 9}
+        answer = fetch_answer(group)
+        assert answer == {
+            "group_id": "g",
+            "error_code": 0,
+            "topics": [
+                {
+                    "name": "t",
+                    "topic_id": ZERO_UUID,
+                    "partitions": [
+                        {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": 4, "metadata": "note", "error_code": 0},
+                        {"partition_index": 2, "committed_offset": 9, "committed_leader_epoch": 4, "metadata": "note", "error_code": 0},
+                    ],
+                }
+            ],
+        }
+        group.fail_over()
+
+
+def test_the_record_is_kafka_s(group: Group, topics: Topics) -> None:
+    commit(group, (1, 5), metadata="n", epoch=4)
+    ((record, producer),) = group.log
+    assert producer == NO_PRODUCER and not isinstance(record, bool)
+    topic_id = topics.topic_id("t")
+    assert topic_id is not None
+    assert decode(record) == (OffsetCommitKey("g", "t", 1), OffsetCommit(5, 4, "n", group.now.wall_ms, -1, topic_id))
+
+
+def test_a_later_commit_replaces_an_earlier_one_even_with_a_smaller_offset(group: Group) -> None:
+    commit(group, (0, 5))
+    commit(group, (0, 3))
+    assert fetched(group, 0) == {0: 3}
+    group.fail_over()
+    assert fetched(group, 0) == {0: 3}
+
+
+def test_a_group_that_nobody_knows_has_no_offsets_and_no_error(group: Group) -> None:
+    assert fetched(group) == {0: -1, 1: -1, 2: -1}
+    assert fetch_answer(group)["topics"] == []
+
+
+def test_what_does_not_exist_is_refused_and_the_rest_is_committed(group: Group) -> None:
+    assert commit(group, (0, 5), (3, 5), (-1, 5)) == {
+        0: 0,
+        3: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        -1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert commit(group, (0, 5), topic="nowhere") == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert fetched(group, 0) == {0: 5}
+    assert log_size(group) == 1
+
+
+def test_a_commit_of_nothing_that_exists_makes_no_group(group: Group) -> None:
+    commit(group, (0, 5), topic="nowhere")
+    assert group.shard.state.get("g") is None
+
+
+def test_metadata_is_limited_in_utf_16_units(group: Group, options: Options) -> None:
+    options.own["offset.metadata.max.bytes"] = 4
+    assert commit(group, (0, 5), metadata="1234") == {0: 0}
+    assert commit(group, (0, 6), metadata="12345") == {0: ErrorCode.OFFSET_METADATA_TOO_LARGE}
+    assert commit(group, (0, 7), metadata="ж" * 4) == {0: 0}
+    assert commit(group, (0, 8), metadata="😀😀") == {0: 0}
+    assert commit(group, (0, 9), metadata="😀😀1") == {0: ErrorCode.OFFSET_METADATA_TOO_LARGE}
+    assert fetched(group, 0) == {0: 8}
+
+
+def test_topics_by_id(group: Group, topics: Topics) -> None:
+    known, unknown = topics.topic_id("t"), UUID(int=99)
+    assert known is not None
+    named = [{"topic_id": unknown, "partitions": rows((0, 1))}, {"topic_id": known, "partitions": rows((0, 5), (3, 5))}]
+    answer = group.call("OffsetCommit", 10, {"group_id": "g", "topics": named})
+    assert [(one["topic_id"], one["partitions"]) for one in answer["topics"]] == [
+        (unknown, [{"partition_index": 0, "error_code": ErrorCode.UNKNOWN_TOPIC_ID}]),
+        (
+            known,
+            [
+                {"partition_index": 3, "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
+                {"partition_index": 0, "error_code": 0},
+            ],
+        ),
+    ]
+    wanted = [{"topic_id": unknown, "partition_indexes": [0]}, {"topic_id": known, "partition_indexes": [0, 1]}]
+    found = fetch_answer(group, 10, topics=wanted)["topics"]
+    assert [(one["topic_id"], [(row["committed_offset"], row["error_code"]) for row in one["partitions"]]) for one in found] == [
+        (known, [(5, 0), (-1, 0)]),
+        (unknown, [(-1, ErrorCode.UNKNOWN_TOPIC_ID)]),
+    ]
+    assert [one["topic_id"] for one in fetch_answer(group, 10)["topics"]] == [known]
+
+
+def test_members_of_no_group_are_refused(group: Group) -> None:
+    assert commit(group, (0, 5), generation_id_or_member_epoch=1) == {0: ErrorCode.GROUP_ID_NOT_FOUND}
+    assert commit(group, (0, 5), version=8, generation_id_or_member_epoch=1) == {0: ErrorCode.ILLEGAL_GENERATION}
+    assert log_size(group) == 0
+
+
+def test_only_members_of_the_generation_commit(group: Group) -> None:
+    replay(group, stable())
+    member: dict[str, Any] = {"member_id": "m", "generation_id_or_member_epoch": 3}
+    assert commit(group, (0, 5), (7, 5), **member) == {0: 0, 7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert commit(group, (0, 6), **member | {"generation_id_or_member_epoch": 2}) == {0: ErrorCode.ILLEGAL_GENERATION}
+    assert commit(group, (0, 6), **member | {"member_id": "n"}) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert commit(group, (0, 6)) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert fetched(group, 0) == {0: 5}
+
+
+def test_a_commit_keeps_the_member_s_session(group: Group) -> None:
+    replay(group, stable())
+    for offset in range(3):
+        group.advance(30)
+        assert commit(group, (0, offset), member_id="m", generation_id_or_member_epoch=3) == {0: 0}
+    group.advance(46)
+    assert commit(group, (0, 9), member_id="m", generation_id_or_member_epoch=3) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
+
+
+def test_a_commit_of_too_many_partitions_is_refused(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "COMMITTED_PARTITIONS_MAX", 2)
+    refused = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    assert commit(group, (0, 5), (1, 5), (2, 5)) == {0: refused, 1: refused, 2: refused}
+    assert commit(group, (0, 5), (1, 5)) == {0: 0, 1: 0}
+
+
+def test_a_group_has_room_for_so_much(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "GROUP_OFFSETS_BYTES_MAX", 2 * 256 + 5)
+    assert commit(group, (0, 5), (1, 5), (2, 5), metadata="12") == {0: 0, 1: 0, 2: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+    assert commit(group, (0, 6), metadata="123") == {0: 0}
+    assert commit(group, (0, 7), metadata="1234") == {0: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+    assert commit(group, (0, 8), metadata="") == {0: 0}  # what takes less is always taken
+    assert fetched(group) == {0: 8, 1: 5, 2: -1}
+    assert commit(group, (2, 5), group_id="other") == {2: 0}
+
+
+# -- TxnOffsetCommit
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("fail_over", ["before the marker", "after the marker", "never"])
+def test_offsets_of_a_transaction_stand_when_it_has_committed(group: Group, committed: bool, fail_over: str) -> None:
+    commit(group, (0, 5), (1, 6))
+    assert commit_in_transaction(group, (0, 50)) == {0: 0}
+    assert group.log[-1][1] == PRODUCER
+    if fail_over == "before the marker":
+        group.fail_over()
+    assert fetched(group) == {0: 5, 1: 6, 2: -1}
+    unstable = -ErrorCode.UNSTABLE_OFFSET_COMMIT
+    assert fetched(group, require_stable=True) == {0: unstable, 1: 6, 2: -1}
+    group.mark(PRODUCER, committed)
+    if fail_over == "after the marker":
+        group.fail_over()
+    assert fetched(group, require_stable=True) == {0: 50 if committed else 5, 1: 6, 2: -1}
+
+
+def test_what_waits_alone_is_unstable_only_where_it_is_asked_for(group: Group) -> None:
+    commit_in_transaction(group, (0, 50))
+    assert fetched(group, require_stable=True)[0] == -ErrorCode.UNSTABLE_OFFSET_COMMIT
+    assert fetch_answer(group, require_stable=True)["topics"] == []
+    commit(group, (0, 5))
+    (found,) = fetch_answer(group, require_stable=True)["topics"]
+    assert found["partitions"] == [
+        {
+            "partition_index": 0,
+            "committed_offset": -1,
+            "committed_leader_epoch": -1,
+            "metadata": "",
+            "error_code": ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        }
+    ]
+
+
+def test_each_producer_has_its_own_transaction(group: Group) -> None:
+    other = Producer(8, 3)
+    commit_in_transaction(group, (0, 50), (1, 51))
+    commit_in_transaction(group, (0, 80), producer=other)
+    group.mark(other, True)
+    assert fetched(group, 0) == {0: 80}
+    assert fetched(group, 0, require_stable=True) == {0: -ErrorCode.UNSTABLE_OFFSET_COMMIT}
+    group.mark(PRODUCER, True)
+    assert fetched(group, require_stable=True) == {0: 80, 1: 51, 2: -1}  # the other's commit came later in the log
+    group.fail_over()
+    assert fetched(group, require_stable=True) == {0: 80, 1: 51, 2: -1}
+
+
+def test_a_transaction_s_commit_looks_at_members_too(group: Group) -> None:
+    assert commit_in_transaction(group, (0, 5), generation_id=1) == {0: ErrorCode.ILLEGAL_GENERATION}
+    replay(group, stable())
+    assert commit_in_transaction(group, (0, 5), generation_id=2, member_id="m") == {0: ErrorCode.ILLEGAL_GENERATION}
+    assert commit_in_transaction(group, (0, 5), generation_id=3, member_id="n") == {0: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert log_size(group) == 1
+    assert commit_in_transaction(group, (0, 5), (9, 5), generation_id=3, member_id="m") == {0: 0, 9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert commit_in_transaction(group, (0, 6)) == {0: 0}  # before KIP-447, producers did not say for whom
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "code"),
+    [
+        ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
+        ({"producer_id": -1}, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        ({"producer_epoch": -1}, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_who_has_no_transaction_commits_nothing(group: Group, request_fields: dict[str, Any], code: ErrorCode) -> None:
+    with pytest.raises(MqError) as caught:
+        commit_in_transaction(group, (0, 5), **request_fields)
+    assert caught.value.code is code
+
+
+def test_what_is_refused_belongs_to_no_transaction(group: Group) -> None:
+    assert commit_in_transaction(group, (0, 5), topic="nowhere") == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert log_size(group) == 0
+
+
+# -- OffsetDelete
+
+
+def test_deleted_offsets_are_gone(group: Group) -> None:
+    commit(group, (0, 5), (1, 6))
+    assert delete(group, 0, 2, 9) == {9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0: 0, 2: 0}
+    assert log_size(group) == 3  # no tombstone of what was not there
+    for _ in range(2):
+        assert fetched(group) == {0: -1, 1: 6, 2: -1}
+        group.fail_over()
+
+
+def test_an_offset_that_waits_is_deleted_too(group: Group) -> None:
+    commit_in_transaction(group, (0, 50))
+    assert delete(group, 0) == {0: 0}
+    group.mark(PRODUCER, True)
+    assert fetched(group, 0, require_stable=True) == {0: -1}
+
+
+def test_offsets_in_use_are_not_deleted(group: Group) -> None:
+    commit(group, (0, 5))
+    commit(group, (0, 5), topic="u")
+    replay(group, stable())
+    assert delete(group, 0) == {0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+    assert delete(group, 0, topic="u") == {0: 0}
+    assert fetched(group, 0) == {0: 5}
+
+
+def test_offsets_of_groups_that_do_not_consume_are_not_deleted_under_their_members(group: Group) -> None:
+    replay(group, stable(b"", "connect"))
+    with pytest.raises(MqError) as caught:
+        delete(group, 0)
+    assert caught.value.code is ErrorCode.NON_EMPTY_GROUP
+
+
+@pytest.mark.parametrize(("group_id", "code"), [("", ErrorCode.INVALID_GROUP_ID), ("nobody", ErrorCode.GROUP_ID_NOT_FOUND)])
+def test_a_group_must_be_named_whose_offsets_are_deleted(group: Group, group_id: str, code: ErrorCode) -> None:
+    with pytest.raises(MqError) as caught:
+        delete(group, 0, group_id=group_id)
+    assert caught.value.code is code
+
+
+# -- retention
+
+
+def test_offsets_of_a_group_without_members_expire_each_by_its_own_age(group: Group) -> None:
+    commit(group, (0, 5))
+    group.advance(DAY_SECONDS)
+    commit(group, (1, 6))
+    group.advance(RETENTION_SECONDS - DAY_SECONDS - CHECK_SECONDS)
+    assert fetched(group) == {0: 5, 1: 6, 2: -1}
+    group.advance(2 * CHECK_SECONDS)
+    assert fetched(group) == {0: -1, 1: 6, 2: -1}
+    group.advance(DAY_SECONDS)
+    assert fetched(group) == {0: -1, 1: -1, 2: -1}
+
+
+def test_with_its_last_offset_the_group_goes(group: Group) -> None:
+    commit(group, (0, 5))
+    group.advance(RETENTION_SECONDS + CHECK_SECONDS)
+    assert group.shard.state.get("g") is None
+    group.fail_over()
+    assert group.shard.state.get("g") is None
+    assert group.log[-1][0] == (encode(GroupMetadataKey("g"), stable()).key, None)
+
+
+def test_offsets_of_a_group_that_was_left_expire_from_when_it_was_left(group: Group) -> None:
+    commit(group, (0, 5))
+    group.advance(6 * DAY_SECONDS)
+    replay(group, GroupMetadata("consumer", 3, None, None, group.now.wall_ms))
+    group.advance(6 * DAY_SECONDS)
+    assert fetched(group, 0) == {0: 5}
+    group.advance(DAY_SECONDS + CHECK_SECONDS)
+    assert fetched(group, 0) == {0: -1}
+    assert group.shard.state.get("g") is None
+
+
+def beating(group: Group, seconds: float) -> None:
+    """Let time pass for a group whose member is alive."""
+    until = group.now.seconds + seconds
+    while group.now.seconds < until:
+        group.advance(40)
+        group.call("Heartbeat", 4, {"group_id": "g", "generation_id": 3, "member_id": "m"})
+
+
+def test_topics_that_a_living_group_has_left_expire(group: Group, options: Options) -> None:
+    options.own["offsets.retention.minutes"] = 60
+    commit(group, (0, 5))
+    commit(group, (0, 6), topic="u")
+    replay(group, stable())
+    beating(group, 3600 + CHECK_SECONDS)
+    assert fetched(group, 0) == {0: 5}
+    assert fetched(group, 0, topic="u") == {0: -1}
+
+
+@pytest.mark.parametrize("protocol_type", ["connect", "consumer"])
+def test_offsets_of_a_living_group_are_kept_whose_topics_are_not_known(group: Group, options: Options, protocol_type: str) -> None:
+    options.own["offsets.retention.minutes"] = 60
+    commit(group, (0, 5))
+    replay(group, stable(b"?", protocol_type))
+    beating(group, 3600 + CHECK_SECONDS)
+    assert fetched(group, 0) == {0: 5}
+
+
+def test_what_a_transaction_may_still_change_does_not_expire(group: Group) -> None:
+    commit(group, (0, 5))
+    commit_in_transaction(group, (0, 6), (1, 7))
+    group.advance(RETENTION_SECONDS + CHECK_SECONDS)
+    assert fetched(group) == {0: 5, 1: -1, 2: -1}
+    group.mark(PRODUCER, False)
+    group.advance(CHECK_SECONDS)
+    assert fetched(group) == {0: -1, 1: -1, 2: -1}
+    assert group.shard.state.get("g") is None
+
+
+def test_a_group_of_which_only_a_transaction_knows_stays(group: Group) -> None:
+    commit_in_transaction(group, (0, 6))
+    group.advance(RETENTION_SECONDS + CHECK_SECONDS)
+    assert group.shard.state.get("g") is not None
+
+
+def test_old_clients_say_how_long(group: Group) -> None:
+    assert commit(group, (0, 5), version=4, retention_time_ms=1_000_000) == {0: 0}
+    commit(group, (1, 6))
+    group.advance(600)
+    assert fetched(group) == {0: 5, 1: 6, 2: -1}
+    group.advance(600)
+    assert fetched(group) == {0: -1, 1: 6, 2: -1}
+
+
+def test_many_offsets_expire_in_batches_that_fit(group: Group, topics: Topics) -> None:
+    topics.create("long" * 60, 4_000)
+    for start in range(0, 4_000, 1_000):
+        commit(group, *((partition, 1) for partition in range(start, start + 1_000)), topic="long" * 60)
+    group.fail_over()
+    group.advance(RETENTION_SECONDS - 1)
+    before = log_size(group)
+    sizes: list[int] = []
+    carry_out = group.carry_out
+
+    def weigh(decision: Any) -> None:
+        sizes.append(sum(len(record.key) for record in decision.records))
+        carry_out(decision)
+
+    group.carry_out = weigh  # type: ignore[method-assign]
+    group.advance(CHECK_SECONDS)
+    assert log_size(group) == before + 4_001
+    assert max(sizes) < 300 * 1024 and sum(size > 0 for size in sizes) == 4
+    assert group.shard.state.get("g") is None
+
+
+# -- topics that are deleted
+
+
+def test_offsets_of_a_deleted_topic_go(group: Group, topics: Topics) -> None:
+    commit(group, (0, 5))
+    commit_in_transaction(group, (1, 6))
+    commit(group, (0, 7), topic="u")
+    topics.delete("t")
+    group.metadata_changed()
+    for _ in range(2):
+        assert fetched(group, require_stable=True) == {0: -1, 1: -1, 2: -1}
+        assert fetched(group, 0, topic="u") == {0: 7}
+        group.fail_over()
+    assert group.shard.state.get("g") is not None
+
+
+def test_offsets_of_a_topic_that_was_deleted_before_go_when_the_log_is_loaded(group: Group, topics: Topics) -> None:
+    commit(group, (0, 5))
+    topics.delete("t")
+    group.fail_over()
+    assert fetched(group, 0) == {0: -1}
+
+
+def test_a_topic_that_was_made_anew_has_none_of_the_old_offsets(group: Group, topics: Topics) -> None:
+    commit(group, (0, 5), (1, 6))
+    topics.create("t", 3)
+    commit(group, (1, 60))
+    group.metadata_changed()
+    assert fetched(group) == {0: -1, 1: 60, 2: -1}
+
+
+def test_until_it_is_noticed_an_offset_of_the_old_topic_is_not_told_of_the_new(group: Group, topics: Topics) -> None:
+    commit(group, (0, 5))
+    topic_id = topics.create("t", 3)
+    answer = fetch_answer(group, 10, topics=[{"topic_id": topic_id, "partition_indexes": [0]}])
+    assert [row["committed_offset"] for row in answer["topics"][0]["partitions"]] == [-1]
+
+
+def test_offsets_that_do_not_say_of_which_topic_stay_with_the_one_there_is(group: Group, topics: Topics) -> None:
+    group.log.append((encode(OffsetCommitKey("g", "t", 0), OffsetCommit(5)), NO_PRODUCER))  # as Kafka 4.0 wrote it
+    topics.create("v", 1)
+    group.fail_over()
+    assert fetched(group, 0) == {0: 5}
+    answer = fetch_answer(group, 10, topics=[{"topic_id": topics.topic_id("t"), "partition_indexes": [0]}])
+    assert [row["committed_offset"] for row in answer["topics"][0]["partitions"]] == [5]
+
+
+def test_a_change_of_the_metadata_that_deletes_nothing_writes_nothing(group: Group, topics: Topics) -> None:
+    commit(group, (0, 5))
+    before = log_size(group)
+    topics.create("v", 1)
+    group.metadata_changed()
+    assert log_size(group) == before
+
+
+# -- for the other parts
+
+
+def test_all_offsets_of_a_group_can_be_deleted_at_once(group: Group) -> None:
+    commit(group, (0, 5))
+    commit_in_transaction(group, (0, 6), (1, 7))
+    offsets = group.shard.state.offsets
+    assert offsets.has_offsets("g") and not offsets.has_offsets("h")
+    entries = [decode(record) for record in offsets.tombstones("g")]
+    assert entries == [(OffsetCommitKey("g", "t", 0), None), (OffsetCommitKey("g", "t", 1), None)]
+    assert offsets.tombstones("h") == []
