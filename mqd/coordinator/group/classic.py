@@ -178,7 +178,8 @@ class Classic(Part):
                 self._forget(group)
                 return Decision(replies=draft.replies)
             assert self._staged is None
-            self._stage(draft, group, group.record(0, {}, now.wall_ms), lambda: None)
+            empty = GroupMetadata(protocol_type="", generation=0, protocol=None, leader=None, current_state_timestamp=now.wall_ms)
+            self._stage(draft, group, empty, lambda: None)
         return draft.decision()
 
     def _has_room(self, group: ClassicGroup, join: _Join) -> bool:

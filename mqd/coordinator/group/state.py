@@ -6,7 +6,7 @@ All of them look at the same groups: an id names one group, of one type.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 from itertools import count
@@ -46,6 +46,9 @@ class Timers:
 
     def __contains__(self, key: TimerKey) -> bool:
         return key in self._at
+
+    def __iter__(self) -> Iterator[TimerKey]:
+        return iter(self._at)
 
     def set(self, key: TimerKey, at: float) -> None:
         """In place of the deadline that the key has, if it has one."""
