@@ -59,6 +59,7 @@ from mqd.replica.partition import Assignment, Partition
 from mqd.replica.service import ReplicaService
 from mqd.replica.settings import TopicSettings
 from mqd.server.context import CLIENT, PEER, Node
+from mqd.server.coordinators import Coordinators
 from mqd.server.forward import Forwarder
 from mqd.server.service import Server
 from mqd.types import NodeId, TopicPartition
@@ -220,8 +221,21 @@ class _Daemon:
         self.replica.on_offline = self._on_partition_offline
         self.replica.contact_until = self._contact_until
         self.controller.on_contact = self._judge_contact
+        self.coordinators = Coordinators(
+            node_id=NodeId(self.me.id),
+            config=self.config,
+            image=lambda: self.machine.image,
+            replica=self.replica,
+            logs=self.logs,
+            clock=seams.clock,
+            entropy=seams.entropy,
+            disk=seams.disk,
+            forward=self.forwarder,
+        )
+        self.replica.on_role_changed = self.coordinators.role_changed
         self.publisher = _Publisher(NodeId(self.me.id), self.config, self.replica)
         self.controller.subscribe(self.publisher)
+        self.controller.subscribe(self.coordinators.metadata_changed)
         self.controller.subscribe(self._on_image_changed)
         self.failure: str | None = None
         self.stop = trio.Event()
@@ -329,7 +343,10 @@ class _Daemon:
                 replica=self.replica,
                 raft=self.raft,
                 controller=self.controller,
+                groups=self.coordinators.groups,
             )
+            self.coordinators.node = node
+            background.start_soon(self.coordinators.run)
             async with trio.open_nursery() as serving:
                 with trio.CancelScope() as starting:
                     serving.start_soon(self._cancel_on_stop, starting)

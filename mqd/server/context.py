@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from mqd.config import NodeConfig
 from mqd.controller.image import MetadataImage
 from mqd.controller.service import ControllerService
+from mqd.coordinator.service import CoordinatorService
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
@@ -23,7 +24,6 @@ PEER = "peer"
 """The listener for the other nodes: privileged APIs and Raft."""
 
 
-
 @dataclass(slots=True)
 class Node:
     """One node, as its handlers see it. Built by `daemon.py` only."""
@@ -38,6 +38,7 @@ class Node:
     replica: ReplicaService
     raft: RaftService
     controller: ControllerService
+    groups: CoordinatorService
 
     @property
     def image(self) -> MetadataImage:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Any
 
 from mqd.controller.image import BrokerImage
+from mqd.coordinator.service import partition_for
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import COORDINATOR_KEY_BYTES_MAX
 from mqd.server.context import Context
@@ -70,17 +71,6 @@ def find(context: Context, key: str, key_type: int) -> BrokerImage:
     if broker is None or broker.fenced:
         raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name}-{partition} has no leader now.")
     return broker
-
-
-def partition_for(key: str, partitions: int) -> int:
-    """Java's: |hashCode| mod partitions, where the hash runs over UTF-16 code units and |-2^31| is 0."""
-    value = 0
-    units = key.encode("utf-16-be")
-    for position in range(0, len(units), 2):
-        value = (31 * value + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
-    if value == 0x80000000:
-        return 0
-    return (value if value < 0x80000000 else 0x100000000 - value) % partitions
 
 
 def _refusal(key: str, error: MqError) -> dict[str, Any]:

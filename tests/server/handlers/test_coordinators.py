@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from mqd.coordinator.service import partition_for
 from mqd.limits import COORDINATOR_KEY_BYTES_MAX
 from mqd.server.context import CLIENT, PEER
-from mqd.server.handlers.find_coordinator import partition_for
 from tests.controller.cluster import CLUSTER
 from tests.server.handlers.node import running_node
 

@@ -1,0 +1,143 @@
+"""Both coordinators of this node, with what they need to know of the rest: topics, options, and who leads the internal topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import UUID
+
+import trio
+
+from mqd.config import NodeConfig
+from mqd.controller.configs import effective_node_config
+from mqd.controller.image import Delta, MetadataImage
+from mqd.coordinator.group.shard import GroupShard
+from mqd.coordinator.service import CoordinatorService
+from mqd.coordinator.shard import Call
+from mqd.io.clock import Clock
+from mqd.io.disk import Disk
+from mqd.io.entropy import Entropy
+from mqd.log.service import LogService
+from mqd.protocol import apis
+from mqd.replica.partition import Partition
+from mqd.replica.service import ReplicaService
+from mqd.server.context import Context, Node
+from mqd.server.forward import Forwarder
+from mqd.types import NO_PRODUCER_ID, NodeId
+
+GROUPS_TOPIC = "__consumer_offsets"
+
+
+def call_of(context: Context, request: Any, *, spare_producer_id: int = NO_PRODUCER_ID) -> Call:
+    """The request of a client, as coordinators take it."""
+    api = apis.by_key(context.header.api_key)
+    assert api is not None
+    host = "/" + context.peer.rpartition(":")[0]
+    return Call(api.name, context.header.api_version, request, context.header.client_id or "", host, spare_producer_id)
+
+
+class _Topics:
+    """The metadata, as coordinators see it (TopicsView)."""
+
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        self._image = image
+        self.version = 0
+
+    def names(self) -> Iterable[str]:
+        return self._image().topics
+
+    def topic_id(self, name: str) -> UUID | None:
+        topic = self._image().topics.get(name)
+        return topic.topic_id if topic is not None else None
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        topic = self._image().topics_by_id.get(topic_id)
+        return topic.name if topic is not None else None
+
+    def partitions(self, name: str) -> int:
+        topic = self._image().topics.get(name)
+        return len(topic.partitions) if topic is not None else 0
+
+    def racks(self, name: str, partition: int) -> frozenset[str]:
+        image = self._image()
+        found = image.partition(name, partition)
+        brokers = [image.brokers.get(node_id) for node_id in found.replicas] if found is not None else []
+        return frozenset(broker.rack for broker in brokers if broker is not None and broker.rack is not None)
+
+    def is_internal(self, name: str) -> bool:
+        topic = self._image().topics.get(name)
+        return topic is not None and topic.internal
+
+
+class _Options:
+    """Options as they are now (GroupOptions)."""
+
+    def __init__(self, config: NodeConfig, image: Callable[[], MetadataImage], node_id: NodeId) -> None:
+        self._started_with = config
+        self._image = image
+        self._node_id = node_id
+        self._config = config
+        self._index = -1
+
+    def _current(self) -> NodeConfig:
+        image = self._image()
+        if image.index != self._index:
+            self._index = image.index
+            self._config = effective_node_config(self._started_with, image, self._node_id)
+        return self._config
+
+    def node(self, name: str) -> Any:
+        return self._current()[name]
+
+    def group(self, group_id: str, name: str) -> Any:
+        return self._current()[f"group.{name}"]
+
+
+class Coordinators:
+    """The coordinators of groups and of transactions."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        config: NodeConfig,
+        image: Callable[[], MetadataImage],
+        replica: ReplicaService,
+        logs: LogService,
+        clock: Clock,
+        entropy: Entropy,
+        disk: Disk,
+        forward: Forwarder,
+    ) -> None:
+        self._topics = _Topics(image)
+        options = _Options(config, image, node_id)
+        self.groups = CoordinatorService(
+            topic=GROUPS_TOPIC,
+            make_shard=lambda _: GroupShard(self._topics, options, lambda: str(entropy.uuid())),
+            partitions=lambda: self._topics.partitions(GROUPS_TOPIC),
+            replica=replica,
+            logs=logs,
+            clock=clock,
+            disk=disk,
+            commit_seconds=config.integer("offsets.commit.timeout.ms") / 1000,
+        )
+        self._node_id = node_id
+        self._image = image
+        self._forward = forward
+        self.node: Node
+        """Whose coordinators these are; set before they run."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.groups.run)
+
+    def role_changed(self, partition: Partition) -> None:
+        """A partition begins or ends to be led here."""
+        self.groups.role_changed(partition)
+
+    def metadata_changed(self, delta: Delta, image: MetadataImage) -> None:
+        """Topics came, went or grew, or their replicas moved."""
+        if delta.topics_created or delta.topics_deleted or delta.partitions_changed or delta.brokers_changed:
+            self._topics.version += 1
+            self.groups.topics_changed()
