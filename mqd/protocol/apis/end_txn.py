@@ -1,0 +1,28 @@
+"""EndTxn (key 26): commit or abort a transaction.
+
+v1  same
+v2  may be answered with PRODUCER_FENCED
+v3  flexible
+v4  may be answered with TRANSACTION_ABORTABLE (KIP-890)
+v5  each end raises the epoch, and the answer has the producer id and epoch to go on with (KIP-890)
+"""
+
+from __future__ import annotations
+
+from mqd.protocol.schema import BOOLEAN, INT16, INT32, INT64, STRING, Api, field, message
+
+REQUEST = message(
+    field("transactional_id", STRING),
+    field("producer_id", INT64),
+    field("producer_epoch", INT16),
+    field("committed", BOOLEAN),
+)
+
+RESPONSE = message(
+    field("throttle_time_ms", INT32),
+    field("error_code", INT16),
+    field("producer_id", INT64, since=5, default=-1),
+    field("producer_epoch", INT16, since=5, default=-1),
+)
+
+API = Api(key=26, name="EndTxn", versions=(0, 5), advertised=(0, 5), flexible_from=3, request=REQUEST, response=RESPONSE)

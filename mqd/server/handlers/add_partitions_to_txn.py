@@ -1,0 +1,110 @@
+"""AddPartitionsToTxn (key 24), versions 0 to 5: partitions take part in a transaction from now on, or: do they already?
+
+v2 PRODUCER_FENCED. v3 flexible. v4 from brokers, in the name of clients that produce (KIP-890): several transactions at once, each
+either to be extended or only to be asked about. v5 TRANSACTION_ABORTABLE.
+
+A transaction whose partitions are not all there is not extended at all: those that are get OPERATION_NOT_ATTEMPTED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import trio
+
+from mqd.coordinator.shard import Producer
+from mqd.coordinator.txn.shard import AddPartitions, VerifyPartitions
+from mqd.errors import ErrorCode, MqError
+from mqd.server.context import Context, Node
+from mqd.server.handlers.transactions import known_to
+from mqd.types import TopicPartition
+
+_BATCHED_FROM = 4
+_FENCED_SINCE = 2
+_FIRST_PROTOCOL = 0
+_SECOND_PROTOCOL = 2
+
+Errors = dict[TopicPartition, ErrorCode]
+
+
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    version = context.header.api_version
+    if version >= _BATCHED_FROM:
+        return await add_partitions(context.node, request)
+    partitions = _partitions(request["v3_and_below_topics"])
+    errors = _refused(context.node, partitions, from_client=True)
+    if not errors:
+        transactional_id = request["v3_and_below_transactional_id"]
+        producer = Producer(request["v3_and_below_producer_id"], request["v3_and_below_producer_epoch"])
+        try:
+            _check_id(transactional_id)
+            await context.node.transactions.call(
+                transactional_id, AddPartitions(transactional_id, producer, tuple(partitions), _FIRST_PROTOCOL)
+            )
+            code = ErrorCode.NONE
+        except MqError as error:
+            code = known_to(version, error, fenced_since=_FENCED_SINCE).code
+        errors = dict.fromkeys(partitions, code)
+    return {"results_by_topic_v3_and_below": _by_topic(errors)}
+
+
+async def add_partitions(node: Node, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Version 5 of the request, asked by a node of this cluster, perhaps by this very one."""
+    results: list[dict[str, Any]] = []
+    async with trio.open_nursery() as nursery:
+        for transaction in request["transactions"]:
+            result = {"transactional_id": transaction["transactional_id"], "topic_results": []}
+            results.append(result)
+            nursery.start_soon(_add, node, transaction, result)
+    return {"error_code": ErrorCode.NONE, "results_by_transaction": results}
+
+
+async def _add(node: Node, transaction: Mapping[str, Any], result: dict[str, Any]) -> None:
+    partitions = _partitions(transaction["topics"])
+    errors = _refused(node, partitions, from_client=False)
+    if not errors:
+        transactional_id = transaction["transactional_id"]
+        producer = Producer(transaction["producer_id"], transaction["producer_epoch"])
+        try:
+            _check_id(transactional_id)
+            if transaction["verify_only"]:
+                answer = await node.transactions.call(transactional_id, VerifyPartitions(transactional_id, producer, tuple(partitions)))
+                errors = answer["errors"]
+            else:
+                op = AddPartitions(transactional_id, producer, tuple(partitions), _SECOND_PROTOCOL)
+                await node.transactions.call(transactional_id, op)
+                errors = dict.fromkeys(partitions, ErrorCode.NONE)
+        except MqError as error:
+            errors = dict.fromkeys(partitions, error.code)
+    result["topic_results"] = _by_topic(errors)
+
+
+def _check_id(transactional_id: str) -> None:
+    if not transactional_id:
+        raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
+
+
+def _partitions(topics: Iterable[Mapping[str, Any]]) -> list[TopicPartition]:
+    return list(dict.fromkeys(TopicPartition(topic["name"], partition) for topic in topics for partition in topic["partitions"]))
+
+
+def _refused(node: Node, partitions: list[TopicPartition], *, from_client: bool) -> Errors:
+    """Empty if all of them may be in a transaction; else what is wrong with each. Offsets have a request of their own."""
+    wrong: Errors = {}
+    for partition in partitions:
+        topic = node.image.topics.get(partition.topic)
+        if topic is not None and topic.internal and from_client:
+            wrong[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif topic is None or not 0 <= partition.partition < len(topic.partitions):
+            wrong[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not wrong:
+        return {}
+    return {one: wrong.get(one, ErrorCode.OPERATION_NOT_ATTEMPTED) for one in partitions}
+
+
+def _by_topic(errors: Errors) -> list[dict[str, Any]]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for partition, error in errors.items():
+        topics.setdefault(partition.topic, []).append({"partition_index": partition.partition, "partition_error_code": error})
+    return [{"name": name, "results_by_partition": rows} for name, rows in topics.items()]

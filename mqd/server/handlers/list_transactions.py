@@ -1,0 +1,35 @@
+"""ListTransactions (key 66), versions 0 to 2: the transactional ids that this node coordinates (KIP-664).
+
+v1 only transactions that began longer ago than a duration (KIP-994). v2 only ids that match a pattern (KIP-1152).
+While one partition of the transaction log is being loaded the answer is COORDINATOR_LOAD_IN_PROGRESS, as it would not be complete.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mqd.coordinator.txn.shard import ListTransactions, compiled
+from mqd.coordinator.txn.state import STATES_BY_LABEL
+from mqd.errors import ErrorCode, MqError
+from mqd.server.context import Context
+
+
+async def handle(context: Context, request: Any) -> dict[str, Any]:
+    pattern = request.transactional_id_pattern or ""
+    compiled(pattern)  # refused also where this node coordinates nothing
+    op = ListTransactions(
+        frozenset(request.producer_id_filters),
+        frozenset(request.state_filters),
+        request.duration_filter,
+        pattern,
+    )
+    answers = await context.node.transactions.call_everywhere(op)
+    return {
+        "error_code": ErrorCode.NONE,
+        "unknown_state_filters": [name for name in dict.fromkeys(request.state_filters) if name not in STATES_BY_LABEL],
+        "transaction_states": [row for answer in answers for row in answer["transaction_states"]],
+    }
+
+
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    return {"error_code": error.code, "unknown_state_filters": [], "transaction_states": []}
