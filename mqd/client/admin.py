@@ -1,4 +1,4 @@
-"""Looking at a cluster and changing it: topics, partitions, configurations, offsets, nodes and their disks.
+"""Looking at a cluster and changing it: topics, partitions, configurations, offsets, nodes and their disks, groups, transactions.
 
 Calls about several things return a result or a ClientError for each, and raise only when nothing could be asked.
 What the broker calls retriable is tried again until `timeout_s`; a change whose answer was lost may have happened, and
@@ -13,27 +13,26 @@ from typing import Any
 from mqd.client.calls import MISSING, Outcomes, by_topic, outcomes_of, raised
 from mqd.client.cluster_admin import ClusterAdmin
 from mqd.client.descriptions import (
-    ActiveProducer,
     ConfigChange,
     ConfigEntry,
     ConfigSource,
     CreatedTopic,
-    ListedOffset,
     NewTopic,
     Resource,
     ResourceType,
 )
 from mqd.client.errors import ClientError, error_from_wire
+from mqd.client.group_admin import GroupAdmin
 from mqd.client.metadata import TopicInfo
+from mqd.client.txn_admin import TransactionAdmin
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
 
-LIST_OFFSETS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 2, 19, 20, 21
+CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 19, 20, 21
 DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS = 32, 37, 44
-DESCRIBE_PRODUCERS = 61
 
 
-class Admin(ClusterAdmin):
+class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
     """Administration over a ClusterClient. `timeout_s` bounds each call, retries included."""
 
     # -- topics
@@ -172,38 +171,6 @@ class Admin(ClusterAdmin):
 
     # -- partitions
 
-    async def list_offsets(
-        self, specs: Mapping[TopicPartition, int], *, read_committed: bool = False
-    ) -> dict[TopicPartition, ListedOffset | ClientError]:
-        """For each partition the first offset at or after a timestamp in ms, or LATEST, EARLIEST, MAX_TIMESTAMP ...
-
-        A timestamp after the last record gives offset -1.
-        """
-
-        async def ask(node_id: int, group: list[TopicPartition]) -> Outcomes:
-            topics = by_topic(
-                group,
-                lambda tp: {
-                    "partition_index": tp.partition,
-                    "current_leader_epoch": self._client.view.leader_epoch_of(tp),
-                    "timestamp": specs[tp],
-                },
-            )
-            body = {
-                "replica_id": -1,
-                "isolation_level": int(read_committed),
-                "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
-                "timeout_ms": self._timeout_ms,
-            }
-            answer = await self._client.request_node(node_id, LIST_OFFSETS, body)
-            return outcomes_of(
-                (TopicPartition(topic.name, row.partition_index), row, None, ListedOffset(row.offset, row.timestamp, row.leader_epoch))
-                for topic in answer.topics
-                for row in topic.partitions
-            )
-
-        return await self._each_partition("listing offsets", list(specs), ask)
-
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | ClientError]:
         """Delete each partition's records before an offset (END_OF_LOG: all); returns the new first offsets."""
 
@@ -221,23 +188,6 @@ class Admin(ClusterAdmin):
             )
 
         return await self._each_partition("deleting records", list(before), ask)
-
-    async def describe_producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[ActiveProducer] | ClientError]:
-        """The idempotent and transactional producers that each partition's leader remembers."""
-
-        async def ask(node_id: int, group: list[TopicPartition]) -> Outcomes:
-            topics: dict[str, list[int]] = {}
-            for tp in group:
-                topics.setdefault(tp.topic, []).append(tp.partition)
-            body = {"topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()]}
-            answer = await self._client.request_node(node_id, DESCRIBE_PRODUCERS, body)
-            return outcomes_of(
-                (TopicPartition(topic.name, row.partition_index), row, row.error_message, _active_producers(row))
-                for topic in answer.topics
-                for row in topic.partitions
-            )
-
-        return await self._each_partition("describing producers", list(partitions), ask)
 
 
 def _new_topic(topic: NewTopic) -> dict[str, Any]:
@@ -270,17 +220,3 @@ def _config_entries(row: Any) -> list[ConfigEntry]:
         source = ConfigSource(each.config_source) if known else ConfigSource.UNKNOWN
         entries.append(ConfigEntry(each.name, each.value, source, each.read_only, each.is_sensitive, each.documentation or None))
     return sorted(entries, key=lambda entry: entry.name)
-
-
-def _active_producers(row: Any) -> list[ActiveProducer]:
-    return [
-        ActiveProducer(
-            each.producer_id,
-            each.producer_epoch,
-            each.last_sequence,
-            each.last_timestamp,
-            each.coordinator_epoch,
-            each.current_txn_start_offset,
-        )
-        for each in row.active_producers
-    ]

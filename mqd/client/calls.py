@@ -8,8 +8,10 @@ from typing import Any, NamedTuple, TypeVar
 import trio
 
 from mqd.client.cluster import ClusterClient
+from mqd.client.coordinator import KeyType, find_coordinators
 from mqd.client.descriptions import Resource
 from mqd.client.errors import ClientError, DeadlineExceeded, error_from_wire
+from mqd.client.peer import PeerConnection
 from mqd.errors import ErrorCode, MqError
 from mqd.types import TopicPartition
 
@@ -123,6 +125,63 @@ class Calls:
             return outcomes
 
         return await self._each(what, partitions, attempt)
+
+    async def _each_coordinated(
+        self,
+        what: str,
+        keys: list[str],
+        key_type: KeyType,
+        ask: Callable[[PeerConnection, list[str]], Awaitable[Outcomes]],
+    ) -> dict[str, Any]:
+        """Results for all groups or transactional ids, each asked of its coordinator; the nodes are asked at the same time."""
+
+        async def attempt(left: list[str]) -> Outcomes:
+            outcomes = Outcomes({}, {})
+            nodes: dict[tuple[str, int], list[str]] = {}
+            for key, place in (await find_coordinators(self._client, left, key_type)).items():
+                if isinstance(place, ClientError):
+                    (outcomes.again if place.retriable else outcomes.done)[key] = place
+                else:
+                    nodes.setdefault(place, []).append(key)
+
+            async def one(address: tuple[str, int], group: list[str]) -> None:
+                try:
+                    found = await ask(await self._client.connection_to(address), group)
+                except ClientError as error:
+                    (outcomes.again if error.retriable else outcomes.done).update(dict.fromkeys(group, error))
+                else:
+                    outcomes.done.update(found.done)
+                    outcomes.again.update(found.again)
+
+            async with trio.open_nursery() as nursery:
+                for address, group in nodes.items():
+                    nursery.start_soon(one, address, group)
+            return outcomes
+
+        return await self._each(what, keys, attempt)
+
+    async def _every_node(self, what: str, ask: Callable[[int], Awaitable[list[ItemT]]]) -> list[ItemT]:
+        """What all nodes have, node by node; the first error of any is raised."""
+
+        async def attempt() -> list[ItemT]:
+            view = await self._client.refresh([])
+            found: dict[int, list[ItemT]] = {}
+            failures: list[ClientError] = []
+
+            async def one(node_id: int) -> None:
+                try:
+                    found[node_id] = await ask(node_id)
+                except ClientError as error:
+                    failures.append(error)
+
+            async with trio.open_nursery() as nursery:
+                for node_id in sorted(view.brokers):
+                    nursery.start_soon(one, node_id)
+            if failures:
+                raise min(failures, key=lambda error: error.retriable)
+            return [each for node_id in sorted(found) for each in found[node_id]]
+
+        return await self._retry(what, attempt)
 
 
 MISSING = {int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): "it does not exist"}

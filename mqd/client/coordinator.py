@@ -5,7 +5,7 @@ Requests that wait at the coordinator (a join, until all members came) take a `p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from mqd.errors import ErrorCode, MqError
 ResultT = TypeVar("ResultT")
 
 FIND_COORDINATOR = 10
+_SEVERAL_FROM = 4
 MOVED = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -38,6 +39,23 @@ class KeyType(IntEnum):
     TRANSACTION = 1
 
 
+async def find_coordinators(client: ClusterClient, keys: Sequence[str], key_type: KeyType) -> dict[str, tuple[str, int] | ClientError]:
+    """Who coordinates each key, asked once: in one request where the broker can answer for several (KIP-699), else one by one."""
+    connection = await client.any_connection()
+    together = connection.version_of(api(FIND_COORDINATOR)) >= _SEVERAL_FROM
+    found: dict[str, tuple[str, int] | ClientError] = {}
+    for asked in [list(keys)] if together else [[key] for key in keys]:
+        body = {"key": asked[0], "key_type": int(key_type), "coordinator_keys": asked}
+        answer = await client.request(connection, FIND_COORDINATOR, body)
+        for key, row in zip(asked, answer.coordinators if together else [answer], strict=False):
+            if row.error_code:
+                subject = f"the coordinator of {'group' if key_type is KeyType.GROUP else 'transactional id'} {key!r}"
+                found[key] = error_from_wire(row.error_code, subject, row.error_message)
+            else:
+                found[key] = row.host, row.port
+    return found
+
+
 class Coordinator:
     """Requests to the coordinator of `key`."""
 
@@ -46,7 +64,6 @@ class Coordinator:
         self._key = key
         self._key_type = key_type
         self._address: tuple[str, int] | None = None
-        self._subject = f"{'group' if key_type is KeyType.GROUP else 'transactional id'} {key!r}"
 
     def forget(self) -> None:
         """Look for it again before the next request."""
@@ -62,12 +79,10 @@ class Coordinator:
         return connection
 
     async def _find(self) -> tuple[str, int]:
-        body = {"key": self._key, "key_type": int(self._key_type), "coordinator_keys": [self._key]}
-        answer = await self._client.request_any(FIND_COORDINATOR, body)
-        row = answer.coordinators[0] if answer.coordinators else answer
-        if row.error_code:
-            raise error_from_wire(row.error_code, f"the coordinator of {self._subject}", row.error_message)
-        return row.host, row.port
+        found = (await find_coordinators(self._client, [self._key], self._key_type))[self._key]
+        if isinstance(found, ClientError):
+            raise found
+        return found
 
     async def ask(
         self, key: int, body: Mapping[str, Any], *, at_most: int | None = None, timeout_s: float | None = None, purpose: str = ""

@@ -1,0 +1,258 @@
+"""Administration of groups: who is in them, how far they are, and setting where they go on. `Admin` has these calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mqd.client.calls import Calls, Outcomes, by_topic, outcomes_of, raised
+from mqd.client.coordinator import KeyType
+from mqd.client.descriptions import EARLIEST, LATEST, ListedOffset
+from mqd.client.errors import ClientError, error_from_wire
+from mqd.client.group import GroupMetadata
+from mqd.client.group_descriptions import GroupDescription, GroupMember, ListedGroup, PartitionLag
+from mqd.client.offsets import NAMES_UP_TO, OFFSET_COMMIT, OFFSET_FETCH, CommittedOffset, Offsets, commit_body, fetch_body, fetched
+from mqd.client.peer import PeerConnection
+from mqd.errors import ErrorCode, ProtocolError
+from mqd.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
+from mqd.types import TopicPartition
+
+LIST_OFFSETS, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE, CONSUMER_GROUP_DESCRIBE = 2, 15, 16, 42, 47, 69
+
+
+class GroupAdmin(Calls):
+    """Calls about groups and offsets."""
+
+    # -- groups
+
+    async def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[ListedGroup]:
+        """All groups by name, of every coordinator; only those in one of the states, or of one of the types, if any are named."""
+        body = {"states_filter": list(states), "types_filter": list(types)}
+
+        async def ask(node_id: int) -> list[ListedGroup]:
+            answer = await self._client.request_node(node_id, LIST_GROUPS, body)
+            if answer.error_code:
+                raise error_from_wire(answer.error_code, f"groups of node {node_id}")
+            return [ListedGroup(row.group_id, row.protocol_type, row.group_state, row.group_type, node_id) for row in answer.groups]
+
+        return sorted(await self._every_node("listing groups", ask))
+
+    async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | ClientError]:
+        """Groups with their members, of both protocols; GROUP_ID_NOT_FOUND for what does not exist."""
+
+        async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
+            found = await self._describe_consumer_groups(connection, keys)
+            left = [key for key in keys if _is_other(found.done.get(key))]
+            if left:
+                answer = await self._client.request(connection, DESCRIBE_GROUPS, {"groups": left})
+                classic = _outcomes(answer.groups, lambda row: _classic(row, connection.peer))
+                for key, described in classic.done.items():
+                    if isinstance(described, GroupDescription) and described.state == "Dead":
+                        classic.done[key] = error_from_wire(ErrorCode.GROUP_ID_NOT_FOUND, f"group {key!r}", "it does not exist")
+                found.done.update(classic.done)
+                found.again.update(classic.again)
+            return found
+
+        return await self._each_coordinated("describing groups", list(group_ids), KeyType.GROUP, ask)
+
+    async def _describe_consumer_groups(self, connection: PeerConnection, keys: list[str]) -> Outcomes:
+        if CONSUMER_GROUP_DESCRIBE not in connection.versions:
+            return Outcomes({}, {})
+        answer = await self._client.request(connection, CONSUMER_GROUP_DESCRIBE, {"group_ids": keys})
+        return _outcomes(answer.groups, lambda row: _modern(row, connection.peer))
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ClientError | None]:
+        """Delete groups with their offsets. None for each that is gone; NON_EMPTY_GROUP while there are members."""
+
+        async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
+            answer = await self._client.request(connection, DELETE_GROUPS, {"groups_names": keys})
+            return _outcomes(answer.results, lambda row: None)
+
+        return await self._each_coordinated("deleting groups", list(group_ids), KeyType.GROUP, ask)
+
+    # -- offsets
+
+    async def list_group_offsets(
+        self, group_ids: Iterable[str], *, stable: bool = False
+    ) -> dict[str, dict[TopicPartition, CommittedOffset] | ClientError]:
+        """Everything that each group has committed; nothing for a group that does not exist. `stable` waits for open transactions."""
+
+        async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
+            outcomes = Outcomes({}, {})
+            for key in keys:
+                try:
+                    body = fetch_body(GroupMetadata(key), None, stable=stable)
+                    rows = fetched(await self._client.request(connection, OFFSET_FETCH, body, at_most=NAMES_UP_TO), f"group {key!r}")
+                    errors = [each for each in rows.values() if isinstance(each, ClientError)]
+                    if errors:
+                        raise errors[0]
+                except ClientError as error:
+                    (outcomes.again if error.retriable else outcomes.done)[key] = error
+                else:
+                    outcomes.done[key] = {tp: rows[tp] for tp in sorted(rows) if rows[tp] is not None}
+            return outcomes
+
+        return await self._each_coordinated("listing offsets of groups", list(group_ids), KeyType.GROUP, ask)
+
+    async def alter_group_offsets(self, group_id: str, offsets: Offsets) -> dict[TopicPartition, ClientError | None]:
+        """Let a group go on from other offsets. The group must have no members: while it has, UNKNOWN_MEMBER_ID."""
+
+        async def ask(connection: PeerConnection, left: list[TopicPartition]) -> Outcomes:
+            body = commit_body(GroupMetadata(group_id), {tp: offsets[tp] for tp in left})
+            answer = await self._client.request(connection, OFFSET_COMMIT, body, at_most=NAMES_UP_TO)
+            return _partition_outcomes(answer)
+
+        return await self._of_one_group(f"setting offsets of group {group_id!r}", group_id, list(offsets), ask)
+
+    async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ClientError | None]:
+        """Forget what a group has committed. GROUP_SUBSCRIBED_TO_TOPIC for topics that members read."""
+
+        async def ask(connection: PeerConnection, left: list[TopicPartition]) -> Outcomes:
+            topics = by_topic(left, lambda tp: {"partition_index": tp.partition})
+            body = {"group_id": group_id, "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
+            answer = await self._client.request(connection, OFFSET_DELETE, body)
+            if answer.error_code:
+                raise error_from_wire(answer.error_code, f"group {group_id!r}")
+            return _partition_outcomes(answer)
+
+        return await self._of_one_group(f"deleting offsets of group {group_id!r}", group_id, list(partitions), ask)
+
+    async def _of_one_group(self, what: str, group_id: str, partitions: list[TopicPartition], ask: Any) -> dict[TopicPartition, Any]:
+        """Results for partitions, all asked of the coordinator of one group."""
+
+        async def attempt(left: list[TopicPartition]) -> Outcomes:
+            found = Outcomes({}, {})
+
+            async def once(connection: PeerConnection, _: list[str]) -> Outcomes:
+                outcomes = await ask(connection, left)
+                found.done.update(outcomes.done)
+                found.again.update(outcomes.again)
+                return Outcomes({group_id: None}, {})
+
+            raised((await self._each_coordinated(what, [group_id], KeyType.GROUP, once))[group_id])
+            return found
+
+        return await self._each(what, partitions, attempt)
+
+    async def group_lag(self, group_id: str, *, read_committed: bool = False) -> list[PartitionLag]:
+        """How far the group is in each partition that it reads or has read. Raises ClientError: GROUP_ID_NOT_FOUND where there is no trace."""
+        described = (await self.describe_groups([group_id]))[group_id]
+        committed = raised((await self.list_group_offsets([group_id]))[group_id])
+        if isinstance(described, ClientError):
+            if described.code is not ErrorCode.GROUP_ID_NOT_FOUND or not committed:
+                raise described
+            owners: dict[TopicPartition, GroupMember] = {}
+        else:
+            owners = {tp: member for member in described.members for tp in member.assignment}
+        partitions = sorted({*committed, *owners})
+        starts = await self._bounds(partitions, EARLIEST, read_committed=False)
+        ends = await self._bounds(partitions, LATEST, read_committed=read_committed)
+        return [PartitionLag(tp, committed.get(tp), starts.get(tp), ends.get(tp), owners.get(tp)) for tp in partitions]
+
+    async def _bounds(self, partitions: list[TopicPartition], spec: int, *, read_committed: bool) -> dict[TopicPartition, int]:
+        """An end of each log; partitions that are gone are left out."""
+        found = await self.list_offsets(dict.fromkeys(partitions, spec), read_committed=read_committed) if partitions else {}
+        for outcome in found.values():
+            if isinstance(outcome, ClientError) and outcome.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise outcome
+        return {tp: outcome.offset for tp, outcome in found.items() if not isinstance(outcome, ClientError)}
+
+    async def list_offsets(
+        self, specs: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, ListedOffset | ClientError]:
+        """For each partition the first offset at or after a timestamp in ms, or LATEST, EARLIEST, MAX_TIMESTAMP ...
+
+        A timestamp after the last record gives offset -1.
+        """
+
+        async def ask(node_id: int, group: list[TopicPartition]) -> Outcomes:
+            topics = by_topic(
+                group,
+                lambda tp: {
+                    "partition_index": tp.partition,
+                    "current_leader_epoch": self._client.view.leader_epoch_of(tp),
+                    "timestamp": specs[tp],
+                },
+            )
+            body = {
+                "replica_id": -1,
+                "isolation_level": int(read_committed),
+                "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+                "timeout_ms": self._timeout_ms,
+            }
+            answer = await self._client.request_node(node_id, LIST_OFFSETS, body)
+            return outcomes_of(
+                (TopicPartition(topic.name, row.partition_index), row, None, ListedOffset(row.offset, row.timestamp, row.leader_epoch))
+                for topic in answer.topics
+                for row in topic.partitions
+            )
+
+        return await self._each_partition("listing offsets", list(specs), ask)
+
+
+def _is_other(outcome: object) -> bool:
+    """Not a group of KIP-848, or not known."""
+    return outcome is None or (isinstance(outcome, ClientError) and outcome.code is ErrorCode.GROUP_ID_NOT_FOUND)
+
+
+def _outcomes(rows: Iterable[Any], result: Any) -> Outcomes:
+    """Rows about groups into what is done and what is worth another attempt."""
+    outcomes = Outcomes({}, {})
+    for row in rows:
+        if not row.error_code:
+            outcomes.done[row.group_id] = result(row)
+            continue
+        message = getattr(row, "error_message", None)
+        if row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            message = "it does not exist"
+        error = error_from_wire(row.error_code, f"group {row.group_id!r}", message)
+        (outcomes.again if error.retriable else outcomes.done)[row.group_id] = error
+    return outcomes
+
+
+def _partition_outcomes(answer: Any) -> Outcomes:
+    return outcomes_of(
+        (TopicPartition(topic.name, row.partition_index), row, None, None) for topic in answer.topics for row in topic.partitions
+    )
+
+
+def _classic(row: Any, coordinator: str) -> GroupDescription:
+    members = tuple(_classic_member(each, row.protocol_type) for each in row.members)
+    return GroupDescription(row.group_id, "classic", row.group_state, row.protocol_type, row.protocol_data, coordinator, -1, members)
+
+
+def _classic_member(row: Any, protocol_type: str) -> GroupMember:
+    topics: tuple[str, ...] = ()
+    assignment: tuple[TopicPartition, ...] = ()
+    if protocol_type == PROTOCOL_TYPE:
+        try:
+            topics = decode_subscription(row.member_metadata).topics if row.member_metadata else ()
+            assignment = decode_assignment(row.member_assignment)
+        except ProtocolError:
+            pass  # a client of its own kind: shown without
+    return GroupMember(row.member_id, row.group_instance_id, row.client_id, row.client_host, topics, tuple(sorted(assignment)))
+
+
+def _modern(row: Any, coordinator: str) -> GroupDescription:
+    members = tuple(
+        GroupMember(
+            each.member_id,
+            each.instance_id,
+            each.client_id,
+            each.client_host,
+            tuple(each.subscribed_topic_names),
+            _assigned(each.assignment),
+            each.rack_id,
+            each.member_epoch,
+            _assigned(each.target_assignment),
+            each.subscribed_topic_regex or None,
+        )
+        for each in row.members
+    )
+    return GroupDescription(
+        row.group_id, "consumer", row.group_state, PROTOCOL_TYPE, row.assignor_name, coordinator, row.group_epoch, members
+    )
+
+
+def _assigned(assignment: Any) -> tuple[TopicPartition, ...]:
+    return tuple(sorted(TopicPartition(row.topic_name, index) for row in assignment.topic_partitions for index in row.partitions))

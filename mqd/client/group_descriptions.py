@@ -1,0 +1,106 @@
+"""What administration says of groups and transactions. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mqd.client.descriptions import ActiveProducer
+from mqd.client.offsets import CommittedOffset
+from mqd.types import TopicPartition
+
+EMPTY_STATES = frozenset({"Empty", "Dead", ""})
+"""A group without members: only then its offsets may be changed from outside."""
+
+
+class ListedGroup(NamedTuple):
+    """One line of a list. `type` is classic, consumer, share or streams, and empty where the broker does not say."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    type: str
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One member. `epoch` is -1 in classic groups; `target` is what it is to have where that differs (KIP-848)."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    topics: tuple[str, ...]
+    assignment: tuple[TopicPartition, ...]
+    rack: str | None = None
+    epoch: int = -1
+    target: tuple[TopicPartition, ...] | None = None
+    pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group as its coordinator sees it. `members` of a protocol type other than consumer say nothing of topics."""
+
+    group_id: str
+    type: str
+    state: str
+    protocol_type: str
+    assignor: str
+    coordinator: str
+    """host:port"""
+    epoch: int
+    members: tuple[GroupMember, ...]
+
+    @property
+    def is_active(self) -> bool:
+        return bool(self.members) or self.state not in EMPTY_STATES
+
+
+class PartitionLag(NamedTuple):
+    """How far a group is in one partition. `lag` is None where nothing is committed or the partition is gone; so are `start` and `end`."""
+
+    tp: TopicPartition
+    committed: CommittedOffset | None
+    start: int | None
+    end: int | None
+    member: GroupMember | None
+
+    @property
+    def lag(self) -> int | None:
+        if self.committed is None or self.end is None:
+            return None
+        return max(self.end - self.committed.offset, 0)
+
+
+class ListedTransaction(NamedTuple):
+    """One line of a list of transactional ids."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id as its coordinator sees it. `started_ms` is -1 between transactions."""
+
+    transactional_id: str
+    coordinator: str
+    """host:port"""
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that a partition waits for. `transactional_id` is None where no coordinator knows the producer."""
+
+    tp: TopicPartition
+    producer: ActiveProducer
+    transactional_id: str | None
