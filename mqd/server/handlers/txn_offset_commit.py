@@ -1,0 +1,38 @@
+"""TxnOffsetCommit (key 28), versions 0 to 5: a transaction writes down how far a group has read; it stands when the transaction commits.
+Answered by the group's coordinator, once the transaction's has confirmed that the transaction is open (KIP-890).
+
+v3 which member of which generation commits (KIP-447). v5 adds the coordinator's partition to the transaction by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mqd.errors import ErrorCode, MqError
+from mqd.server.context import Context
+from mqd.server.coordinators import call_of
+
+_LOADING_IS_KNOWN_SINCE = 2
+
+
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    try:
+        return await context.node.groups.call(request.group_id, call_of(context, request))
+    except MqError as error:
+        if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.header.api_version < _LOADING_IS_KNOWN_SINCE:
+            raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from None  # the other stops Java's producers before 2.0 (KAFKA-7296)
+        raise
+
+
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    """There is no error for the whole request: each partition tells it."""
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [{"partition_index": row.partition_index, "error_code": int(error.code)} for row in topic.partitions],
+            }
+            for topic in request.topics
+        ]
+    }
