@@ -113,6 +113,8 @@ GROUP_BYTES_MAX = 32 * MIB
 """What the members of one classic group may say about themselves, all protocols together; beyond it, nobody more can join."""
 GROUP_MEMBER_BYTES = 1 * KIB
 """What a member counts for besides, and each protocol that it names, and each id that was given out to somebody who has not joined."""
+COORDINATED_GROUPS_AT_ONCE = 100
+"""Groups of one request that a coordinator describes or deletes without letting others go first."""
 METADATA_SNAPSHOT_BYTES_MAX = 512 * MIB
 """The same for a snapshot of the metadata; about 60 bytes a partition."""
 PRODUCER_IDS_PER_BLOCK = 1_000

@@ -17,6 +17,8 @@ TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 """Kafka's bits (KIP-430): read, write, create, delete, alter, describe, describe configs, alter configs."""
 CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 """Create, alter, describe, cluster action, describe configs, alter configs, idempotent write."""
+GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
+"""Read, delete, describe, describe configs, alter configs."""
 
 DEFAULT_TIMEOUT_MS = 30_000
 """How long the controller is waited for where a request does not say (Kafka's `request.timeout.ms`)."""
@@ -30,6 +32,11 @@ def topic_operations(asked: bool) -> int:
 def cluster_operations(asked: bool) -> int:
     """The bits for `cluster_authorized_operations`."""
     return CLUSTER_OPERATIONS if asked else AUTHORIZED_OPERATIONS_UNKNOWN
+
+
+def group_operations(asked: bool) -> int:
+    """The bits for a group's `authorized_operations`."""
+    return GROUP_OPERATIONS if asked else AUTHORIZED_OPERATIONS_UNKNOWN
 
 
 async def at_controller(

@@ -1,0 +1,21 @@
+"""Heartbeat (key 12), versions 0 to 4: a member of a classic group lives, and hears of rebalances. Answered by the group's coordinator.
+
+v3 static members (KIP-345). While the coordinator is still loading, nobody is told to do anything, as in Apache Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mqd.errors import ErrorCode, MqError
+from mqd.server.context import Context
+from mqd.server.coordinators import call_of
+
+
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    return await context.node.groups.call(request.group_id, call_of(context, request))
+
+
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    return {"error_code": ErrorCode.NONE if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error.code}

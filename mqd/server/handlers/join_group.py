@@ -1,0 +1,33 @@
+"""JoinGroup (key 11), versions 0 to 9: become a member of a classic group's next generation; answered when that is complete.
+
+v1 rebalance timeout. v4 new members are given an id first (KIP-394). v5 static members (KIP-345). v7 protocol type in the answer.
+v9 a static leader that comes back may be told not to assign anew (KIP-814). Answered by the group's coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from mqd.errors import MqError
+from mqd.server.context import Context
+from mqd.server.coordinators import call_of
+
+_PROTOCOL_MAY_BE_NULL_FROM = 7
+
+
+def handle(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
+    for row in request.protocols:
+        row.metadata = bytes(row.metadata)  # what is received into is used again before the task begins
+    return _answer(context, request)
+
+
+async def _answer(context: Context, request: Any) -> Mapping[str, Any]:
+    answer = await context.node.groups.call(request.group_id, call_of(context, request))
+    if context.header.api_version < _PROTOCOL_MAY_BE_NULL_FROM and answer.get("protocol_name", "") is None:
+        return {**answer, "protocol_name": ""}
+    return answer
+
+
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    return {"error_code": error.code}

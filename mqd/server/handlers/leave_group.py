@@ -1,0 +1,21 @@
+"""LeaveGroup (key 13), versions 0 to 5: members of a classic group go. Answered by the group's coordinator.
+
+v3 several at once, static ones by their instance id (KIP-345): administrators remove members by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mqd.errors import MqError
+from mqd.server.context import Context
+from mqd.server.coordinators import call_of
+
+
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    return await context.node.groups.call(request.group_id, call_of(context, request))
+
+
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    return {"error_code": error.code}

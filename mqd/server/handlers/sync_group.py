@@ -1,0 +1,23 @@
+"""SyncGroup (key 14), versions 0 to 5: the leader brings a generation's assignments; everybody is answered when they are committed.
+
+v3 static members (KIP-345). v5 protocol type and name, which are checked (KIP-559). Answered by the group's coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from mqd.errors import MqError
+from mqd.server.context import Context
+from mqd.server.coordinators import call_of
+
+
+def handle(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
+    for row in request.assignments:
+        row.assignment = bytes(row.assignment)  # what is received into is used again before the task begins
+    return context.node.groups.call(request.group_id, call_of(context, request))
+
+
+def failed(request: Any, error: MqError) -> dict[str, Any]:
+    return {"error_code": error.code}

@@ -1,0 +1,40 @@
+"""Requests that name several groups: each shard is asked about its own, and a group whose shard is not here is told so by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+from mqd.errors import MqError
+from mqd.limits import COORDINATED_GROUPS_AT_ONCE
+from mqd.server.context import Context
+from mqd.server.coordinators import call_of
+from mqd.server.slices import listed_in_slices
+
+_KEY_CHARS_A_ROW = 30
+"""So many characters to hash are as much work as a row."""
+
+
+async def ask_each(context: Context, asked: str, group_ids: Iterable[str], answered: str) -> list[dict[str, Any]]:
+    """A row for each group that the request's field `asked` names, in its order, from the field `answered` of what the shards say.
+
+    A shard is asked about so many groups at once that others are not kept waiting.
+    """
+    groups = context.node.groups
+    rows: dict[str, dict[str, Any]] = {}
+    by_shard: dict[int, list[str]] = {}
+    wanted = ((group_id, groups.partition_of(group_id)) for group_id in dict.fromkeys(group_ids))
+    for group_id, index in await listed_in_slices(wanted, lambda pair: 1 + len(pair[0]) // _KEY_CHARS_A_ROW):
+        rows[group_id] = {}
+        by_shard.setdefault(index, []).append(group_id)
+    call = call_of(context, None)
+    for index, names in by_shard.items():
+        for start in range(0, len(names), COORDINATED_GROUPS_AT_ONCE):
+            some = names[start : start + COORDINATED_GROUPS_AT_ONCE]
+            try:
+                answer = await groups.call_shard(index, call._replace(request=SimpleNamespace(**{asked: some})))
+                rows.update((row["group_id"], row) for row in answer[answered])
+            except MqError as error:
+                rows.update((name, {"group_id": name, "error_code": error.code}) for name in some)
+    return list(rows.values())
