@@ -27,8 +27,8 @@ from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NO_EPOCH, NO_NODE, Decision, NodeId
 
-FEATURES = (("mqd.metadata.version", 1),)
-"""What a new cluster starts with: the records of its log are those of this version."""
+FEATURES = (("mqd.metadata.version", 1), ("transaction.version", 2))
+"""What a new cluster starts with, which is the newest of everything. The first is the version of the records of its log."""
 
 
 @dataclass(frozen=True, slots=True)

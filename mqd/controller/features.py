@@ -1,4 +1,7 @@
-"""Features (KIP-584): what the whole cluster agreed upon. There is one, and it has one level."""
+"""Features (KIP-584): what the whole cluster agreed upon, as levels that an administrator raises and lowers.
+
+A new cluster has the newest of all (brokers.FEATURES). One that was made before a feature came has level 0 of it, until somebody raises it.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,15 @@ from typing import NamedTuple
 
 from mqd.controller.brokers import FEATURES
 from mqd.controller.image import MetadataImage
-from mqd.controller.records import Record
+from mqd.controller.records import Record, SetFeature
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
 from mqd.types import Decision
 
-LEVELS: Mapping[str, range] = {name: range(1, level + 1) for name, level in FEATURES}
-"""Levels that this version supports."""
+_OWN = "mqd.metadata.version"
+"""Not to be done without: the log is written in it."""
+LEVELS: Mapping[str, range] = {name: range(1 if name == _OWN else 0, level + 1) for name, level in FEATURES}
+"""Levels that this version supports; at level 0 a feature is not finalized."""
 
 
 class UpgradeType(IntEnum):
@@ -37,19 +42,23 @@ class FeatureUpdate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UpdateFeatures:
-    """Finalize other levels."""
+    """Finalize other levels, or only say whether that could be done."""
 
     updates: tuple[FeatureUpdate, ...]
+    validate_only: bool = False
 
 
 def decide_update_features(image: MetadataImage, op: UpdateFeatures, rules: Rules) -> Decision[Record]:
-    """Reply: none; all wishes are for levels that hold already. Raises for the first that is not, as Apache Kafka 4.3 does."""
+    """Reply: none. Raises INVALID_UPDATE_VERSION for the first wish that cannot be granted, and then none is, as Apache Kafka 4.3 does."""
     counts = Counter(update.name for update in op.updates)
     for update in op.updates:
         if counts[update.name] > 1:
             raise MqError(ErrorCode.INVALID_REQUEST, f"The feature {update.name} is named more than once.")
         _check(image, update)
-    return Decision()
+    if op.validate_only:
+        return Decision()
+    changed = (update for update in op.updates if update.level != image.features.get(update.name, 0))
+    return Decision(tuple(SetFeature(update.name, update.level) for update in changed))
 
 
 def _check(image: MetadataImage, update: FeatureUpdate) -> None:
@@ -64,5 +73,7 @@ def _check(image: MetadataImage, update: FeatureUpdate) -> None:
         raise MqError(
             ErrorCode.INVALID_UPDATE_VERSION, f"{wrong} Can't downgrade the version of this feature without setting the upgrade type."
         )
+    if level > present and kind != UpgradeType.UPGRADE:
+        raise MqError(ErrorCode.INVALID_UPDATE_VERSION, f"{wrong} Can't downgrade to a newer version.")
     if level != present and level not in LEVELS.get(name, ()):
         raise MqError(ErrorCode.INVALID_UPDATE_VERSION, f"{wrong} This version of mqd does not support it.")

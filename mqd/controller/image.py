@@ -33,6 +33,7 @@ from mqd.controller.records import (
     RegisterBroker,
     SetBrokerFencing,
     SetConfigs,
+    SetFeature,
     SetNextProducerId,
     ShutDownBroker,
     UnregisterBroker,
@@ -40,13 +41,11 @@ from mqd.controller.records import (
     decode_command,
 )
 from mqd.limits import METADATA_SNAPSHOT_BYTES_MAX
-from mqd.types import NO_NODE, NodeId, TopicPartition
+from mqd.types import INTERNAL_TOPICS, NO_NODE, NodeId, TopicPartition
 
 TOPIC = "topic"
 NODE = "node"
 """Types of configured resources: the first half of a key of `MetadataImage.configs`."""
-
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +206,12 @@ class MetadataImage:
         assert self.cluster_id in ("", record.cluster_id), (self.cluster_id, record.cluster_id)
         self.cluster_id = record.cluster_id
         self.features.update(record.features)
+
+    def _set_feature(self, record: SetFeature, index: int, delta: Delta) -> None:
+        if record.level:
+            self.features[record.name] = record.level
+        else:
+            self.features.pop(record.name, None)
 
     def _register_broker(self, record: RegisterBroker, index: int, delta: Delta) -> None:
         self.brokers[record.node_id] = BrokerImage(
@@ -405,6 +410,7 @@ _APPLY: dict[type, Callable[[MetadataImage, Any, int, Delta], None]] = {
     ShutDownBroker: MetadataImage._shut_down_broker,
     UnregisterBroker: MetadataImage._unregister_broker,
     LoseReplicas: MetadataImage._lose_replicas,
+    SetFeature: MetadataImage._set_feature,
 }
 
 

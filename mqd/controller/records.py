@@ -135,6 +135,14 @@ class UpdatePartitions:
 
 
 @dataclass(frozen=True, slots=True)
+class SetFeature:
+    """The level of one feature is another from here on; 0: it is finalized no more."""
+
+    name: str
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShutDownBroker:
     """A broker is about to stop: it leads nothing and joins no ISR from now on, but still answers."""
 
@@ -191,6 +199,7 @@ Record = (
     | ShutDownBroker
     | UnregisterBroker
     | LoseReplicas
+    | SetFeature
 )
 
 
@@ -444,6 +453,15 @@ def _get_format_cluster(reader: _Reader) -> FormatCluster:
     return FormatCluster(reader.string(), tuple((reader.string(), reader.uvarint()) for _ in range(reader.count())))
 
 
+def _put_set_feature(out: bytearray, record: SetFeature) -> None:
+    _put_string(out, record.name)
+    _put_uvarint(out, record.level)
+
+
+def _get_set_feature(reader: _Reader) -> SetFeature:
+    return SetFeature(reader.string(), reader.uvarint())
+
+
 def _put_register_broker(out: bytearray, record: RegisterBroker) -> None:
     _put_node(out, record.node_id)
     out += record.incarnation.bytes
@@ -625,6 +643,7 @@ _CODECS: dict[type, tuple[int, Callable[..., None], Callable[[_Reader], Record]]
     ShutDownBroker: (11, _put_broker_epoch, _get_shut_down_broker),
     UnregisterBroker: (12, _put_broker_epoch, _get_unregister_broker),
     LoseReplicas: (13, _put_lose_replicas, _get_lose_replicas),
+    SetFeature: (14, _put_set_feature, _get_set_feature),
 }
 """Numbers are the format: never reuse one."""
 

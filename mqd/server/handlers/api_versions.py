@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mqd.controller.brokers import FEATURES
+from mqd.controller.features import LEVELS
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol import apis
 from mqd.server import dispatch
@@ -28,7 +28,7 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
     return {
         "error_code": 0,
         "api_keys": served(context.listener),
-        "supported_features": [{"name": name, "min_version": 1, "max_version": level} for name, level in FEATURES],
+        "supported_features": [{"name": name, "min_version": levels[0], "max_version": levels[-1]} for name, levels in LEVELS.items()],
         "finalized_features_epoch": context.node.image.index,
         "finalized_features": [{"name": name, "max_version_level": level, "min_version_level": level} for name, level in features.items()],
     }

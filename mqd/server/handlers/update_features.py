@@ -24,7 +24,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         updates.append(FeatureUpdate(update.feature, update.max_version_level, kind))
 
     async def here() -> Mapping[str, Any]:
-        await context.node.controller.submit(UpdateFeatures(tuple(updates)))
+        await context.node.controller.submit(UpdateFeatures(tuple(updates), request.validate_only))
         return {
             "error_code": 0,
             "error_message": None,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mqd.controller.brokers import FEATURES
+from mqd.controller.features import LEVELS
 from mqd.errors import ErrorCode
 from mqd.protocol import apis
 from mqd.server.context import CLIENT, PEER
@@ -30,7 +30,10 @@ async def test_every_version(tmp_path: Path, version: int) -> None:
         assert offered[1] == (4, 18)
         if version >= 3:
             assert answer.finalized_features_epoch == node.image.index
-        assert version < 3 or {one.name for one in answer.supported_features} == {name for name, _ in FEATURES}
+        shown = {3: {"mqd.metadata.version"}, 4: set(LEVELS)}  # a least level of 0 is shown from v4 on
+        assert {one.name for one in answer.supported_features} == shown.get(version, set())
+        finalized = {one.name: one.max_version_level for one in answer.finalized_features}
+        assert finalized == (node.image.features if version >= 3 else {})
 
 
 async def test_what_is_offered_is_what_is_served(tmp_path: Path) -> None:

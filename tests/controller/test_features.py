@@ -1,0 +1,64 @@
+"""Levels of features: raised, lowered, refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqd.controller.features import LEVELS, FeatureUpdate, UpdateFeatures, UpgradeType, decide_update_features
+from mqd.controller.image import MetadataMachine
+from mqd.errors import ErrorCode, MqError
+from tests.controller.cluster import Replica, with_brokers
+
+NAME = "transaction.version"
+
+
+def update(replica: Replica, level: int, kind: int = UpgradeType.UPGRADE, name: str = NAME, **more: bool) -> None:
+    replica.run(decide_update_features, UpdateFeatures((FeatureUpdate(name, level, kind),), **more))
+
+
+def refusal(replica: Replica, *args: object) -> str:
+    with pytest.raises(MqError) as refused:
+        update(replica, *args)  # type: ignore[arg-type]
+    assert refused.value.code is ErrorCode.INVALID_UPDATE_VERSION
+    return refused.value.message
+
+
+def test_a_level_goes_down_and_up_again_and_at_zero_the_feature_is_gone() -> None:
+    replica = with_brokers(1)
+    assert replica.image.features[NAME] == 2
+    update(replica, 1, UpgradeType.SAFE_DOWNGRADE)
+    assert replica.image.features[NAME] == 1
+    update(replica, 0, UpgradeType.UNSAFE_DOWNGRADE)
+    assert NAME not in replica.image.features
+    update(replica, 2)
+    assert replica.image.features[NAME] == 2
+    copy = MetadataMachine()
+    copy.restore(replica.machine.snapshot())
+    assert copy.image.features == replica.image.features
+
+
+def test_a_request_that_is_only_checked_changes_nothing() -> None:
+    replica = with_brokers(1)
+    update(replica, 1, UpgradeType.SAFE_DOWNGRADE, validate_only=True)
+    assert replica.image.features[NAME] == 2
+
+
+def test_what_is_refused_is_refused_whole() -> None:
+    replica = with_brokers(1)
+    before = dict(replica.image.features)
+    assert "without setting the upgrade type" in refusal(replica, 1)
+    assert "does not support" in refusal(replica, 3)
+    assert "less than 0" in refusal(replica, -1)
+    assert "upgrade type" in refusal(replica, 1, 9)
+    assert "does not support" in refusal(replica, 1, UpgradeType.UPGRADE, "no.such.feature")
+    assert "does not support" in refusal(replica, 0, UpgradeType.SAFE_DOWNGRADE, "mqd.metadata.version")
+    update(replica, 1, UpgradeType.SAFE_DOWNGRADE)
+    assert "downgrade to a newer version" in refusal(replica, 2, UpgradeType.SAFE_DOWNGRADE)
+    wishes = (FeatureUpdate(NAME, 2, UpgradeType.UPGRADE), FeatureUpdate("no.such.feature", 1, UpgradeType.UPGRADE))
+    with pytest.raises(MqError):
+        replica.run(decide_update_features, UpdateFeatures(wishes))
+    assert replica.image.features == {**before, NAME: 1}
+
+
+def test_every_level_that_new_clusters_have_is_supported() -> None:
+    assert all(level in LEVELS[name] for name, level in with_brokers(1).image.features.items())
