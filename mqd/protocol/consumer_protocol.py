@@ -89,6 +89,16 @@ def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
     return _partitions(_decode(ASSIGNMENT, data).assigned_partitions) if len(data) else ()
 
 
+def assignment_user_data(data: Buffer) -> bytes:
+    """What an assignor of its own wrote beside the partitions, or nothing. Raises ProtocolError."""
+    return bytes(_decode(ASSIGNMENT, data).user_data or b"") if len(data) else b""
+
+
+def version_of(data: Buffer) -> int:
+    """The version of either, as far as it is known here. `data` is one that was decoded before."""
+    return int(min(_VERSION.unpack_from(data)[0], VERSION_MAX))
+
+
 def _rows(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
     topics: dict[str, list[int]] = {}
     for tp in sorted(partitions):

@@ -50,6 +50,8 @@ SERVED = (
     "alter_configs",
     "alter_partition_reassignments",
     "api_versions",
+    "consumer_group_describe",
+    "consumer_group_heartbeat",
     "create_partitions",
     "create_topics",
     "delete_groups",
@@ -113,7 +115,7 @@ class Dispatcher:
         """`spawn(function, *args)` starts a task in the server's nursery."""
         self._node = node
         self._spawn = spawn
-        self._produce = produce.Produce(node)
+        self._produce = produce.Produce(node, spawn)
         self._fetch = fetch.Fetch(node)
         common = {handler.api.key: handler for handler in map(Handler, SERVED)}
         private = {handler.api.key: handler for handler in map(Handler, SERVED_TO_PEERS)}

@@ -408,14 +408,16 @@ class Classic(Part):
                 self._complete_join(group, draft, now)
         return draft.decision()
 
-    def take_over(self, group: ClassicGroup, draft: Draft, now: Moment, reason: str, go_on: Callable[[], None] = lambda: None) -> None:
-        """A Stable group that was made of one of another type (KIP-848): it is written as it is, and everybody joins again."""
+    def take_over(self, group: ClassicGroup, draft: Draft, now: Moment, reason: str, *, rebalance: bool = True) -> None:
+        """A Stable group that was made of one of another type (KIP-848): it is written as it is, and everybody joins again, or, without
+        `rebalance`, goes on."""
         assert group.state is STABLE
 
         def begin() -> None:
             for member in group.members.values():
                 self._expect_heartbeat(group, member, now)
-            go_on()
+            if not rebalance:
+                return
             group.enter(PREPARING_REBALANCE, now.wall_ms)
             logger.info("rebalance begins group=%s generation=%d reason=%s", group.group_id, group.generation, reason)
             if group.everybody_joined:

@@ -1,6 +1,7 @@
 """The groups and offsets of one partition of `__consumer_offsets`: hands calls, records and deadlines to the part that knows them.
 
     classic.py   groups whose members divide the work among themselves: JoinGroup, SyncGroup, Heartbeat, LeaveGroup
+    consumer.py  groups whose work the coordinator divides (KIP-848)
     offsets.py   how far groups have read
     listing.py   what is told of groups of every type, and their deletion
 
@@ -14,12 +15,13 @@ from typing import Any, Final
 
 from mqd.coordinator.group import records
 from mqd.coordinator.group.classic import Classic
+from mqd.coordinator.group.consumer import ConsumerGroups
 from mqd.coordinator.group.listing import Listing
 from mqd.coordinator.group.offsets import Offsets
 from mqd.coordinator.group.state import Expire, Handler, Part, Replay, State
 from mqd.coordinator.shard import NO_PRODUCER, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
 
-PARTS: Final[tuple[type[Part], ...]] = (Classic, Listing, Offsets)
+PARTS: Final[tuple[type[Part], ...]] = (Classic, ConsumerGroups, Listing, Offsets)
 """In the order in which they hear of what concerns all."""
 _EXPIRIES_MAX = 100
 """Deadlines that one `on_deadline` hears."""

@@ -19,6 +19,7 @@ from mqd.errors import ErrorCode, MqError
 
 if TYPE_CHECKING:
     from mqd.coordinator.group.classic import Classic
+    from mqd.coordinator.group.consumer import ConsumerGroups
     from mqd.coordinator.group.offsets import Offsets
 
 TimerKey: TypeAlias = tuple[str, ...]
@@ -92,18 +93,6 @@ class Timers:
         del self._entry[key]
         del self._at[key]
         return key
-
-
-class ClassicCalls(Protocol):
-    """Answers members that speak the classic protocol, in a group of another type (KIP-848)."""
-
-    def handle_join_group(self, ticket: Ticket, call: Call, now: Moment) -> Decision: ...
-
-    def handle_sync_group(self, ticket: Ticket, call: Call, now: Moment) -> Decision: ...
-
-    def handle_heartbeat(self, ticket: Ticket, call: Call, now: Moment) -> Decision: ...
-
-    def handle_leave_group(self, ticket: Ticket, call: Call, now: Moment) -> Decision: ...
 
 
 class Group(Protocol):
@@ -195,8 +184,6 @@ class State:
     by_id: dict[str, Group] = field(default_factory=dict)
     timers: Timers = field(default_factory=Timers)
     parts: dict[type[Part], Part] = field(default_factory=dict)
-    consumer: ClassicCalls = field(init=False)
-    """The part of consumer groups, set by itself."""
 
     def get(self, group_id: str) -> Group | None:
         return self.by_id.get(group_id)
@@ -214,6 +201,14 @@ class State:
 
         part = self.parts[Classic]
         assert isinstance(part, Classic)
+        return part
+
+    @property
+    def consumer(self) -> ConsumerGroups:
+        from mqd.coordinator.group.consumer import ConsumerGroups
+
+        part = self.parts[ConsumerGroups]
+        assert isinstance(part, ConsumerGroups)
         return part
 
     @property

@@ -52,6 +52,8 @@ _MODULES = {
     65: "describe_transactions",
     66: "list_transactions",
     67: "allocate_producer_ids",
+    68: "consumer_group_heartbeat",
+    69: "consumer_group_describe",
     75: "describe_topic_partitions",
     32_002: "report_offline_replicas",
 }

@@ -1,0 +1,38 @@
+"""ConsumerGroupDescribe (key 69), versions 0 to 1: groups of the consumer protocol, member by member (KIP-848).
+
+v1 which protocol each member speaks. Answered by each group's coordinator; a group that is coordinated elsewhere has its error in its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from construct import Container
+
+from mqd.errors import ErrorCode, MqError
+from mqd.server.context import Context
+from mqd.server.coordinators import call_of
+
+
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    rows = []
+    for group_id in request.group_ids:
+        if not group_id:
+            rows.append({"group_id": "", "error_code": ErrorCode.INVALID_GROUP_ID})
+            continue
+        try:
+            answer = await context.node.groups.call(group_id, call_of(context, Container(group_ids=[group_id])))
+        except MqError as error:
+            rows.append(_refused(group_id, error))
+        else:
+            rows += answer["groups"]
+    return {"groups": rows}
+
+
+def failed(request: Any, error: MqError) -> Mapping[str, Any]:
+    return {"groups": [_refused(group_id, error) for group_id in request.group_ids]}
+
+
+def _refused(group_id: str, error: MqError) -> dict[str, Any]:
+    return {"group_id": group_id, "error_code": error.code, "error_message": error.message or None}

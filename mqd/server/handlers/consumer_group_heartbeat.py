@@ -1,0 +1,21 @@
+"""ConsumerGroupHeartbeat (key 68), versions 0 to 1: joins, stays in and leaves a group of the consumer protocol (KIP-848).
+
+v1 ids that members make up, and subscriptions by regular expression. Answered by the group's coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mqd.errors import MqError
+from mqd.server.context import Context
+from mqd.server.coordinators import call_of
+
+
+async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    return await context.node.groups.call(request.group_id, call_of(context, request))
+
+
+def failed(request: Any, error: MqError) -> Mapping[str, Any]:
+    return {"error_code": error.code, "error_message": error.message or None}
