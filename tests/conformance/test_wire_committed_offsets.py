@@ -311,9 +311,9 @@ def test_offsets_go_with_their_topic(wire: Wire, coordinator: Wire, group: str, 
 class Transactions:
     """A transactional producer that only commits offsets."""
 
-    def __init__(self, wire: Wire, name: str) -> None:
+    def __init__(self, coordinator: Wire, name: str) -> None:
         self.name = name
-        self.coordinator = Wire(*found_coordinator(wire, name, 1))
+        self.coordinator = coordinator
         self.producer_id, self.epoch = until(self._new_producer, "a producer id", 30)
 
     def _new_producer(self) -> tuple[int, int] | None:
@@ -346,9 +346,9 @@ class Transactions:
 
 @pytest.fixture
 def transactions(wire: Wire, new_name: Callable[[], str]) -> Iterator[Transactions]:
-    made = Transactions(wire, new_name())
-    yield made
-    made.coordinator.socket.close()
+    name = new_name()
+    with Wire(*found_coordinator(wire, name, 1)) as connection:
+        yield Transactions(connection, name)
 
 
 @pytest.mark.parametrize("version", TXN_VERSIONS)
