@@ -17,6 +17,9 @@ NodeId = NewType("NodeId", int)
 Offset = int
 """Position of a record in its partition, from 0. An `Offset` is never an index, a count or a size."""
 
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka's own: written by the cluster, and not by clients."""
+
 NO_NODE = NodeId(-1)
 NO_EPOCH = -1
 NO_OFFSET = -1

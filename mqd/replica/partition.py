@@ -24,7 +24,7 @@ from mqd.log.partition_log import PartitionLog
 from mqd.replica.isr import InSync
 from mqd.replica.progress import Fetching, FollowerProgress
 from mqd.replica.waiters import Append, FetchWaiter, ProduceTicket, until_durable
-from mqd.types import NO_EPOCH, IsrChange, NodeId, Offset, TopicPartition
+from mqd.types import INTERNAL_TOPICS, NO_EPOCH, IsrChange, NodeId, Offset, TopicPartition
 
 _AS_MANY_AS_WANTED = 1 << 62
 
@@ -113,6 +113,7 @@ class Partition:
         "high_watermark",
         "in_contact",
         "in_sync",
+        "is_internal",
         "is_leader",
         "leader_epoch",
         "leader_log_start_offset",
@@ -136,6 +137,8 @@ class Partition:
         self.log = log
         self.assignment = assignment
         self.rules = rules if rules is not None else Rules()
+        self.is_internal = assignment.topic_partition.topic in INTERNAL_TOPICS
+        """Whether it is not for clients to write to."""
         self.leader_epoch = NO_EPOCH
         self.is_leader = False
         self.in_contact = True

@@ -9,13 +9,13 @@ from typing import Any
 
 from trio.lowlevel import checkpoint
 
-from mqd.controller.image import INTERNAL_TOPICS, MetadataImage, TopicImage
+from mqd.controller.image import MetadataImage, TopicImage
 from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import topic_operations
 from mqd.server.slices import SLICE_ROWS
-from mqd.types import NO_NODE
+from mqd.types import INTERNAL_TOPICS, NO_NODE
 
 
 async def handle(context: Context, request: Any) -> dict[str, Any]:

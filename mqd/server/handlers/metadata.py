@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, 
 from typing import Any
 from uuid import UUID
 
-from mqd.controller.image import INTERNAL_TOPICS, MetadataImage, PartitionImage, TopicImage
+from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
 from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context, Node
 from mqd.server.handlers.admin import cluster_operations, topic_operations
 from mqd.server.slices import SLICE_ROWS, listed_in_slices
-from mqd.types import NO_NODE, ZERO_UUID
+from mqd.types import INTERNAL_TOPICS, NO_NODE, ZERO_UUID
 
 _BY_ID_FROM = 12
 

@@ -6,20 +6,27 @@ librdkafka ties compression to them (KAFKA-18659), and not served.
 
 acks: 0 is not answered (a refusal closes the connection, so that the client looks for the leader again), 1 is answered
 once written here, -1 once every in-sync replica has it. ◆ hot path.
+
+What may begin a transaction in a partition waits for the transaction coordinator's word (verification.py), and what comes behind it on its
+connection waits, too. The other batches of a transaction go the way of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from struct import Struct
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
+from mqd.log.producers import Guard
+from mqd.protocol.batch import HEADER_BYTES, PRODUCER_ID_POSITION, TRANSACTIONAL_MASK
 from mqd.protocol.hot import decode_produce_request, encode_produce_response
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import Append, ProduceTicket, until_durable
 from mqd.server.connection import Connection, Part
 from mqd.server.context import Node
 from mqd.server.partitions import Endpoint, current_leader, endpoints, unknown_partition
+from mqd.server.verification import Speaks, Verification, confirm, produce_refusal, withdraw
 
 _NONE = -1
 _ZSTD = 4
@@ -27,6 +34,11 @@ _ATTRIBUTES_POSITION = 22
 """The low byte of a batch's attributes: the codec is in its last three bits."""
 _CODEC_MASK = 0x07
 _NO_PARTITIONS: dict[int, Partition] = {}
+_PRODUCER = Struct(">qhi").unpack_from
+"""Producer id, epoch and base sequence of a batch, from `PRODUCER_ID_POSITION` on."""
+_ABORTABLE_FROM, _ADDS_FROM = 11, 12
+_ADMIN_CLIENT = b"__admin_client"
+"""The one client that may write to internal topics, as with Apache Kafka."""
 
 Row = tuple[Any, ...]
 Topic = tuple[bytes | None, bytes | None, list[Row]]
@@ -65,25 +77,61 @@ class _Pending(ProduceTicket):
         self.connection.answered()
 
 
+class _Word:
+    """What the transaction coordinator has said of the batches of one request."""
+
+    __slots__ = ("now", "now_ms", "pending", "refusals")
+
+    def __init__(self, pending: _Pending, refusals: dict[Partition, MqError], now: float, now_ms: int) -> None:
+        self.pending = pending
+        self.refusals = refusals
+        self.now = now
+        self.now_ms = now_ms
+
+
 class Produce:
     """The handler; built once a node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, spawn: Callable[..., None]) -> None:
+        """`spawn(function, *args)` starts a task in the server's nursery."""
         self._node = node
         self._replica = node.replica
+        self._spawn = spawn
+        self._verification = Verification(node)
 
     def __call__(
-        self, connection: Connection, buffer: bytearray, view: memoryview, position: int, end: int, version: int, correlation_id: int
+        self,
+        connection: Connection,
+        buffer: bytearray,
+        view: memoryview,
+        position: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+        word: _Word | None = None,
     ) -> None:
-        """Append what the request in [position, end) carries, and answer it when that is settled."""
+        """Append what the request in [position, end) carries, and answer it when that is settled.
+
+        With a `word` it is called for the second time, with the bytes of the request's body alone.
+        """
         transactional_id, acks, timeout_ms, asked = decode_produce_request(view, position, end, version)
         replica = self._replica
         append_nowait = replica.append_nowait
-        now_ms = connection.owner.now_ms
-        pending = _Pending(self._node, connection, version, correlation_id)
-        connection.slots.append(pending)
+        odd = acks not in (1, -1, 0)
+        if word is None:
+            now, now_ms = connection.owner.now, connection.owner.now_ms
+            pending = _Pending(self._node, connection, version, correlation_id)
+            connection.slots.append(pending)
+            if transactional_id is not None and not odd:
+                waiting = self._beginning(view, asked, version, now_ms)
+                if waiting:
+                    connection.barrier = True
+                    body = bytearray(view[position:end])
+                    self._spawn(self._append_when_confirmed, pending, body, transactional_id, waiting)
+                    return
+        else:
+            now, now_ms, pending, odd = word.now, word.now_ms, word.pending, True
         appends = pending.appends
-        impossible = transactional_id is not None or acks not in (1, -1, 0)
         refused = False
         for name, topic_id, partitions in asked:
             held = replica.by_name.get(name, _NO_PARTITIONS) if name is not None else replica.by_id.get(topic_id or b"", _NO_PARTITIONS)
@@ -92,8 +140,9 @@ class Produce:
             for index, start, stop in partitions:
                 partition = held.get(index)
                 try:
-                    if partition is None or impossible or start < 0:
-                        raise self._refusal(partition, name, topic_id, index, acks, start)
+                    if partition is None or odd or start < 0 or partition.is_internal:
+                        self._check(partition, name, topic_id, index, acks, start, connection, word)
+                        assert partition is not None
                     if version < 7 and stop - start > _ATTRIBUTES_POSITION and buffer[start + _ATTRIBUTES_POSITION] & _CODEC_MASK == _ZSTD:
                         raise MqError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later")
                     base_offset, last_offset, log_append_time_ms, _ = append_nowait(partition, view[start:stop], acks, now_ms)
@@ -115,19 +164,88 @@ class Produce:
             if refused:
                 connection.close()
             return
-        pending.deadline = connection.owner.now + (timeout_ms / 1000 if timeout_ms > 0 else 0)
+        pending.deadline = now + (timeout_ms / 1000 if timeout_ms > 0 else 0)
         replica.wait_committed(pending)
 
-    def _refusal(
-        self, partition: Partition | None, name: bytes | None, topic_id: bytes | None, index: int, acks: int, start: int
-    ) -> MqError:
+    def _check(
+        self,
+        partition: Partition | None,
+        name: bytes | None,
+        topic_id: bytes | None,
+        index: int,
+        acks: int,
+        start: int,
+        connection: Connection,
+        word: _Word | None,
+    ) -> None:
+        """Raises MqError where nothing may be appended, for what can be known without looking at the batch."""
         if acks not in (1, -1, 0):
-            return MqError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: allowed are -1 (all), 0 and 1")
+            raise MqError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: allowed are -1 (all), 0 and 1")
         if partition is None:
-            return unknown_partition(self._node, name, topic_id, index)
+            raise unknown_partition(self._node, name, topic_id, index)
         if start < 0:
-            return MqError(ErrorCode.INVALID_RECORD, "no records")
-        return MqError(ErrorCode.INVALID_TXN_STATE, "transactions are not served by this release: produce without a transactional id")
+            raise MqError(ErrorCode.INVALID_RECORD, "no records")
+        if partition.is_internal and connection.client_id != _ADMIN_CLIENT:
+            raise MqError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.assignment.topic_partition.topic} is written by this cluster only"
+            )
+        if word is not None and partition in word.refusals:
+            raise word.refusals[partition]
+
+    # -- transactions that begin -----------------------------------------------------------------------------------
+
+    def _beginning(self, view: memoryview, asked: Sequence[Any], version: int, now_ms: int) -> list[tuple[Partition, int, int, Guard]]:
+        """(partition, producer id, epoch, guard) of each batch that is part of a transaction which is not open in its partition."""
+        waiting = []
+        replica = self._replica
+        for name, topic_id, partitions in asked:
+            held = replica.by_name.get(name, _NO_PARTITIONS) if name is not None else replica.by_id.get(topic_id or b"", _NO_PARTITIONS)
+            for index, start, stop in partitions:
+                partition = held.get(index)
+                if partition is None or not partition.serves or stop - start < HEADER_BYTES:
+                    continue
+                producer_id, epoch, sequence = _PRODUCER(view, start + PRODUCER_ID_POSITION)
+                if producer_id >= 0 and view[start + _ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK:
+                    guard = partition.log.producers.guard(producer_id, epoch, sequence, version >= _ADDS_FROM, now_ms)
+                    if guard is not None:
+                        waiting.append((partition, producer_id, epoch, guard))
+        return waiting
+
+    async def _append_when_confirmed(
+        self, pending: _Pending, body: bytearray, transactional_id: bytes, waiting: list[tuple[Partition, int, int, Guard]]
+    ) -> None:
+        """A task: what comes behind this request on its connection is held back until it has ended."""
+        connection, version = pending.connection, pending.version
+        speaks = Speaks.of(version, _ABORTABLE_FROM, _ADDS_FROM)
+        connection.owner.frame_bytes += len(body)
+        try:
+            refusals = await self._refusals(transactional_id.decode(errors="replace"), waiting, speaks)
+        finally:
+            connection.owner.frame_bytes -= len(body)
+        connection.barrier = False
+        if not connection.open:
+            return
+        guards = [(partition, producer_id, guard) for partition, producer_id, _, guard in waiting if partition not in refusals]
+        clock = self._node.clock
+        word = _Word(pending, refusals, clock.monotonic(), clock.wall_ms())
+        confirm(guards)
+        try:
+            self(connection, body, memoryview(body), 0, len(body), version, pending.correlation_id, word)
+        finally:
+            withdraw(guards)
+        self._replica.end_of_turn()
+        connection.owner.resume_later(connection)
+
+    async def _refusals(
+        self, transactional_id: str, waiting: list[tuple[Partition, int, int, Guard]], speaks: Speaks
+    ) -> dict[Partition, MqError]:
+        producers = {(producer_id, epoch) for _, producer_id, epoch, _ in waiting}
+        if len(producers) > 1:
+            error = MqError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID")
+            return dict.fromkeys((partition for partition, _, _, _ in waiting), error)
+        places = {partition.assignment.topic_partition: partition for partition, _, _, _ in waiting}
+        refused = await self._verification.ask(transactional_id, producers.pop(), places, speaks)
+        return {places[place]: produce_refusal(code, speaks) for place, code in refused.items()}
 
 
 def refused_row(index: int, error: MqError, leader: tuple[int, int] | None) -> Row:
