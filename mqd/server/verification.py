@@ -28,6 +28,7 @@ ASK_SECONDS = 30.0
 """Kafka's `request.timeout.ms` of a broker."""
 _VERSION = 5
 _TRANSACTIONS_TOPIC = "__transaction_state"
+_GROUPS_TOPIC = "__consumer_offsets"
 _RETRY_MS = "add.partitions.to.txn.retry.backoff.ms"
 _RETRY_MAX_MS = "add.partitions.to.txn.retry.backoff.max.ms"
 _NO_SEQUENCE = -1
@@ -54,7 +55,6 @@ class Verification:
     """Asks for one node's partitions; shared by all connections."""
 
     def __init__(self, node: Node) -> None:
-        self.clock = node.clock
         self._node = node
         self._image_index = -1
         self._enabled = True
@@ -79,7 +79,7 @@ class Verification:
         """
         if not partitions or (speaks is not Speaks.ADDS and not self.is_enabled):
             return {}
-        clock, config = self.clock, self._node.config
+        clock, config = self._node.clock, self._node.config
         give_up_at = clock.monotonic() + config.integer(_RETRY_MAX_MS) / 1000
         while True:
             refused = await self._ask_once(transactional_id, producer, partitions, speaks)
@@ -176,23 +176,21 @@ def withdraw(guards: Collection[tuple[Partition, int, Guard]]) -> None:
 
 
 @asynccontextmanager
-async def offsets_confirmed(
-    verification: Verification, partition: Partition | None, transactional_id: str, producer: Producer, speaks: Speaks
-) -> AsyncIterator[None]:
-    """Within it, a group coordinator may append offsets of this transaction to its `partition`. None, or led elsewhere: it will say so.
+async def offsets_confirmed(node: Node, group_id: str, transactional_id: str, producer: Producer, speaks: Speaks) -> AsyncIterator[None]:
+    """Within it, the coordinator of the group may append offsets of this transaction. Where it is not here, it says so itself.
 
     MqError where the partition is not part of the transaction; COORDINATOR_LOAD_IN_PROGRESS where nobody can tell now, for that has
     clients try again without looking for another coordinator.
     """
     guard = None
+    partition = node.replica.get(TopicPartition(_GROUPS_TOPIC, node.groups.partition_of(group_id)))
     if partition is not None and partition.serves:
-        now_ms = verification.clock.wall_ms()
-        guard = partition.log.producers.guard(*producer, _NO_SEQUENCE, speaks is Speaks.ADDS, now_ms)
+        guard = partition.log.producers.guard(*producer, _NO_SEQUENCE, speaks is Speaks.ADDS, node.clock.wall_ms())
     if partition is None or guard is None:
         yield
         return
     topic_partition = partition.assignment.topic_partition
-    refused = (await verification.ask(transactional_id, producer, [topic_partition], speaks)).get(topic_partition)
+    refused = (await Verification(node).ask(transactional_id, producer, [topic_partition], speaks)).get(topic_partition)
     if refused is not None:
         raise MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if refused is ErrorCode.NETWORK_EXCEPTION else refused)
     guards = [(partition, producer[0], guard)]

@@ -12,13 +12,18 @@ from typing import Any
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
+from mqd.server.verification import Speaks, offsets_confirmed
 
 _LOADING_IS_KNOWN_SINCE = 2
+_ABORTABLE_FROM, _ADDS_FROM = 4, 5
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    producer = request.producer_id, request.producer_epoch
+    speaks = Speaks.of(context.header.api_version, _ABORTABLE_FROM, _ADDS_FROM)
     try:
-        return await context.node.groups.call(request.group_id, call_of(context, request))
+        async with offsets_confirmed(context.node, request.group_id, request.transactional_id, producer, speaks):
+            return await context.node.groups.call(request.group_id, call_of(context, request))
     except MqError as error:
         if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.header.api_version < _LOADING_IS_KNOWN_SINCE:
             raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from None  # the other stops Java's producers before 2.0 (KAFKA-7296)
