@@ -14,6 +14,8 @@ COMMANDS = {
     "topic": ("mqctl.commands.topic:topic", "Create, list, describe, change and delete topics."),
     "produce": ("mqctl.commands.produce:produce", "Send records from standard input or a file."),
     "consume": ("mqctl.commands.consume:consume", "Read records of topics."),
+    "group": ("mqctl.commands.group:group", "Groups: members, offsets, lag; set where they go on."),
+    "txn": ("mqctl.commands.txn:txn", "Transactions: which are open, and those that nobody ends."),
     "log": ("mqctl.commands.log:log", "Read the data directory of a stopped node."),
 }
 

@@ -7,6 +7,8 @@ import re
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?(?:/s)?", re.IGNORECASE)
 _STEP = 1024.0
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 
 
 def parse_bytes(text: str) -> int:
@@ -28,6 +30,14 @@ def format_bytes(amount: int | float | None) -> str | None:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= _STEP
     raise AssertionError("unreachable")
+
+
+def parse_duration_ms(text: str) -> int:
+    """`500ms`, `90s`, `15m`, `2h`, `7d` as milliseconds. Raises ValueError that says what is allowed."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no time: write 90s, 15m, 2h or 7d")
+    return int(found[1]) * _UNITS_MS[found[2]]
 
 
 def format_duration(seconds: float) -> str:

@@ -135,7 +135,7 @@ class GroupAdmin(Calls):
         return await self._each(what, partitions, attempt)
 
     async def group_lag(self, group_id: str, *, read_committed: bool = False) -> list[PartitionLag]:
-        """How far the group is in each partition that it reads or has read. Raises ClientError: GROUP_ID_NOT_FOUND where there is no trace."""
+        """How far the group is in each partition that it reads or has read. Raises ClientError; GROUP_ID_NOT_FOUND without a trace."""
         described = (await self.describe_groups([group_id]))[group_id]
         committed = raised((await self.list_group_offsets([group_id]))[group_id])
         if isinstance(described, ClientError):

@@ -7,6 +7,7 @@ threads, but not from inside a Trio program (use `cluster.connect` there).
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -14,10 +15,18 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import trio
 
-from mqd.client import admin as admin_module, cluster, consumer as consumer_module, producer as producer_module
+from mqd.client import (
+    admin as admin_module,
+    cluster,
+    consumer as consumer_module,
+    group_consumer as group_consumer_module,
+    producer as producer_module,
+    transactional as transactional_module,
+)
 from mqd.client.descriptions import NewTopic
 from mqd.client.errors import ClientError
 from mqd.client.fetcher import FetchedBatch
+from mqd.client.group import GroupMetadata
 from mqd.client.producer import Delivery, RecordMetadata
 from mqd.types import TopicPartition
 
@@ -179,6 +188,18 @@ class BlockingAdmin:
     alter_partition_reassignments = _blocking(admin_module.Admin.alter_partition_reassignments)
     list_partition_reassignments = _blocking(admin_module.Admin.list_partition_reassignments)
     unregister_broker = _blocking(admin_module.Admin.unregister_broker)
+    list_groups = _blocking(admin_module.Admin.list_groups)
+    describe_groups = _blocking(admin_module.Admin.describe_groups)
+    delete_groups = _blocking(admin_module.Admin.delete_groups)
+    list_group_offsets = _blocking(admin_module.Admin.list_group_offsets)
+    alter_group_offsets = _blocking(admin_module.Admin.alter_group_offsets)
+    delete_group_offsets = _blocking(admin_module.Admin.delete_group_offsets)
+    group_lag = _blocking(admin_module.Admin.group_lag)
+    list_transactions = _blocking(admin_module.Admin.list_transactions)
+    describe_transactions = _blocking(admin_module.Admin.describe_transactions)
+    fence_producers = _blocking(admin_module.Admin.fence_producers)
+    abort_transaction = _blocking(admin_module.Admin.abort_transaction)
+    find_hanging_transactions = _blocking(admin_module.Admin.find_hanging_transactions)
 
 
 class BlockingDelivery:
@@ -249,6 +270,76 @@ class BlockingConsumer:
     seek = _blocking(consumer_module.Consumer.seek)
 
 
+class BlockingGroupConsumer:
+    """`GroupConsumer` without await. Callbacks are called in the client's thread while `next` runs: they must not call the client."""
+
+    def __init__(self, loop: _Loop, twin: group_consumer_module.GroupConsumer) -> None:
+        self._loop = loop
+        self._twin = twin
+
+    def next(self, timeout_s: float | None = None) -> FetchedBatch | None:
+        """The next batch; None after `timeout_s` without one. Come back for it within `max_poll_interval_ms`."""
+
+        async def there() -> FetchedBatch | None:
+            with trio.move_on_after(math.inf if timeout_s is None else timeout_s):
+                return await self._twin.next()
+            return None
+
+        return self._loop.call(there)
+
+    def __iter__(self) -> Iterator[FetchedBatch]:
+        while (batch := self.next()) is not None:
+            yield batch
+
+    def assignment(self) -> list[TopicPartition]:
+        """What this member owns."""
+        return self._twin.assignment()
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Offsets to commit when everything that was handed out has been worked on."""
+        return self._twin.positions()
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who we are in the group, for `send_offsets`."""
+        return self._twin.group_metadata()
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Hand out nothing of these partitions until `resume`."""
+        self._loop.call(_as_coroutine(self._twin.pause), *partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        self._loop.call(_as_coroutine(self._twin.resume), *partitions)
+
+    commit = _blocking(group_consumer_module.GroupConsumer.commit)
+    committed = _blocking(group_consumer_module.GroupConsumer.committed)
+    rewind = _blocking(group_consumer_module.GroupConsumer.rewind)
+    seek = _blocking(group_consumer_module.GroupConsumer.seek)
+
+
+class BlockingTransactionalProducer(BlockingProducer):
+    """`TransactionalProducer` without await."""
+
+    begin = _blocking(transactional_module.TransactionalProducer.begin)
+    commit = _blocking(transactional_module.TransactionalProducer.commit)
+    abort = _blocking(transactional_module.TransactionalProducer.abort)
+    send_offsets = _blocking(transactional_module.TransactionalProducer.send_offsets)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """One transaction for the length of a block: committed at its end, aborted when an exception leaves it."""
+        twin = self._twin
+        assert isinstance(twin, transactional_module.TransactionalProducer)
+        with self._loop.entered(twin.transaction()):
+            yield
+
+
+def _as_coroutine(function: Callable[..., ResultT]) -> Callable[..., Awaitable[ResultT]]:
+    async def call(*args: Any) -> ResultT:
+        return function(*args)
+
+    return call
+
+
 class BlockingClient:
     """`ClusterClient` without await. Made by `connect`."""
 
@@ -269,6 +360,18 @@ class BlockingClient:
         with self._loop.entered(consumer_module.open_consumer(self._twin, start, **options)) as twin:
             yield BlockingConsumer(self._loop, twin)
 
+    @contextmanager
+    def group_consumer(self, group: str, topics: Sequence[str] = (), **options: Any) -> Iterator[BlockingGroupConsumer]:
+        """A member of a group for the length of a block; options as of `open_group_consumer`."""
+        with self._loop.entered(group_consumer_module.open_group_consumer(self._twin, group, topics, **options)) as twin:
+            yield BlockingGroupConsumer(self._loop, twin)
+
+    @contextmanager
+    def transactional_producer(self, transactional_id: str, **options: Any) -> Iterator[BlockingTransactionalProducer]:
+        """A producer with transactions for the length of a block; options as of `open_transactional_producer`."""
+        with self._loop.entered(transactional_module.open_transactional_producer(self._twin, transactional_id, **options)) as twin:
+            yield BlockingTransactionalProducer(self._loop, twin)
+
 
 @contextmanager
 def connect(bootstrap: str | Sequence[tuple[str, int]], *, timeout_s: float = 30.0, **options: Any) -> Iterator[BlockingClient]:
@@ -282,4 +385,4 @@ def connect(bootstrap: str | Sequence[tuple[str, int]], *, timeout_s: float = 30
 
 
 __all__ = ["BlockingAdmin", "BlockingClient", "BlockingConsumer", "BlockingDelivery", "BlockingProducer", "ClientError", "NewTopic"]
-__all__ += ["RecordMetadata", "connect"]
+__all__ += ["BlockingGroupConsumer", "BlockingTransactionalProducer", "RecordMetadata", "connect"]

@@ -1,0 +1,421 @@
+"""mqctl group: who reads as a group, how far it is, and setting where it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from mqctl import places, render
+from mqctl.app import FAILED, Failure, LazyGroup, Settings, confirm, finish, options, run, say, write
+from mqctl.planning import parse_partition
+from mqctl.seeking import Bounds, Step, Wish, choose, parse_file, plan_file, plan_seek, write_file
+from mqd.types import TopicPartition
+
+if TYPE_CHECKING:
+    from mqd.client.admin import Admin
+    from mqd.client.cluster import ClusterClient
+    from mqd.client.group_descriptions import GroupDescription, PartitionLag
+
+COMMANDS = {
+    "list": ("mqctl.commands.group:list_", "Groups, their states and coordinators."),
+    "describe": ("mqctl.commands.group:describe", "Members, and what each of them reads."),
+    "lag": ("mqctl.commands.group:lag", "How far groups are, and how much is left."),
+    "seek": ("mqctl.commands.group:seek", "Set where a group goes on."),
+    "delete": ("mqctl.commands.group:delete", "Delete groups with their offsets."),
+    "delete-offsets": ("mqctl.commands.group:delete_offsets", "Forget the offsets of topics."),
+}
+
+GROUPS = (
+    render.Column("group", "GROUP"),
+    render.Column("state", "STATE"),
+    render.Column("type", "TYPE"),
+    render.Column("protocol_type", "PROTOCOL"),
+    render.Column("coordinator", "COORDINATOR", right=True),
+)
+MEMBERS = (
+    render.Column("member", "MEMBER"),
+    render.Column("instance", "INSTANCE"),
+    render.Column("client", "CLIENT"),
+    render.Column("host", "HOST"),
+    render.Column("epoch", "EPOCH", right=True),
+    render.Column("partitions", "PARTITIONS"),
+)
+LAGS = (
+    render.Column("group", "GROUP"),
+    render.Column("topic", "TOPIC"),
+    render.Column("partition", "PARTITION", right=True),
+    render.Column("committed", "COMMITTED", right=True),
+    render.Column("end", "END", right=True),
+    render.Column("lag", "LAG", right=True),
+    render.Column("client", "CLIENT"),
+    render.Column("host", "HOST"),
+)
+TOTALS = (
+    render.Column("group", "GROUP"),
+    render.Column("partitions", "PARTITIONS", right=True),
+    render.Column("uncommitted", "UNCOMMITTED", right=True),
+    render.Column("lag", "LAG", right=True),
+)
+PLAN = (
+    render.Column("topic", "TOPIC"),
+    render.Column("partition", "PARTITION", right=True),
+    render.Column("before", "NOW", right=True),
+    render.Column("after", "NEW", right=True),
+    render.Column("note", "NOTE"),
+)
+DELETED = (render.Column("group", "GROUP"), render.Column("deleted", "DELETED"))
+FORGOTTEN = (render.Column("topic", "TOPIC"), render.Column("partition", "PARTITION", right=True), render.Column("deleted", "DELETED"))
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
+def group() -> None:
+    """Groups: members, offsets, lag."""
+
+
+def _admin(client: ClusterClient, settings: Settings) -> Admin:
+    from mqd.client.admin import Admin
+
+    return Admin(client, timeout_s=settings.timeout_s)
+
+
+@click.command("list")
+@click.argument("pattern", required=False)
+@click.option("--state", "states", multiple=True, metavar="STATE", help="Only groups in this state: Stable, Empty, ... Several count.")
+@click.option("--type", "types", multiple=True, metavar="TYPE", help="Only groups of this type: classic, consumer, share.")
+@options
+def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], types: tuple[str, ...]) -> None:
+    """Groups, all or those that match PATTERN (with * and ?).
+
+    \b
+    mqctl group list
+    mqctl group list 'billing-*' --state Stable
+    """
+    found = run(settings, lambda client: _admin(client, settings).list_groups(states, types))
+    rows = [
+        {
+            "group": each.group_id,
+            "state": each.state or None,
+            "type": each.type or None,
+            "protocol_type": each.protocol_type or None,
+            "coordinator": each.node_id,
+        }
+        for each in found
+        if pattern is None or fnmatchcase(each.group_id, pattern)
+    ]
+    if not rows:
+        say("no groups" if pattern is None and not states and not types else "no group is like that")
+    if rows or settings.output != "table":
+        settings.show(GROUPS, rows)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@options
+def describe(settings: Settings, names: tuple[str, ...]) -> None:
+    """Members of groups, and what each of them reads. `mqctl group lag` tells how far they are."""
+    results = run(settings, lambda client: _admin(client, settings).describe_groups(names))
+    from mqd.client.errors import ClientError
+
+    found = [_described(each) for each in results.values() if not isinstance(each, ClientError)]
+    if settings.output == "table":
+        for index, each in enumerate(found):
+            write("\n" if index else "")
+            write(render.fields({name: value for name, value in each.items() if name != "members"}))
+            if each["members"]:
+                write("\n")
+                settings.show(MEMBERS, [{**row, "partitions": _short(row["partitions"])} for row in each["members"]])
+    else:
+        settings.show((), found)
+    finish(results)
+
+
+def _described(each: GroupDescription) -> dict[str, Any]:
+    members = []
+    for member in each.members:
+        row: dict[str, Any] = {
+            "member": member.member_id,
+            "instance": member.instance_id,
+            "client": member.client_id,
+            "host": member.host,
+            "rack": member.rack,
+            "epoch": member.epoch if member.epoch >= 0 else None,
+            "topics": list(member.topics),
+            "pattern": member.pattern,
+            "partitions": _by_topic(member.assignment),
+        }
+        if member.target is not None and member.target != member.assignment:
+            row["target"] = _by_topic(member.target)
+        members.append(row)
+    return {
+        "group": each.group_id,
+        "state": each.state,
+        "type": each.type,
+        "protocol_type": each.protocol_type or None,
+        "assignor": each.assignor or None,
+        "epoch": each.epoch if each.epoch >= 0 else None,
+        "coordinator": each.coordinator,
+        "members": members,
+    }
+
+
+def _by_topic(partitions: tuple[TopicPartition, ...]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for tp in partitions:
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    return topics
+
+
+def _short(topics: Mapping[str, list[int]]) -> str:
+    """`orders:0,1 payments:3`"""
+    return " ".join(f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in topics.items())
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[GROUP...]")
+@click.option("--all", "everything", is_flag=True, help="Every group.")
+@click.option("-t", "--topic", "pattern", metavar="PATTERN", help="Only topics that match, with * and ?.")
+@click.option("--total", is_flag=True, help="One line a group.")
+@click.option("--read-committed", is_flag=True, help="Count up to the first open transaction only.")
+@options
+def lag(settings: Settings, names: tuple[str, ...], everything: bool, pattern: str | None, total: bool, read_committed: bool) -> None:
+    """How far groups are, and how much is left.
+
+    A partition that a member reads and for which nothing is committed yet has no lag, but counts as uncommitted in --total.
+
+    \b
+    mqctl group lag billing
+    mqctl group lag --all --total -o json
+    """
+    if everything == bool(names):
+        raise click.UsageError("name groups, or say --all")
+
+    async def work(client: ClusterClient) -> dict[str, Any]:
+        from mqd.client.errors import ClientError
+
+        admin = _admin(client, settings)
+        wanted = list(names) if names else [each.group_id for each in await admin.list_groups() if each.type in ("", "classic", "consumer")]
+        results: dict[str, Any] = {}
+        for name in wanted:
+            try:
+                results[name] = await admin.group_lag(name, read_committed=read_committed)
+            except ClientError as error:
+                results[name] = error
+        return results
+
+    results = run(settings, work)
+    rows: list[dict[str, Any]] = []
+    for name, outcome in results.items():
+        if isinstance(outcome, list):
+            lags = [each for each in outcome if pattern is None or fnmatchcase(each.tp.topic, pattern)]
+            rows += [_total(name, lags)] if total else [_lag_row(name, each) for each in lags]
+            if not lags:
+                say(f"group {name!r} has committed nothing" + ("" if pattern is None else " for such topics"))
+    if rows or settings.output != "table":
+        settings.show(TOTALS if total else LAGS, rows)
+    finish(results)
+
+
+def _total(name: str, lags: list[PartitionLag]) -> dict[str, Any]:
+    known = [each.lag for each in lags if each.lag is not None]
+    return {"group": name, "partitions": len(lags), "uncommitted": len(lags) - len(known), "lag": sum(known)}
+
+
+def _lag_row(name: str, each: PartitionLag) -> dict[str, Any]:
+    return {
+        "group": name,
+        "topic": each.tp.topic,
+        "partition": each.tp.partition,
+        "committed": None if each.committed is None else each.committed.offset,
+        "metadata": None if each.committed is None else each.committed.metadata or None,
+        "start": each.start,
+        "end": each.end,
+        "lag": each.lag,
+        "member": None if each.member is None else each.member.member_id,
+        "client": None if each.member is None else each.member.client_id,
+        "host": None if each.member is None else each.member.host,
+    }
+
+
+@click.command()
+@click.argument("name", metavar="GROUP")
+@click.argument("partitions", nargs=-1, metavar="[TOPIC[:PARTITION]...]")
+@click.option("--to", "place", metavar="PLACE", help=f"Where to go on: {places.HELP}, or current.")
+@click.option("--shift", type=int, metavar="N", help="So many records on from where it is, or back (-N).")
+@click.option("-f", "--file", type=click.File(encoding="utf-8"), help="Lines of topic,partition,offset (- for stdin).")
+@click.option("--save", "save_to", metavar="FILE", help="Write where the group is now; `seek --file FILE` brings it back.")
+@click.option("--execute", is_flag=True, help="Do it. Without this the plan is shown, and nothing is changed.")
+@options
+def seek(
+    settings: Settings,
+    name: str,
+    partitions: tuple[str, ...],
+    place: str | None,
+    shift: int | None,
+    file: IO[str] | None,
+    save_to: str | None,
+    execute: bool,
+) -> None:
+    """Set where a group goes on: in the topics or partitions named, or in all for which it has committed something.
+
+    The group must have no members: stop them first. Offsets outside of a log become its beginning or its end. A group that does not
+    exist comes into being with the offsets of the topics named.
+
+    \b
+    mqctl group seek billing --to beginning                    shows the plan
+    mqctl group seek billing orders --to @2026-01-31T12:00:00Z --save before.csv --execute
+    mqctl group seek billing orders:0 --shift -100 --execute
+    mqctl group seek billing --file before.csv --execute
+    """
+    if [place is not None, shift is not None, file is not None].count(True) != 1:
+        raise click.UsageError("say where to: --to PLACE, --shift N or --file FILE")
+    if file is not None and partitions:
+        raise click.UsageError("--file names the partitions itself")
+    wish: Wish = 0
+    named: list[tuple[str, int | None]] = []
+    from_file: dict[TopicPartition, int] | None = None
+    try:
+        named = [parse_partition(text) for text in partitions]
+        if place is not None:
+            wish = "current" if place == "current" else places.parse_place(place, time.time_ns() // 1_000_000)
+        elif shift is not None:
+            wish = shift
+        elif file is not None:
+            from_file = parse_file(file.read(), name)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+    async def work(client: ClusterClient) -> tuple[list[Step], dict[TopicPartition, Any]]:
+        admin = _admin(client, settings)
+        steps, before = await _plan(admin, name, named, wish, from_file)
+        if save_to is not None:
+            _save(save_to, before)
+        results: dict[TopicPartition, Any] = {}
+        if execute:
+            results = dict(await admin.alter_group_offsets(name, {step.tp: step.after for step in steps}))
+        return steps, results
+
+    steps, results = run(settings, work)
+    rows = [{"topic": each.tp.topic, "partition": each.tp.partition, **each._asdict()} for each in steps]
+    for row in rows:
+        del row["tp"]
+    settings.show(PLAN, rows)
+    say(f"group {name!r} goes on there" if execute else "nothing was changed: say it again with --execute")
+    finish(results)
+
+
+async def _plan(
+    admin: Admin, name: str, named: list[tuple[str, int | None]], wish: Wish, from_file: dict[TopicPartition, int] | None
+) -> tuple[list[Step], dict[TopicPartition, int]]:
+    """What will happen, and where the group is now in these partitions. Raises Failure, for a group with members too."""
+    from mqd.client.errors import ClientError
+    from mqd.errors import ErrorCode
+
+    described = (await admin.describe_groups([name]))[name]
+    if isinstance(described, ClientError):
+        if described.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise described
+    elif described.is_active:
+        raise Failure(
+            f"group {name!r} is {described.state} with {len(described.members)} member(s): they would go on where they are",
+            remedy="stop its members first; `mqctl group describe` shows them",
+            exit_code=FAILED,
+        )
+    committed = (await admin.list_group_offsets([name]))[name]
+    if isinstance(committed, ClientError):
+        raise committed
+    now = {tp: each.offset for tp, each in committed.items()}
+    topics = {topic.name: len(topic.partitions) for topic in await admin.list_topics(internal=True)}
+    try:
+        if from_file is not None:
+            wanted = choose([(tp.topic, tp.partition) for tp in from_file], topics)
+        elif named:
+            wanted = choose(named, topics)
+        else:
+            wanted = [tp for tp in now if tp.partition < topics.get(tp.topic, 0)]
+            if not wanted:
+                raise Failure(f"group {name!r} has committed nothing", remedy="name the topics, or look for it with `mqctl group list`")
+        bounds = await _bounds(admin, wanted, getattr(wish, "timestamp_ms", None))
+        steps = plan_seek(wish, now, bounds) if from_file is None else plan_file(from_file, now, bounds)
+    except ValueError as error:
+        raise Failure(str(error), remedy="see which exist with `mqctl topic list`, and where the group is with `mqctl group lag`") from None
+    return steps, {tp: now[tp] for tp in wanted if tp in now}
+
+
+async def _bounds(admin: Admin, partitions: list[TopicPartition], timestamp_ms: int | None) -> dict[TopicPartition, Bounds]:
+    from mqd.client.descriptions import EARLIEST, LATEST
+    from mqd.client.errors import ClientError
+
+    async def listed(spec: int) -> dict[TopicPartition, int]:
+        offsets = {}
+        for tp, outcome in (await admin.list_offsets(dict.fromkeys(partitions, spec))).items():
+            if isinstance(outcome, ClientError):
+                raise outcome
+            offsets[tp] = outcome.offset
+        return offsets
+
+    starts, ends = await listed(EARLIEST), await listed(LATEST)
+    times = {} if timestamp_ms is None else await listed(timestamp_ms)
+    return {tp: Bounds(starts[tp], ends[tp], times.get(tp)) for tp in partitions}
+
+
+def _save(path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(write_file(offsets))
+    except OSError as error:
+        raise Failure(f"{path} cannot be written: {error.strerror}", remedy="choose a file that does not exist yet") from None
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--if-exists", is_flag=True, help="A group that does not exist is no error.")
+@options
+def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: bool) -> None:
+    """Delete groups with their offsets. They must have no members. This cannot be undone."""
+    confirm(f"Deletes {len(names)} group(s) with their offsets, for good: {', '.join(names)}", yes=yes)
+    results: dict[str, Any] = dict(run(settings, lambda client: _admin(client, settings).delete_groups(names)))
+    from mqd.errors import ErrorCode
+
+    rows = [{"group": name, "deleted": error is None} for name, error in results.items()]
+    for name, error in list(results.items()):
+        if if_exists and error is not None and error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+            say(f"group {name!r} does not exist")
+            results[name] = None
+    settings.show(DELETED, rows)
+    finish(results)
+
+
+@click.command("delete-offsets")
+@click.argument("name", metavar="GROUP")
+@click.argument("partitions", nargs=-1, required=True, metavar="TOPIC[:PARTITION]...")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@options
+def delete_offsets(settings: Settings, name: str, partitions: tuple[str, ...], yes: bool) -> None:
+    """Forget what a group has committed for topics or partitions that its members do not read. This cannot be undone."""
+    try:
+        named = [parse_partition(text) for text in partitions]
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    confirm(f"Group {name!r} forgets where it is in {', '.join(partitions)}, for good", yes=yes)
+
+    async def work(client: ClusterClient) -> dict[TopicPartition, Any]:
+        from mqd.client.errors import ClientError
+
+        admin = _admin(client, settings)
+        committed = (await admin.list_group_offsets([name]))[name]
+        if isinstance(committed, ClientError):
+            raise committed
+        wanted = [tp for tp in committed if any(tp.topic == topic and index in (None, tp.partition) for topic, index in named)]
+        return dict(await admin.delete_group_offsets(name, wanted)) if wanted else {}
+
+    results = run(settings, work)
+    if not results:
+        raise Failure(f"group {name!r} has committed nothing there", remedy=f"see what it has with `mqctl group lag {name}`")
+    rows = [{"topic": tp.topic, "partition": tp.partition, "deleted": error is None} for tp, error in results.items()]
+    settings.show(FORGOTTEN, rows)
+    finish(results)

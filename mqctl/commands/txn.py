@@ -1,0 +1,259 @@
+"""mqctl txn: transactions that are open, and those that nobody ends (KIP-664)."""
+
+from __future__ import annotations
+
+import time
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqctl import places, render
+from mqctl.app import Failure, LazyGroup, Settings, confirm, finish, options, run, say, write
+from mqctl.planning import parse_partition
+from mqctl.quantities import format_duration, parse_duration_ms
+from mqd.types import TopicPartition
+
+if TYPE_CHECKING:
+    from mqd.client.admin import Admin
+    from mqd.client.cluster import ClusterClient
+    from mqd.client.descriptions import ActiveProducer
+    from mqd.client.group_descriptions import OpenTransaction, TransactionDescription
+
+COMMANDS = {
+    "list": ("mqctl.commands.txn:list_", "Transactional ids, their states and coordinators."),
+    "describe": ("mqctl.commands.txn:describe", "Open transactions: since when, and where."),
+    "find-hanging": ("mqctl.commands.txn:find_hanging", "Transactions that nobody will end."),
+    "abort": ("mqctl.commands.txn:abort", "End a hanging transaction in one partition."),
+    "fence": ("mqctl.commands.txn:fence", "Stop the producers of transactional ids."),
+}
+
+TRANSACTIONS = (
+    render.Column("transactional_id", "TRANSACTIONAL-ID"),
+    render.Column("producer_id", "PRODUCER", right=True),
+    render.Column("state", "STATE"),
+    render.Column("coordinator", "COORDINATOR", right=True),
+)
+HANGING = (
+    render.Column("topic", "TOPIC"),
+    render.Column("partition", "PARTITION", right=True),
+    render.Column("start_offset", "START", right=True),
+    render.Column("producer_id", "PRODUCER", right=True),
+    render.Column("producer_epoch", "EPOCH", right=True),
+    render.Column("last_active", "LAST-ACTIVE"),
+    render.Column("transactional_id", "TRANSACTIONAL-ID"),
+)
+FENCED = (
+    render.Column("transactional_id", "TRANSACTIONAL-ID"),
+    render.Column("producer_id", "PRODUCER", right=True),
+    render.Column("producer_epoch", "EPOCH", right=True),
+)
+STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead")
+
+
+class Duration(click.ParamType[int]):
+    """`90s`, `15m`, `2h` as milliseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration_ms(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
+def txn() -> None:
+    """Transactions: which are open, and those that nobody ends."""
+
+
+def _admin(client: ClusterClient, settings: Settings) -> Admin:
+    from mqd.client.admin import Admin
+
+    return Admin(client, timeout_s=settings.timeout_s)
+
+
+@click.command("list")
+@click.argument("pattern", required=False)
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False), help="Only in this state; several count."
+)
+@click.option("--longer-than", type=Duration(), metavar="TIME", help="Only those whose transaction has been open longer: 90s, 15m, 2h.")
+@options
+def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], longer_than: int | None) -> None:
+    """Transactional ids, all or those that match PATTERN (with * and ?).
+
+    \b
+    mqctl txn list --state Ongoing --longer-than 5m
+    """
+    found = run(settings, lambda client: _admin(client, settings).list_transactions(states, longer_than_ms=longer_than))
+    rows = [
+        {"transactional_id": each.transactional_id, "producer_id": each.producer_id, "state": each.state, "coordinator": each.node_id}
+        for each in found
+        if pattern is None or fnmatchcase(each.transactional_id, pattern)
+    ]
+    if not rows:
+        say("no transactional ids" if pattern is None and not states and longer_than is None else "no transactional id is like that")
+    if rows or settings.output != "table":
+        settings.show(TRANSACTIONS, rows)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="TRANSACTIONAL_ID...")
+@options
+def describe(settings: Settings, names: tuple[str, ...]) -> None:
+    """Transactional ids with their producers; of open transactions, since when and in which partitions."""
+    results = run(settings, lambda client: _admin(client, settings).describe_transactions(names))
+    from mqd.client.errors import ClientError
+
+    now_ms = time.time_ns() // 1_000_000
+    found = [_described(each, now_ms) for each in results.values() if not isinstance(each, ClientError)]
+    if settings.output == "table":
+        for index, each in enumerate(found):
+            write("\n" if index else "")
+            write(render.fields(each))
+    else:
+        settings.show((), found)
+    finish(results)
+
+
+def _described(each: TransactionDescription, now_ms: int) -> dict[str, Any]:
+    ongoing = each.started_ms >= 0 and each.state in ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+    return {
+        "transactional_id": each.transactional_id,
+        "state": each.state,
+        "producer_id": each.producer_id,
+        "producer_epoch": each.producer_epoch,
+        "timeout_ms": each.timeout_ms,
+        "started": places.format_time(each.started_ms) if ongoing else None,
+        "open_for": format_duration((now_ms - each.started_ms) / 1000) if ongoing else None,
+        "partitions": [f"{tp.topic}:{tp.partition}" for tp in each.partitions],
+        "coordinator": each.coordinator,
+    }
+
+
+@click.command("find-hanging")
+@click.option("-t", "--topic", "pattern", metavar="PATTERN", help="Only topics that match, with * and ?; internal ones when named so.")
+@click.option("--broker", "node", type=click.IntRange(min=0), metavar="ID", help="Only partitions that this node leads.")
+@click.option(
+    "--older-than", type=Duration(), default="15m", show_default=True, metavar="TIME", help="Above the longest transaction time-out in use."
+)
+@options
+def find_hanging(settings: Settings, pattern: str | None, node: int | None, older_than: int) -> None:
+    """Transactions that nobody will end: a partition waits for them, and no coordinator knows that it does.
+
+    Readers of committed records wait there, and nothing is compacted behind. `mqctl txn abort` ends them.
+
+    \b
+    mqctl txn find-hanging
+    mqctl txn find-hanging --topic 'orders*' --older-than 30m -o json
+    """
+
+    async def work(client: ClusterClient) -> list[OpenTransaction]:
+        admin = _admin(client, settings)
+        partitions = [
+            TopicPartition(topic.name, each.partition)
+            for topic in await admin.list_topics(internal=True)
+            for each in topic.partitions
+            if (fnmatchcase(topic.name, pattern) if pattern is not None else True) and each.leader >= 0 and node in (None, each.leader)
+        ]
+        return await admin.find_hanging_transactions(partitions, older_than_ms=older_than)
+
+    rows = [
+        {
+            "topic": each.tp.topic,
+            "partition": each.tp.partition,
+            "start_offset": each.producer.transaction_start_offset,
+            "producer_id": each.producer.producer_id,
+            "producer_epoch": each.producer.producer_epoch,
+            "coordinator_epoch": each.producer.coordinator_epoch,
+            "last_active": places.format_time(each.producer.last_timestamp_ms),
+            "transactional_id": each.transactional_id,
+        }
+        for each in run(settings, work)
+    ]
+    if not rows:
+        say("no transaction hangs")
+    if rows or settings.output != "table":
+        settings.show(HANGING, rows)
+    for row in rows:
+        say(f"mqctl txn abort {row['topic']}:{row['partition']} --start-offset {row['start_offset']}")
+
+
+@click.command()
+@click.argument("partition", metavar="TOPIC:PARTITION")
+@click.option(
+    "--start-offset", type=click.IntRange(min=0), metavar="OFFSET", help="Where the transaction begins, as find-hanging shows it."
+)
+@click.option("--producer-id", type=click.IntRange(min=0), metavar="ID", help="In place of --start-offset.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@options
+def abort(settings: Settings, partition: str, start_offset: int | None, producer_id: int | None, yes: bool) -> None:
+    """End a hanging transaction in one partition: its records there are aborted.
+
+    For transactions that nobody looks after. One that its coordinator still ends would be aborted here and perhaps committed elsewhere.
+
+    \b
+    mqctl txn abort orders:0 --start-offset 1042
+    """
+    if (start_offset is None) == (producer_id is None):
+        raise click.UsageError("say which: --start-offset OFFSET or --producer-id ID")
+    try:
+        topic, index = parse_partition(partition)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    if index is None:
+        raise click.BadParameter(f"{partition!r} names no partition: write {partition}:0")
+    tp = TopicPartition(topic, index)
+
+    async def look(client: ClusterClient) -> ActiveProducer:
+        from mqd.client.errors import ClientError
+
+        outcome = (await _admin(client, settings).describe_producers([tp]))[tp]
+        if isinstance(outcome, ClientError):
+            raise outcome
+        for each in outcome:
+            is_open = each.transaction_start_offset >= 0
+            if is_open and start_offset in (None, each.transaction_start_offset) and producer_id in (None, each.producer_id):
+                return each
+        wanted = f"at offset {start_offset}" if start_offset is not None else f"of producer {producer_id}"
+        raise Failure(f"no open transaction {wanted} in {partition}", remedy="see which hang with `mqctl txn find-hanging`")
+
+    found = run(settings, look)
+    confirm(
+        f"Aborts the transaction of producer {found.producer_id} (epoch {found.producer_epoch}) that begins at offset "
+        f"{found.transaction_start_offset} of {partition}: its records there are never read by readers of committed records",
+        yes=yes,
+    )
+
+    async def work(client: ClusterClient) -> None:
+        admin = _admin(client, settings)
+        await admin.abort_transaction(tp, found.producer_id, found.producer_epoch, max(found.coordinator_epoch, 0))
+
+    run(settings, work)
+    row = {"topic": topic, "partition": index, "producer_id": found.producer_id, "start_offset": found.transaction_start_offset}
+    if settings.output == "table":
+        say(f"the transaction of producer {found.producer_id} in {partition} is aborted")
+    else:
+        settings.show((), [row])
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="TRANSACTIONAL_ID...")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@options
+def fence(settings: Settings, names: tuple[str, ...], yes: bool) -> None:
+    """Stop the producers of transactional ids: what they have open is aborted, and whatever they do next is refused."""
+    confirm(f"Fences the producers of {', '.join(names)}: open transactions are aborted, and they must be started again", yes=yes)
+    results = run(settings, lambda client: _admin(client, settings).fence_producers(names))
+    rows = [
+        {"transactional_id": name, "producer_id": made[0], "producer_epoch": made[1]}
+        for name, made in results.items()
+        if isinstance(made, tuple)
+    ]
+    if rows or settings.output != "table":
+        settings.show(FENCED, rows)
+    finish(results)
