@@ -19,6 +19,8 @@ _ABORTABLE_FROM, _ADDS_FROM = 4, 5
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    if not request.group_id:
+        raise MqError(ErrorCode.INVALID_GROUP_ID)
     producer = request.producer_id, request.producer_epoch
     speaks = Speaks.of(context.header.api_version, _ABORTABLE_FROM, _ADDS_FROM)
     try:
