@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqd.errors import ErrorCode, MqError
-from mqd.option_table import NODE_OPTIONS, OPTIONS, TOPIC_OPTIONS
+from mqd.option_table import GROUP_OPTIONS, NODE_OPTIONS, OPTIONS, TOPIC_OPTIONS
 from mqd.options import ConfigError, Option, OptionType, StartError, Status, Value
 from mqd.peers import PeerNode, Peers, load_peers
 
 __all__ = [
+    "GROUP_OPTIONS",
     "NODE_OPTIONS",
     "OPTIONS",
     "TOPIC_OPTIONS",
@@ -35,10 +36,13 @@ __all__ = [
     "StartOptions",
     "Status",
     "Value",
+    "group_option",
     "load_peers",
     "nearest",
+    "resolve_group_option",
     "resolve_topic_option",
     "topic_options",
+    "validate_group_configs",
     "validate_topic_config",
     "validate_topic_configs",
 ]
@@ -57,6 +61,7 @@ class Source(Enum):
     COMMAND_LINE = "command line", 4
     PEERS = "peers file", 4
     DEFAULT = "default", 5
+    GROUP = "group", 8
 
     @property
     def config_source(self) -> int:
@@ -238,7 +243,7 @@ def topic_options(config: NodeConfig, overrides: Mapping[str, str]) -> dict[str,
 
 
 class Candidate(NamedTuple):
-    """One place that has a value for a topic key, under the name that the key has there."""
+    """One place that has a value for a key of a topic or a group, under the name that the key has there."""
 
     name: str
     value: Value
@@ -247,10 +252,19 @@ class Candidate(NamedTuple):
 
 def resolve_topic_option(name: str, config: NodeConfig, overrides: Mapping[str, str]) -> list[Candidate]:
     """Every candidate for a topic key, the one in force first: what DescribeConfigs calls its synonyms."""
-    option = TOPIC_OPTIONS[name]
+    return _candidates(TOPIC_OPTIONS[name], config, overrides, Source.TOPIC)
+
+
+def resolve_group_option(name: str, config: NodeConfig, overrides: Mapping[str, str]) -> list[Candidate]:
+    """The same for a key of consumer groups (KIP-848). What is in force lies within bounds besides: `group_option`."""
+    return _candidates(GROUP_OPTIONS[name], config, overrides, Source.GROUP)
+
+
+def _candidates(option: Option, config: NodeConfig, overrides: Mapping[str, str], own: Source) -> list[Candidate]:
+    name = option.name
     found: list[Candidate] = []
     if name in overrides:
-        found.append(Candidate(name, option.parse(overrides[name]), Source.TOPIC))
+        found.append(Candidate(name, option.parse(overrides[name]), own))
     for synonym, factor in option.synonyms:
         value = _scaled(config[synonym], factor)
         if value is not None and config.source(synonym) is not Source.DEFAULT:
@@ -289,6 +303,46 @@ def validate_topic_configs(overrides: Mapping[str, str | None]) -> dict[str, Val
     if least > most:
         raise MqError(ErrorCode.INVALID_CONFIG, f"min.compaction.lag.ms ({least}) is above max.compaction.lag.ms ({most})")
     return values
+
+
+def _group_bounds(name: str) -> tuple[str, str]:
+    """The node keys that say what a group may have: consumer.x has group.consumer.min.x and group.consumer.max.x."""
+    kind, _, rest = name.partition(".")
+    return f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"
+
+
+def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> None:
+    """All configs of one group, each by itself, within the node's bounds, and in relation. MqError with INVALID_CONFIG."""
+    values: dict[str, int] = {}
+    for name in GROUP_OPTIONS:
+        if name not in overrides:
+            values[name] = config.integer(f"group.{name}")
+    for name, text in overrides.items():
+        if name not in GROUP_OPTIONS:
+            raise MqError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
+        try:
+            value = GROUP_OPTIONS[name].parse(text)
+        except ValueError as error:
+            raise MqError(ErrorCode.INVALID_CONFIG, f"{name}: {error}") from None
+        assert isinstance(value, int), name
+        least, most = _group_bounds(name)
+        if value < config.integer(least):
+            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} must be greater than or equal to {least}")
+        if value > config.integer(most):
+            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} must be less than or equal to {most}")
+        values[name] = value
+    if values["consumer.session.timeout.ms"] <= values["consumer.heartbeat.interval.ms"]:
+        raise MqError(ErrorCode.INVALID_CONFIG, "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms")
+
+
+def group_option(name: str, config: NodeConfig, overrides: Mapping[str, str]) -> int:
+    """The value in force: the group's own, within the bounds that the node has now; else the node's."""
+    if name not in overrides:
+        return config.integer(f"group.{name}")
+    value = GROUP_OPTIONS[name].parse(overrides[name])
+    assert isinstance(value, int), name
+    least, most = _group_bounds(name)
+    return max(config.integer(least), min(config.integer(most), value))
 
 
 def nearest(key: str, names: Iterable[str]) -> str | None:

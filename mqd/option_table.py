@@ -85,6 +85,7 @@ def _option(
 _NODE, _TOPIC, _NODE_AND_TOPIC = frozenset({"node"}), frozenset({"topic"}), frozenset({"node", "topic"})
 _node = partial(_option, _NODE)
 _topic = partial(_option, _TOPIC, dynamic=True)
+_group = partial(_option, frozenset({"group"}), dynamic=True)
 _both = partial(_option, _NODE_AND_TOPIC, dynamic=True)  # the node's value stands in for the topic's
 
 _TABLE: Final = (
@@ -158,28 +159,28 @@ _TABLE: Final = (
           "Let an empty follower start behind the tiered offsets", dynamic=True),
     _node("follower.replication.throttled.rate", LONG, LONG_MAX, DONE,
           "Most bytes per second copied for throttled replicas that are not in sync", minimum=0, dynamic=True),
-    _node("group.consumer.assignment.interval.ms", INT, 1000, GROUPS,
+    _node("group.consumer.assignment.interval.ms", INT, 1000, DONE,
           "Least time between assignments of a consumer group", minimum=0, dynamic=True),
-    _node("group.consumer.assignors", LIST, ("uniform", "range"), GROUPS,
+    _node("group.consumer.assignors", LIST, ("uniform", "range"), DONE,
           "Server-side assignors of the consumer protocol, the default first"),
-    _node("group.consumer.heartbeat.interval.ms", INT, 5000, GROUPS,
+    _node("group.consumer.heartbeat.interval.ms", INT, 5000, DONE,
           "Heartbeat interval given to members of the consumer protocol", minimum=1),
-    _node("group.consumer.max.assignment.interval.ms", INT, 15000, GROUPS, "Upper bound of a group's own assignment interval", minimum=0),
-    _node("group.consumer.max.heartbeat.interval.ms", INT, 15000, GROUPS, "Upper bound of a group's own heartbeat interval", minimum=1),
-    _node("group.consumer.max.session.timeout.ms", INT, 60000, GROUPS, "Upper bound of a group's own session timeout", minimum=1),
-    _node("group.consumer.max.size", INT, INT_MAX, GROUPS, "Most members of one consumer group", minimum=1),
-    _node("group.consumer.migration.policy", STRING, "bidirectional", GROUPS,
+    _node("group.consumer.max.assignment.interval.ms", INT, 15000, DONE, "Upper bound of a group's own assignment interval", minimum=0),
+    _node("group.consumer.max.heartbeat.interval.ms", INT, 15000, DONE, "Upper bound of a group's own heartbeat interval", minimum=1),
+    _node("group.consumer.max.session.timeout.ms", INT, 60000, DONE, "Upper bound of a group's own session timeout", minimum=1),
+    _node("group.consumer.max.size", INT, INT_MAX, DONE, "Most members of one consumer group", minimum=1),
+    _node("group.consumer.migration.policy", STRING, "bidirectional", DONE,
           "Which way a live group may change between the classic and the consumer protocol"),
-    _node("group.consumer.min.assignment.interval.ms", INT, 0, GROUPS, "Lower bound of a group's own assignment interval", minimum=0),
-    _node("group.consumer.min.heartbeat.interval.ms", INT, 5000, GROUPS, "Lower bound of a group's own heartbeat interval", minimum=1),
-    _node("group.consumer.min.session.timeout.ms", INT, 45000, GROUPS, "Lower bound of a group's own session timeout", minimum=1),
-    _node("group.consumer.session.timeout.ms", INT, 45000, GROUPS,
+    _node("group.consumer.min.assignment.interval.ms", INT, 0, DONE, "Lower bound of a group's own assignment interval", minimum=0),
+    _node("group.consumer.min.heartbeat.interval.ms", INT, 5000, DONE, "Lower bound of a group's own heartbeat interval", minimum=1),
+    _node("group.consumer.min.session.timeout.ms", INT, 45000, DONE, "Lower bound of a group's own session timeout", minimum=1),
+    _node("group.consumer.session.timeout.ms", INT, 45000, DONE,
           "A member of the consumer protocol silent for this long is removed", minimum=1),
     _node("group.coordinator.append.linger.ms", INT, -1, GROUPS, "Time the coordinator gathers writes; -1 adapts to the load", minimum=-1),
     _node("group.coordinator.background.threads", INT, 2, ONE_LOOP, "Threads for the coordinator's background work", minimum=1),
     _node("group.coordinator.cached.buffer.max.bytes", INT, 1_048_588, NOTHING,
           "Largest write buffer that the group coordinator keeps for reuse", minimum=524_288, dynamic=True),
-    _node("group.coordinator.rebalance.protocols", LIST, ("classic", "consumer", "streams"), GROUPS,
+    _node("group.coordinator.rebalance.protocols", LIST, ("classic", "consumer", "streams"), DONE,
           "Group protocols that are on", valid=("consumer", "classic", "share", "streams")),
     _node("group.coordinator.threads", INT, 4, ONE_LOOP, "Threads of the group coordinator", minimum=1),
     _node("group.initial.rebalance.delay.ms", INT, 3000, GROUPS, "Time an empty classic group waits for more members"),
@@ -583,11 +584,23 @@ _TABLE: Final = (
           "Age at which a segment rolls even when it is not full", minimum=1, synonyms=(("log.roll.ms", 1), ("log.roll.hours", HOUR_MS))),
 )
 
-OPTIONS: Final[dict[str, Option]] = {option.name: option for option in _TABLE}
+_GROUP_TABLE: Final = (
+    # -- of a consumer group; each takes its node synonym where the group has no value of its own
+    _group("consumer.assignment.interval.ms", INT, 1000, DONE,
+           "Least time between assignments of the group", minimum=0, synonyms=(("group.consumer.assignment.interval.ms", 1),)),
+    _group("consumer.heartbeat.interval.ms", INT, 5000, DONE,
+           "Heartbeat interval given to the group's members", minimum=1, synonyms=(("group.consumer.heartbeat.interval.ms", 1),)),
+    _group("consumer.session.timeout.ms", INT, 45000, DONE,
+           "A member of the group silent for this long is removed", minimum=1, synonyms=(("group.consumer.session.timeout.ms", 1),)),
+)
+
+OPTIONS: Final[dict[str, Option]] = {option.name: option for option in (*_TABLE, *_GROUP_TABLE)}
 """The one table: dotted name -> option."""
 
 NODE_OPTIONS: Final[dict[str, Option]] = {option.name: option for option in _TABLE if "node" in option.scopes}
 TOPIC_OPTIONS: Final[dict[str, Option]] = {option.name: option for option in _TABLE if "topic" in option.scopes}
 
-assert len(OPTIONS) == len(_TABLE), "a key stands twice in the table"
-assert all(source in NODE_OPTIONS for option in _TABLE for source, _ in option.synonyms)
+GROUP_OPTIONS: Final[dict[str, Option]] = {option.name: option for option in _GROUP_TABLE}
+
+assert len(OPTIONS) == len(_TABLE) + len(_GROUP_TABLE), "a key stands twice in the table"
+assert all(source in NODE_OPTIONS for option in OPTIONS.values() for source, _ in option.synonyms)

@@ -51,7 +51,7 @@ class Option(NamedTuple):
     type: OptionType
     default: Value
     scopes: frozenset[str]
-    """Where it may be set: "node", "topic", or both."""
+    """Where it may be set: "node", "topic", or both; or "group"."""
     status: Status
     note: str
     """Why the key is ignored or refused; empty where it is implemented."""
@@ -63,7 +63,7 @@ class Option(NamedTuple):
     dynamic: bool = False
     """Whether Kafka lets it change while the node runs."""
     synonyms: tuple[tuple[str, int], ...] = ()
-    """Of a topic key: the node keys that stand in for it, first set one first, each with the factor to its unit."""
+    """Of a topic's or a group's key: the node keys that stand in for it, first set one first, each with the factor to its unit."""
 
     @property
     def sensitive(self) -> bool:

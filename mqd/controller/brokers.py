@@ -27,7 +27,7 @@ from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NO_EPOCH, NO_NODE, Decision, NodeId
 
-FEATURES = (("mqd.metadata.version", 1), ("transaction.version", 2))
+FEATURES = (("mqd.metadata.version", 1), ("group.version", 1), ("transaction.version", 2))
 """What a new cluster starts with, which is the newest of everything. The first is the version of the records of its log."""
 
 

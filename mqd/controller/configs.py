@@ -1,8 +1,8 @@
-"""Dynamic configuration: overrides of topics, and of nodes (one, or all of them).
+"""Dynamic configuration: overrides of topics, of nodes (one, or all of them), and of consumer groups, which need not exist.
 
 Incremental changes (KIP-339) set, delete, append to or subtract from single keys; a legacy change replaces all overrides
 of a resource. Each resource of a request stands alone: one bad key refuses its resource, not its neighbours.
-Codes are Apache Kafka 4.3's: a bad value is INVALID_CONFIG for a topic and INVALID_REQUEST for a node.
+Codes are Apache Kafka 4.3's: a bad value is INVALID_CONFIG for a topic or a group and INVALID_REQUEST for a node.
 """
 
 from __future__ import annotations
@@ -14,8 +14,18 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from mqd.config import NODE_OPTIONS, TOPIC_OPTIONS, NodeConfig, Source, Value, resolve_topic_option, validate_topic_configs
-from mqd.controller.image import NODE, TOPIC, MetadataImage
+from mqd.config import (
+    GROUP_OPTIONS,
+    NODE_OPTIONS,
+    TOPIC_OPTIONS,
+    NodeConfig,
+    Source,
+    Value,
+    resolve_topic_option,
+    validate_group_configs,
+    validate_topic_configs,
+)
+from mqd.controller.image import GROUP, NODE, TOPIC, MetadataImage
 from mqd.controller.records import Record, SetConfigs, check_fits, check_overrides_fit
 from mqd.controller.rules import Rules
 from mqd.controller.topics import validate_topic_name
@@ -24,6 +34,7 @@ from mqd.limits import CONFIG_RESOURCES_MAX
 from mqd.options import OptionType, Status
 from mqd.types import Decision, NodeId
 
+_OPTIONS = {TOPIC: TOPIC_OPTIONS, NODE: NODE_OPTIONS, GROUP: GROUP_OPTIONS}
 _NODE_NAME = re.compile(r"0|[1-9][0-9]{0,9}")
 _NODE_ID_MAX = 2**31 - 1
 _NAME_SHOWN = 64
@@ -35,6 +46,8 @@ class ResourceType(IntEnum):
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class Operation(IntEnum):
@@ -113,7 +126,7 @@ def _alter(image: MetadataImage, op: AlterConfigs, resource: ResourceChanges) ->
     for change in resource.changes:
         wanted[change.name] = _wanted(image, op, key, change)
     check_overrides_fit({**present, **wanted})
-    _validate(kind, present, wanted)
+    _validate(image, op.config, kind, present, wanted)
     changes = tuple((name, value) for name, value in sorted(wanted.items()) if present.get(name) != value)
     return SetConfigs(kind, resource.resource_name, changes)
 
@@ -132,6 +145,10 @@ def _kind(image: MetadataImage, resource: ResourceChanges) -> str:
         if name and node_id_of(name) not in image.brokers:
             raise MqError(ErrorCode.INVALID_REQUEST, f"Node {name} is not registered.")
         return NODE
+    if number == ResourceType.GROUP:
+        if not name:
+            raise MqError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+        return GROUP
     raise MqError(ErrorCode.INVALID_REQUEST, f"Resources of type {number} cannot be altered here.")
 
 
@@ -161,7 +178,7 @@ def _wanted(image: MetadataImage, op: AlterConfigs, key: tuple[str, str], change
         return value
     if operation not in (Operation.APPEND, Operation.SUBTRACT):
         raise MqError(ErrorCode.INVALID_REQUEST, f"There is no config operation {operation}.")
-    option = (TOPIC_OPTIONS if key[0] == TOPIC else NODE_OPTIONS).get(name)
+    option = _OPTIONS[key[0]].get(name)
     if option is None or option.type is not OptionType.LIST:
         raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is not a list: {Operation(operation).name} is for lists only.")
     elements = dict.fromkeys(_current_list(image, op.config, key, name))
@@ -182,11 +199,16 @@ def _current_list(image: MetadataImage, config: NodeConfig, key: tuple[str, str]
     return value if isinstance(value, tuple) else ()
 
 
-def _validate(kind: str, present: Mapping[str, str], wanted: Mapping[str, str | None]) -> None:
-    """The values that are set, each by itself; of a topic, all that it will have in relation too."""
+def _validate(
+    image: MetadataImage, config: NodeConfig, kind: str, present: Mapping[str, str], wanted: Mapping[str, str | None]
+) -> None:
+    """The values that are set, each by itself; of a topic or a group, all that it will have in relation too."""
+    after = {name: value for name, value in {**present, **wanted}.items() if value is not None}
     if kind == TOPIC:
-        after = {**present, **wanted}
-        validate_topic_configs({name: value for name, value in after.items() if value is not None})
+        validate_topic_configs(after)
+        return
+    if kind == GROUP:
+        validate_group_configs(after, effective_node_config(config, image, None))
         return
     for name, value in wanted.items():
         if value is None:
@@ -204,8 +226,8 @@ def _validate(kind: str, present: Mapping[str, str], wanted: Mapping[str, str | 
             raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is refused: {option.note}")
 
 
-def effective_node_config(config: NodeConfig, image: MetadataImage, node_id: NodeId) -> NodeConfig:
-    """What holds on a node: its own dynamic options, then those of every node, then what it was started with."""
+def effective_node_config(config: NodeConfig, image: MetadataImage, node_id: NodeId | None) -> NodeConfig:
+    """What holds on a node: its own dynamic options, then those of every node, then what it was started with. None: on any node."""
     for texts, source in ((image.node_configs(None), Source.DYNAMIC_DEFAULT), (image.node_configs(node_id), Source.DYNAMIC)):
         if texts:
             config = config.replaced({name: NODE_OPTIONS[name].parse(text) for name, text in texts.items()}, source)

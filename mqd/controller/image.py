@@ -45,6 +45,7 @@ from mqd.types import INTERNAL_TOPICS, NO_NODE, NodeId, TopicPartition
 
 TOPIC = "topic"
 NODE = "node"
+GROUP = "group"
 """Types of configured resources: the first half of a key of `MetadataImage.configs`."""
 
 
@@ -170,6 +171,10 @@ class MetadataImage:
     def topic_configs(self, topic: str) -> dict[str, str]:
         """The overrides of a topic, dotted name to text."""
         return self.configs.get((TOPIC, topic), {})
+
+    def group_configs(self, group_id: str) -> dict[str, str]:
+        """Overrides of a consumer group (KIP-848), which need not exist."""
+        return self.configs.get((GROUP, group_id), {})
 
     def node_configs(self, node_id: NodeId | None) -> dict[str, str]:
         """The dynamic options of one node, or with None those of every node."""

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import trio
 
-from mqd.config import NodeConfig
+from mqd.config import NodeConfig, group_option
 from mqd.controller.configs import effective_node_config
 from mqd.controller.image import Delta, MetadataImage
 from mqd.coordinator.group.shard import GroupShard
@@ -90,7 +90,7 @@ class _Options:
         return self._current()[name]
 
     def group(self, group_id: str, name: str) -> Any:
-        return self._current()[f"group.{name}"]
+        return group_option(name, self._current(), self._image().group_configs(group_id))
 
 
 class Coordinators:

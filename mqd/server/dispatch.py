@@ -72,6 +72,7 @@ SERVED = (
     "join_group",
     "leave_group",
     "list_groups",
+    "list_config_resources",
     "list_offsets",
     "list_partition_reassignments",
     "metadata",

@@ -189,7 +189,7 @@ def _fill(
     far = []
     for topic_id, partition in free:
         heaps = [nearby[rack] for rack in sorted(topics[topic_id].racks(partition)) if rack in nearby] if nearby else []
-        found = [entry for heap in heaps if (entry := least(heap)) is not None]
+        found = [best for heap in heaps if (best := least(heap)) is not None]
         if found:
             give((topic_id, partition), min(found)[1])
         else:

@@ -54,6 +54,7 @@ _MODULES = {
     67: "allocate_producer_ids",
     68: "consumer_group_heartbeat",
     69: "consumer_group_describe",
+    74: "list_config_resources",
     75: "describe_topic_partitions",
     32_002: "report_offline_replicas",
 }

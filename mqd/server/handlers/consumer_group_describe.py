@@ -13,9 +13,11 @@ from construct import Container
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
+from mqd.server.handlers.consumer_group_heartbeat import require_protocol
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_protocol(context.node)
     rows = []
     for group_id in request.group_ids:
         if not group_id:

@@ -8,13 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mqd.errors import MqError
-from mqd.server.context import Context
+from mqd.errors import ErrorCode, MqError
+from mqd.server.context import Context, Node
 from mqd.server.coordinators import call_of
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    require_protocol(context.node)
     return await context.node.groups.call(request.group_id, call_of(context, request))
+
+
+def require_protocol(node: Node) -> None:
+    """MqError UNSUPPORTED_VERSION where the cluster has not agreed upon the consumer protocol, or the node leaves it out."""
+    if not node.image.features.get("group.version", 0) or "consumer" not in node.config.strings("group.coordinator.rebalance.protocols"):
+        raise MqError(ErrorCode.UNSUPPORTED_VERSION)
 
 
 def failed(request: Any, error: MqError) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""DescribeConfigs (key 32), versions 1 to 4: every key of a topic, of this node, of all nodes, of this node's loggers.
+"""DescribeConfigs (key 32), versions 1 to 4: every key of a topic, of a group, of this node, of all nodes, of this node's loggers.
 
 v1 sources and synonyms. v3 types and documentation. v4 flexible. An empty list of keys asks for all, as null does.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from typing import Any
 
-from mqd.config import NODE_OPTIONS, TOPIC_OPTIONS, Option, Source, Value, resolve_topic_option
+from mqd.config import GROUP_OPTIONS, NODE_OPTIONS, TOPIC_OPTIONS, Option, Source, Value, resolve_group_option, resolve_topic_option
 from mqd.controller.configs import ResourceType, effective_node_config, node_id_of
 from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
@@ -65,6 +65,10 @@ def _configs(node: Node, request: Any, resource: Any) -> Iterator[dict[str, Any]
     if resource.resource_type == ResourceType.BROKER_LOGGER:
         _require_self(node, name)
         return _loggers()
+    if resource.resource_type == ResourceType.GROUP:
+        if not name:
+            raise MqError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        return _group(node, name, request)
     raise MqError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource.resource_type} have no configuration here.")
 
 
@@ -79,6 +83,15 @@ def _topic(node: Node, name: str, request: Any) -> Iterator[dict[str, Any]]:
     for key in sorted(TOPIC_OPTIONS):
         candidates: Candidates = [(at, value, source) for at, value, source in resolve_topic_option(key, config, overrides)]
         yield _row(key, TOPIC_OPTIONS[key], candidates, request, read_only=False)
+
+
+def _group(node: Node, group_id: str, request: Any) -> Iterator[dict[str, Any]]:
+    """Of any group: one that does not exist has the values that it would have."""
+    config = effective_node_config(node.config, node.image, node.node_id)
+    overrides = node.image.group_configs(group_id)
+    for key in sorted(GROUP_OPTIONS):
+        candidates: Candidates = [(at, value, source) for at, value, source in resolve_group_option(key, config, overrides)]
+        yield _row(key, GROUP_OPTIONS[key], candidates, request, read_only=False)
 
 
 def _node(node: Node, request: Any) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,42 @@
+"""ListConfigResources (key 74), versions 0 to 1: names of what has, or may have, configuration of its own (KIP-1142).
+
+v0 knows subscriptions to client metrics only, of which there are none here. v1 every type. Groups are listed that have an override.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mqd.controller.configs import ResourceType
+from mqd.controller.image import GROUP, MetadataImage
+from mqd.errors import ErrorCode, MqError
+from mqd.server.context import Context
+
+_TYPES = (ResourceType.GROUP, ResourceType.CLIENT_METRICS, ResourceType.BROKER_LOGGER, ResourceType.BROKER, ResourceType.TOPIC)
+"""In the order in which Apache Kafka answers."""
+
+
+def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    wanted = (ResourceType.CLIENT_METRICS,) if context.header.api_version == 0 else request.resource_types or _TYPES
+    if not set(wanted) <= set(_TYPES):
+        raise MqError(ErrorCode.UNSUPPORTED_VERSION)
+    image = context.node.image
+    return {
+        "error_code": ErrorCode.NONE,
+        "config_resources": [
+            {"resource_name": name, "resource_type": number} for number in _TYPES if number in wanted for name in _names(image, number)
+        ],
+    }
+
+
+def _names(image: MetadataImage, number: ResourceType) -> Iterable[str]:
+    if number == ResourceType.GROUP:
+        return sorted(name for kind, name in image.configs if kind == GROUP)
+    if number in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+        return [str(node_id) for node_id in sorted(image.brokers)]
+    return sorted(image.topics) if number == ResourceType.TOPIC else ()
+
+
+def failed(request: Any, error: MqError) -> Mapping[str, Any]:
+    return {"error_code": error.code}
