@@ -19,6 +19,7 @@ from mqd.errors import StorageError
 from mqd.log.partition_log import PartitionLog
 from mqd.protocol.files import (
     CLEAN_SHUTDOWN,
+    CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOCK,
     LOG_START_CHECKPOINT,
@@ -102,10 +103,13 @@ def claim_directory(disk: Disk, directory: Path, wanted: MetaProperties) -> Meta
 def checkpointed(
     name: str, logs: Iterable[PartitionLog], directory: Path, carried: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """What the checkpoint file `name` of a log directory should hold now. `carried`: what it holds of partitions without a log."""
+    """What the checkpoint file `name` of a log directory should hold now. `carried`: what it holds of partitions without a log.
+
+    Logs that were never compacted are not in the cleaner's.
+    """
     attribute = _ATTRIBUTES[name]
     offsets = {log.topic_partition: getattr(log, attribute) for log in logs if log.directory == directory}
-    return {**carried, **offsets}
+    return {**carried, **{partition: offset for partition, offset in offsets.items() if offset is not None}}
 
 
 _NOBODYS = (LOCK, META_PROPERTIES + ".tmp", "lost+found")
@@ -115,4 +119,5 @@ _ATTRIBUTES = {
     RECOVERY_POINT_CHECKPOINT: "durable_end_offset",
     LOG_START_CHECKPOINT: "log_start_offset",
     HIGH_WATERMARK_CHECKPOINT: "high_watermark",
+    CLEANER_CHECKPOINT: "cleaned_to",
 }

@@ -167,7 +167,7 @@ class Transactions:
 class Indexing:
     """Fills a key map with the dirty part of a log, batch by batch."""
 
-    __slots__ = ("_keys", "_start_offset", "_transactions", "end_offset")
+    __slots__ = ("_keys", "_start_offset", "_transactions", "end_offset", "is_full")
 
     def __init__(self, keys: KeyMap, transactions: Transactions, start_offset: Offset) -> None:
         self._keys = keys
@@ -175,6 +175,7 @@ class Indexing:
         self._start_offset = start_offset
         self.end_offset: Offset = start_offset
         """Every record below it is in the map."""
+        self.is_full = False
 
     def add(self, header: BatchHeader, view: memoryview) -> bool:
         """The next batch. False: the map is full, and what is there of this batch's keys does no harm. MqError for a damaged one."""
@@ -185,6 +186,7 @@ class Indexing:
             for record in placed_records(record_bytes(view, header, DECOMPRESSED_BYTES_MAX), header):
                 offset = base_offset + record.offset_delta
                 if record.key is not None and offset >= start_offset and not put(record.key, offset):
+                    self.is_full = True
                     return False
         self.end_offset = max(self.end_offset, header.next_offset)
         return True

@@ -22,6 +22,7 @@ from mqd.log.segment_files import append_indexes, new_segment, open_segment
 from mqd.log.snapshots import remove_snapshots
 from mqd.log.suspect import clear, is_marked, mark
 from mqd.protocol.files import (
+    CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
@@ -157,7 +158,11 @@ class LogDirectory:
         """Whether a write or sync had failed here before it was loaded, or while: this node cannot vouch for what it wrote (suspect.py)."""
         self.partitions = 0
         """How many partitions were found here, sound or not."""
-        self.carried: dict[str, dict[TopicPartition, Offset]] = {LOG_START_CHECKPOINT: {}, HIGH_WATERMARK_CHECKPOINT: {}}
+        self.carried: dict[str, dict[TopicPartition, Offset]] = {
+            LOG_START_CHECKPOINT: {},
+            HIGH_WATERMARK_CHECKPOINT: {},
+            CLEANER_CHECKPOINT: {},
+        }
         """What the checkpoints say of partitions that have no log here: it outlives the next writing of these files."""
         self.to_sync: dict[PartitionLog, bool] = {}
         """Log -> whole or only the full segments. One cycle of the syncer takes all of them: group commit."""
@@ -276,7 +281,7 @@ def load_directory(
         logger.warning("a write or sync failed here before: what was never synced is written again directory=%s", path)
         directory.broker_epoch = None
     clean = directory.broker_epoch is not None
-    points, starts, marks = (load_offsets(disk, path / name) for name in _CHECKPOINTS)
+    points, starts, marks, cleaned = (load_offsets(disk, path / name) for name in (*_CHECKPOINTS, CLEANER_CHECKPOINT))
     loaded = Loaded()
     partitions: list[TopicPartition] = []
     for name in disk.list(path):
@@ -289,7 +294,9 @@ def load_directory(
     failed = False
     for partition in partitions:
         point, start, high_watermark = points.get(partition, 0), starts.get(partition, -1), marks.get(partition, 0)
-        known = Known(clean and partition in points, point, start, high_watermark, kept and not suspect, suspect)
+        known = Known(
+            clean and partition in points, point, start, high_watermark, kept and not suspect, suspect, cleaned.get(partition)
+        )  # fmt: skip
         try:
             loaded.logs.append(load_log(disk, path, partition, known, config=LogConfig(), now_ms=now_ms, progress=progress.scanned))
         except LogUnfinished as unfinished:
@@ -310,7 +317,7 @@ def load_directory(
         clear(disk, path)
     directory.partitions = len(loaded.logs) + len(loaded.fenced)
     sound = {log.topic_partition for log, _ in loaded.logs}
-    for name, offsets in ((LOG_START_CHECKPOINT, starts), (HIGH_WATERMARK_CHECKPOINT, marks)):
+    for name, offsets in ((LOG_START_CHECKPOINT, starts), (HIGH_WATERMARK_CHECKPOINT, marks), (CLEANER_CHECKPOINT, cleaned)):
         directory.carried[name] = {partition: offset for partition, offset in offsets.items() if partition not in sound}
     return loaded
 
@@ -418,7 +425,7 @@ def close_directory(disk: Disk, directory: LogDirectory, logs: list[PartitionLog
         remove_snapshots(disk, log.path, log.segments)
     if full is not None:
         raise full
-    for name in _CHECKPOINTS:
+    for name in (*_CHECKPOINTS, *((CLEANER_CHECKPOINT,) if any(log.cleaned_to is not None for log in logs) else ())):
         counted = sound if name == RECOVERY_POINT_CHECKPOINT else logs
         store_offsets(disk, directory.path / name, checkpointed(name, counted, directory.path, directory.carried.get(name, {})))
     store_clean_shutdown(disk, directory.path, broker_epoch)

@@ -620,6 +620,7 @@ class PartitionLog:
         """All that was here is elsewhere; `segment` is empty."""
         self.segments = [segment]
         self.producers = Producers()
+        self.replacement = None
         self.log_start_offset = self.high_watermark = segment.base_offset
         self.durable_end_offset = min(self.durable_end_offset, segment.base_offset)
         self.on_truncated()

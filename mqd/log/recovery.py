@@ -29,6 +29,7 @@ from mqd.limits import RECOVERY_BATCH_BYTES_MAX, SCAN_BYTES
 from mqd.log.epochs import LeaderEpochs
 from mqd.log.partition_log import FOREVER_MS, LogConfig, PartitionLog
 from mqd.log.producers import Producers
+from mqd.log.replacing import finish_replacements
 from mqd.log.segment import Segment
 from mqd.log.segment_files import load_indexes, new_segment, rebuild, remove_segment, store_aborted, store_indexes
 from mqd.log.snapshots import batches_from, have_aborted, load_snapshot, remove_snapshots, replay_batch, snapshot_offsets
@@ -113,6 +114,8 @@ class Known:
     """Whether all that was written is there, synced or not: a killed process loses nothing as long as its machine runs."""
     suspect: bool = False
     """Whether a write or sync failed in this directory: what was never synced with success is written again (suspect.py)."""
+    cleaned_to: Offset | None = None
+    """Up to where it was compacted, None for a log that never was."""
 
 
 def load_log(
@@ -192,6 +195,11 @@ class _Loader:
 
     def _tidy(self) -> list[Offset]:
         """Base offsets of the segments, ascending, after leftovers are removed."""
+        try:
+            for finding in finish_replacements(self.disk, self.path):
+                self.report.note(finding)
+        except StorageError as error:
+            raise LogDamaged(str(error)) from None
         names = self.disk.list(self.path)
         bases: list[Offset] = []
         others: list[tuple[Offset, str, str]] = []
@@ -203,8 +211,6 @@ class _Loader:
                 others.append((*parsed, name))
             elif name.endswith(_LEFTOVERS) and _is_partition_file(name.rpartition(".")[0]):
                 self.disk.remove(self.path / name)
-            elif name.endswith(".swap"):
-                raise LogDamaged(f"{self.path / name}: a compaction was interrupted while it replaced segments")
             elif name.endswith((LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)):
                 self.report.note(f"file {name} is no part of the log and is left alone")
         known = set(bases)
@@ -277,6 +283,8 @@ class _Loader:
 
     def _is_lost_before(self, end: Offset, following: Offset) -> bool:
         """Whether offsets from `end` to the next segment are missing because a power cut took them: the log ends there."""
+        if self.known.cleaned_to is not None and following <= self.known.cleaned_to:
+            return False  # what is written of a compaction is durable before it counts
         return not self.known.kept and max(self.known.recovery_point, self.known.log_start_offset) <= end < following
 
     def _remove(self, later: list[Offset]) -> None:
@@ -490,6 +498,8 @@ class _Loader:
         log.high_watermark = min(max(known.high_watermark, start), log.log_end_offset)
         log.durable_end_offset = min(log.durable_end_offset, self.unstored)  # what is written is, but not what it says was aborted
         log.recovery_point = known.recovery_point
+        if known.cleaned_to is not None:
+            log.cleaned_to = min(known.cleaned_to, log.log_end_offset)
         log.new_files = anew
         return log
 
@@ -498,7 +508,7 @@ _REMEDY = (
     "Nothing was changed; restore the partition from a replica or a copy. To start it empty, move its directory away and take its line"
     f" out of {HIGH_WATERMARK_CHECKPOINT} (and lower the count in its second line) while the node is stopped"
 )
-_LEFTOVERS = (DELETED_SUFFIX, ".cleaned", ".tmp")
+_LEFTOVERS = (DELETED_SUFFIX, ".tmp")
 """Ends of the names that a partition's files take before they count, or when they count no more."""
 
 

@@ -138,6 +138,9 @@ def _end_of(disk: Disk, path: Path, base_offset: Offset) -> Offset:
             end = header.next_offset
     except BadBatch as bad:
         raise StorageError(f"{path} {bad}: a compaction was interrupted, and what it wrote is damaged") from None
+    replaced = path.with_name(segment_file_name(base_offset, LOG_SUFFIX))
+    if not file.size() and disk.exists(replaced) and disk.open(replaced).size():
+        raise StorageError(f"{path} is empty: a compaction was interrupted, and what it wrote is gone")
     return end
 
 

@@ -130,9 +130,16 @@ class Segment:
                 return start
         return None
 
-    def base_offset_at(self, position: int) -> Offset:
-        """Base offset of the batch that begins at `position`."""
-        return next(base_offset for _start, _end, base_offset, _last_offset in self._walk(position))
+    def end_before(self, position: int) -> Offset:
+        """Where the last batch ends that lies before `position`, a border of batches; the segment's base offset where there is none."""
+        assert self.index is not None
+        next_offset = self.base_offset
+        if position:
+            for start, _end, _base, last_offset in self._walk(self.index.border_before(position - 1)):
+                if start >= position:
+                    break
+                next_offset = last_offset + 1
+        return next_offset
 
     def cut(self, position: int, max_bytes: int, limit_offset: Offset, min_one: bool) -> tuple[int, Offset]:
         """(end position, next offset) of as many whole batches from `position` on as fit; (position, ...) when none does.

@@ -25,8 +25,9 @@ from mqd.errors import NO_DESCRIPTORS, ErrorCode, MqError, StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.limits import DISK_RESERVE_BYTES, FOLLOWER_BATCHES_MAX, INDEX_ENTRIES_BUFFERED
-from mqd.log.checkpoints import checkpointed, store_offsets
+from mqd.log.checkpoints import checkpointed
 from mqd.log.cleaner import plan_retention, rolls_by_time
+from mqd.log.compactor import Compactor
 from mqd.log.descriptors import Descriptors
 from mqd.log.directory import (
     LoadProgress,
@@ -50,9 +51,10 @@ from mqd.log.removals import Removals
 from mqd.log.segment_files import append_indexes, new_segment
 from mqd.log.shortening import put_back, remove_outdated, retire_oldest, truncate_log
 from mqd.log.suspect import mark
-from mqd.log.syncs import Syncer, every
+from mqd.log.syncs import Syncer, every, store_checkpoint
 from mqd.protocol.batch import HEADER_BYTES, crc_of, parse_header
 from mqd.protocol.files import (
+    CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -126,6 +128,10 @@ class LogService:
         self._housekeeping = trio.Event()
         self._flush_due: dict[PartitionLog, float] = {}
         self._removals = Removals(disk, clock, lambda: self._housekeeping.set())
+        self.compactor = Compactor(
+            disk, clock, self.logs, self._descriptors, self.reader, self._removals,
+            failed=self._fail_directory, store_checkpoint=lambda: self._store(CLEANER_CHECKPOINT),
+        )  # fmt: skip
         self._log_starts_moved = self._recovery_points_moved = False
         self._progress = LoadProgress()
         self._appended_batches = self._appended_bytes = self._failed_writes = self._syncs = self._cuts_below_high_watermark = 0
@@ -230,7 +236,7 @@ class LogService:
             log = self.logs[partition] = self._create(partition, topic_id, config, directory)
         elif log.topic_id != topic_id:
             raise MqError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{log.path} holds topic id {log.topic_id}, not {topic_id}")
-        elif (hole := self._holes.pop(partition, None)) is not None and "compact" not in config.cleanup_policy:
+        elif (hole := self._holes.pop(partition, None)) is not None and log.cleaned_to is None and "compact" not in config.cleanup_policy:
             self._carry(log)
             del self.logs[partition]
             self._fence(partition, hole)
@@ -560,6 +566,7 @@ class LogService:
             nursery.start_soon(self._syncer.run)
             nursery.start_soon(self._run_housekeeping)
             nursery.start_soon(self._run_high_watermarks)
+            nursery.start_soon(self.compactor.run)
 
     def _not_synced(self, log: PartitionLog, error: StorageError | OSError) -> None:
         """StorageError: there was no space beside the log. Without descriptors nothing was tried. Anything else is final."""
@@ -648,20 +655,11 @@ class LogService:
 
     async def _store(self, name: str) -> None:
         """Write one kind of checkpoint in every directory that is online."""
-        for directory in self.directories.values():
-            if directory.failed is None:
-                logs = [log for log in self.logs.values() if log.directory == directory.path]
-                offsets = checkpointed(name, logs, directory.path, directory.carried.get(name, {}))
-                if name == RECOVERY_POINT_CHECKPOINT:
-                    for log in logs:
-                        log.recovery_point = max(log.recovery_point, log.durable_end_offset)
-                try:
-                    await self._disk.offload(store_offsets, self._disk, directory.path / name, offsets)
-                    if name == RECOVERY_POINT_CHECKPOINT:
-                        for log in logs:
-                            log.recovery_point = offsets[log.topic_partition]
-                except OSError as error:
-                    self._unless_it_passes(directory.path, storage_error(f"cannot write {directory.path / name}", error))
+
+        def failed(path: Path, error: OSError) -> None:
+            self._unless_it_passes(path.parent, storage_error(f"cannot write {path}", error))
+
+        await store_checkpoint(self._disk, name, self.directories.values(), self.logs.values(), failed)
 
     # -- stopping --------------------------------------------------------------------------------------------------
 

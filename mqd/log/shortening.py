@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqd.log.partition_log import PartitionLog
+from mqd.log.replacing import settle
 from mqd.log.segment_files import cut_segment, open_segment, remove_segment, retire_segment
 from mqd.log.snapshots import have_aborted, reload_producers, remove_snapshots
 from mqd.protocol.files import TXN_INDEX_SUFFIX, segment_file_name
@@ -52,8 +53,12 @@ def put_back(disk: Disk, log: PartitionLog, segments: int, size: int, next_offse
 
 
 def truncate_log(disk: Disk, log: PartitionLog, offset: Offset) -> list[Path]:
-    """Remove the batch that holds `offset` and all behind it; returns what is to be removed later."""
+    """Remove the batch that holds `offset` and all behind it; returns what is to be removed later.
+
+    In the gap of a compacted log the end is that of the last batch which stays: a start would find no other.
+    """
     log.cuts += 1  # a cut has begun: nothing that was planned or seen of this log before holds any longer, even if it is not finished
+    settle(disk, log)
     kept = log.segment_index(offset) + 1
     paths = []
     for dropped in reversed(log.segments[kept:]):  # the youngest first: a crash leaves no hole
@@ -64,16 +69,14 @@ def truncate_log(disk: Disk, log: PartitionLog, offset: Offset) -> list[Path]:
     open_segment(disk, log.path, segment, log.config)
     position = segment.seek(offset)
     if position is None:
-        cut_log(disk, log, segment.size, segment.next_offset)
-    elif position == 0:
-        cut_log(disk, log, 0, segment.base_offset)
-    else:
-        cut_log(disk, log, position, segment.base_offset_at(position))
+        position = segment.size
+    cut_log(disk, log, position, segment.end_before(position))
     return paths
 
 
 def retire_oldest(disk: Disk, log: PartitionLog, count: int) -> list[Path]:
     """Take the oldest segments out of the log, their files renamed; returns what is to be removed later."""
+    settle(disk, log)
     retired = log.segments[:count]
     log.on_retired(count)
     paths = []

@@ -6,7 +6,7 @@ business: `failed` is told, once, and nothing is tried again here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import trio
@@ -14,8 +14,10 @@ import trio
 from mqd.errors import StorageError
 from mqd.io.disk import Disk
 from mqd.limits import SYNC_THREADS
+from mqd.log.checkpoints import checkpointed, store_offsets
 from mqd.log.directory import LogDirectory, SyncPlan, plan_sync
 from mqd.log.partition_log import PartitionLog
+from mqd.protocol.files import RECOVERY_POINT_CHECKPOINT
 
 
 class Syncer:
@@ -91,6 +93,30 @@ class Syncer:
         """Wake whoever waits: a plan has ended, or a log is gone that one might have waited for."""
         ended, self._ended = self._ended, trio.Event()
         ended.set()
+
+
+async def store_checkpoint(
+    disk: Disk,
+    name: str,
+    directories: Iterable[LogDirectory],
+    logs: Collection[PartitionLog],
+    failed: Callable[[Path, OSError], None],
+) -> None:
+    """Write one kind of checkpoint in every directory that is online; `failed` is told of a directory where that cannot be done."""
+    for directory in directories:
+        if directory.failed is None:
+            here = [log for log in logs if log.directory == directory.path]
+            offsets = checkpointed(name, here, directory.path, directory.carried.get(name, {}))
+            if name == RECOVERY_POINT_CHECKPOINT:
+                for log in here:
+                    log.recovery_point = max(log.recovery_point, log.durable_end_offset)
+            try:
+                await disk.offload(store_offsets, disk, directory.path / name, offsets)
+                if name == RECOVERY_POINT_CHECKPOINT:
+                    for log in here:
+                        log.recovery_point = offsets[log.topic_partition]
+            except OSError as error:
+                failed(directory.path / name, error)
 
 
 async def every(seconds: float, call: Callable[[], object]) -> None:

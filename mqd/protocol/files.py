@@ -11,7 +11,7 @@ the same files offline. Batches themselves are in `batch.py`.
                          leader-epoch-checkpoint         text: version 0, count, "epoch start-offset" lines
                          partition.metadata              text: version 0 and the topic id
     meta.properties, recovery-point-offset-checkpoint, log-start-offset-checkpoint, replication-offset-checkpoint,
-    .kafka_cleanshutdown: one each a log directory.
+    cleaner-offset-checkpoint, .kafka_cleanshutdown: one each a log directory.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ META_PROPERTIES: Final = "meta.properties"
 RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
+CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
 

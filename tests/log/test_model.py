@@ -10,6 +10,7 @@ import trio
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from mqd.log.directory import plan_sync
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.protocol.batch import Codec, parse_header
 from tests.log.support import PARTITION, Harness, batch
@@ -92,6 +93,9 @@ class LogMachine(RuleBasedStateMachine):
     async def _truncate(self, offset: int) -> None:
         self.harness.service.truncate_to(self.log, offset)
         await self.harness.service.checkpoint_recovery_points()
+        plan = plan_sync(self.harness.disk, self.log, whole=True)  # no segment begins before the cut is durable
+        plan.run(self.harness.disk)
+        self.harness.service.after_sync(plan)
 
     @rule(share=st.floats(0, 1))
     def delete_records(self, share: float) -> None:
