@@ -231,6 +231,7 @@ class _Daemon:
             entropy=seams.entropy,
             disk=seams.disk,
             forward=self.forwarder,
+            new_producer_id=self.controller.next_producer_id,
         )
         self.replica.on_role_changed = self.coordinators.role_changed
         self.publisher = _Publisher(NodeId(self.me.id), self.config, self.replica)
@@ -343,7 +344,9 @@ class _Daemon:
                 replica=self.replica,
                 raft=self.raft,
                 controller=self.controller,
+                forward=self.forwarder,
                 groups=self.coordinators.groups,
+                transactions=self.coordinators.transactions,
             )
             self.coordinators.node = node
             background.start_soon(self.coordinators.run)

@@ -16,6 +16,7 @@ from mqd.peers import Peers
 from mqd.protocol.schema import RequestHeader
 from mqd.raft.service import RaftService
 from mqd.replica.service import ReplicaService
+from mqd.server.forward import Forwarder
 from mqd.types import NodeId
 
 CLIENT = "client"
@@ -38,7 +39,9 @@ class Node:
     replica: ReplicaService
     raft: RaftService
     controller: ControllerService
+    forward: Forwarder
     groups: CoordinatorService
+    transactions: CoordinatorService
 
     @property
     def image(self) -> MetadataImage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +14,8 @@ from mqd.controller.image import Delta, MetadataImage
 from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.service import CoordinatorService
 from mqd.coordinator.shard import Call
+from mqd.coordinator.txn.service import MarkerSender
+from mqd.coordinator.txn.shard import TransactionShard
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
@@ -23,9 +25,12 @@ from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.server.context import Context, Node
 from mqd.server.forward import Forwarder
-from mqd.types import NO_PRODUCER_ID, NodeId
+from mqd.server.handlers.write_txn_markers import write_markers
+from mqd.types import NO_NODE, NO_PRODUCER_ID, NodeId, TopicPartition
 
 GROUPS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+_MARKERS_VERSION = 2
 
 
 def call_of(context: Context, request: Any, *, spare_producer_id: int = NO_PRODUCER_ID) -> Call:
@@ -108,6 +113,7 @@ class Coordinators:
         entropy: Entropy,
         disk: Disk,
         forward: Forwarder,
+        new_producer_id: Callable[[], Awaitable[int]],
     ) -> None:
         self._topics = _Topics(image)
         options = _Options(config, image, node_id)
@@ -121,23 +127,57 @@ class Coordinators:
             disk=disk,
             commit_seconds=config.integer("offsets.commit.timeout.ms") / 1000,
         )
+        self.transactions = CoordinatorService(
+            topic=TRANSACTIONS_TOPIC,
+            make_shard=lambda index: TransactionShard(
+                self._topics, options, index, transaction_version=lambda: image().features.get("transaction.version", 0)
+            ),
+            partitions=lambda: self._topics.partitions(TRANSACTIONS_TOPIC),
+            replica=replica,
+            logs=logs,
+            clock=clock,
+            disk=disk,
+            perform=lambda index, epoch, effect: self._markers.perform(index, epoch, effect),
+        )
+        self._markers = MarkerSender(
+            leader_of=self._leader_of,
+            exists=lambda topic_partition: image().partition(*topic_partition) is not None,
+            send=self._send_markers,
+            transactions=self.transactions,
+            new_producer_id=new_producer_id,
+            clock=clock,
+            entropy=entropy,
+        )
         self._node_id = node_id
         self._image = image
         self._forward = forward
         self.node: Node
         """Whose coordinators these are; set before they run."""
 
+    def _leader_of(self, topic_partition: TopicPartition) -> NodeId | None:
+        partition = self._image().partition(*topic_partition)
+        return None if partition is None or partition.leader == NO_NODE else partition.leader
+
+    async def _send_markers(self, node_id: NodeId, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        if node_id == self._node_id:
+            return await write_markers(self.node, request)
+        return await self._forward(node_id, "write_txn_markers", _MARKERS_VERSION, request)
+
     async def run(self) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.groups.run)
+            nursery.start_soon(self.transactions.run)
+            nursery.start_soon(self._markers.run)
 
     def role_changed(self, partition: Partition) -> None:
         """A partition begins or ends to be led here."""
         self.groups.role_changed(partition)
+        self.transactions.role_changed(partition)
 
     def metadata_changed(self, delta: Delta, image: MetadataImage) -> None:
         """Topics came, went or grew, or their replicas moved."""
         if delta.topics_created or delta.topics_deleted or delta.partitions_changed or delta.brokers_changed:
             self._topics.version += 1
             self.groups.topics_changed()
+            self.transactions.topics_changed()
