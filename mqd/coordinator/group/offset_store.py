@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey
 
-OFFSET_BYTES: Final = 256
+OFFSET_BYTES: Final = 320
 """What one offset costs in memory, besides its metadata."""
 
 

@@ -25,6 +25,7 @@ from struct import Struct, error as struct_error
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from mqd import limits
+from mqd.coordinator.group import hot_records
 from mqd.coordinator.shard import Record
 from mqd.errors import ProtocolError
 from mqd.protocol.primitives import Cursor
@@ -502,6 +503,15 @@ class Entry(NamedTuple):
 
 def encode(key: Key, value: Value) -> Record:
     """The record that says it, in the version that Kafka 4.3 writes."""
+    if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommit) and value.expire_timestamp == NO_TIMESTAMP:
+        hot = hot_records.encode_value(value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.topic_id)
+        if hot is not None:
+            return Record(hot_records.encode_key(key.group, key.topic, key.partition), hot)
+    return encode_as_declared(key, value)
+
+
+def encode_as_declared(key: Key, value: Value) -> Record:
+    """As `encode`, without what is done by hand."""
     schema = _BY_KEY_CLASS[type(key)]
     assert type(value) is schema.value_class, (key, value)
     version = schema.version
@@ -513,6 +523,8 @@ def encode(key: Key, value: Value) -> Record:
 
 def tombstone(key: Key) -> Record:
     """The record that says that there is none any more."""
+    if isinstance(key, OffsetCommitKey):
+        return Record(hot_records.encode_key(key.group, key.topic, key.partition), None)
     return Record(_encoded_key(_BY_KEY_CLASS[type(key)], key), None)
 
 
@@ -520,6 +532,19 @@ def decode(record: Record) -> Entry | None:
     """What a record says; None for a kind that is not known here (share and streams groups), which is left in the log and passed over.
 
     RecordFormatError for bytes that no known version of its kind allows."""
+    key = hot_records.decode_key(record.key)
+    if key is not None:
+        if record.value is None:
+            return Entry(OffsetCommitKey(*key), None)
+        value = hot_records.decode_value(record.value)
+        if value is not None:
+            offset, leader_epoch, metadata, commit_timestamp, topic_id = value
+            return Entry(OffsetCommitKey(*key), OffsetCommit(offset, leader_epoch, metadata, commit_timestamp, NO_TIMESTAMP, topic_id))
+    return decode_as_declared(record)
+
+
+def decode_as_declared(record: Record) -> Entry | None:
+    """As `decode`, without what is done by hand."""
     key, value = record
     try:
         (kind,) = _PREFIX.unpack_from(key)

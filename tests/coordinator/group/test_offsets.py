@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from mqd import limits
+from mqd.coordinator.group.offset_store import OFFSET_BYTES
 from mqd.coordinator.group.offsets import FetchOffsets
 from mqd.coordinator.group.records import (
     ClassicMember,
@@ -257,7 +258,7 @@ def test_a_commit_of_too_many_partitions_is_refused(group: Group, monkeypatch: p
 
 
 def test_a_group_has_room_for_so_much(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "GROUP_OFFSETS_BYTES_MAX", 2 * 256 + 5)
+    monkeypatch.setattr(limits, "GROUP_OFFSETS_BYTES_MAX", 2 * OFFSET_BYTES + 5)
     assert commit(group, (0, 5), (1, 5), (2, 5), metadata="12") == {0: 0, 1: 0, 2: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
     assert commit(group, (0, 6), metadata="123") == {0: 0}
     assert commit(group, (0, 7), metadata="1234") == {0: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}

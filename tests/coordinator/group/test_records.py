@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+from hypothesis import given, strategies as st
 
 from mqd.coordinator.group.records import (
     ClassicMember,
@@ -37,10 +38,13 @@ from mqd.coordinator.group.records import (
     TopicPartitions,
     Value,
     decode,
+    decode_as_declared,
     encode,
+    encode_as_declared,
     tombstone,
 )
 from mqd.coordinator.shard import Record
+from mqd.types import ZERO_UUID
 
 FIRST = UUID("01234567-89ab-cdef-1122-334455667788")
 SECOND = UUID("ffffffff-ffff-ffff-0000-000000000007")
@@ -259,3 +263,43 @@ def test_what_was_decoded_does_not_hold_on_to_the_bytes() -> None:
     assert entry is not None
     buffer[:] = bytes(len(buffer))
     assert entry.value == _GROUP
+
+
+uuids = st.one_of(st.just(ZERO_UUID), st.uuids())
+offset_keys = st.builds(OffsetCommitKey, st.text(max_size=20), st.text(max_size=20), st.integers(-(2**31), 2**31 - 1))
+offset_commits = st.builds(
+    OffsetCommit,
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-(2**31), 2**31 - 1),
+    st.one_of(st.text(max_size=20), st.text("xж", min_size=100, max_size=140)),
+    st.integers(-(2**63), 2**63 - 1),
+    st.one_of(st.just(-1), st.integers(0, 2**63 - 1)),
+    uuids,
+)
+
+
+@given(offset_keys, offset_commits)
+def test_what_is_done_by_hand_is_what_is_declared(key: OffsetCommitKey, value: OffsetCommit) -> None:
+    record = encode(key, value)
+    assert record == encode_as_declared(key, value)
+    assert decode(record) == decode_as_declared(record)
+    assert decode(tombstone(key)) == decode_as_declared(tombstone(key)) == Entry(key, None)
+
+
+@given(offset_keys, offset_commits, st.data())
+def test_damaged_records_are_read_by_hand_as_they_are_declared(key: OffsetCommitKey, value: OffsetCommit, data: st.DataObject) -> None:
+    record = encode(key, value)
+    assert record.value is not None
+    parts = [bytearray(record.key), bytearray(record.value)]
+    for part in parts:
+        if data.draw(st.booleans()):
+            part[data.draw(st.integers(0, len(part) - 1))] = data.draw(st.integers(0, 255))
+        del part[data.draw(st.one_of(st.just(len(part)), st.integers(0, len(part)))) :]
+    damaged = Record(bytes(parts[0]), bytes(parts[1]))
+    try:
+        expected = decode_as_declared(damaged)
+    except RecordFormatError:
+        with pytest.raises(RecordFormatError):
+            decode(damaged)
+    else:
+        assert decode(damaged) == expected
