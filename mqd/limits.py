@@ -125,7 +125,7 @@ TOPICS_CREATED_SOON_MAX = 1_000
 
 # -- groups (coordinator/group/)
 COMMITTED_PARTITIONS_MAX = 10_000
-"""Partitions whose offsets one request commits: a third of a second. Kafka's own bound is the batch that they become, `message.max.bytes`."""
+"""Partitions whose offsets one request commits: a third of a second. Kafka's bound is the batch that they become, `message.max.bytes`."""
 GROUP_OFFSETS_BYTES_MAX = 16 * MIB
 """Memory that the offsets of one group may take with their metadata: 52,428 offsets without any. Kafka has no bound."""
 FETCHED_OFFSETS_MAX = 100_000
