@@ -39,6 +39,7 @@ from mqd.io.entropy import Entropy, RandomEntropy
 from mqd.io.net import Listener, Network, OsNetwork
 from mqd.limits import DESCRIPTORS_OTHERS, DISK_RESERVE_BYTES
 from mqd.log import known_directories, last_registration
+from mqd.log.compactor import CompactorOptions
 from mqd.log.known_directories import KnownDirectories, load_known_directories, store_known_directories
 from mqd.log.last_registration import (
     NO_BROKER_EPOCH,
@@ -636,11 +637,12 @@ class _Publisher:
         )
 
     def _set_rates(self, image: MetadataImage) -> None:
-        """The replication quotas of this node (KIP-73), which may change while it runs."""
+        """The replication quotas of this node (KIP-73) and the options of its cleaner, which may change while it runs."""
         config = effective_node_config(self.config, image, self.node_id)
         for throttle, role in ((self.replica.leader_throttle, "leader"), (self.replica.follower_throttle, "follower")):
             rate = config.integer(f"{role}.replication.throttled.rate")
             throttle.set_rate(rate if rate < _NO_BOUND else None)
+        self.replica.logs.compactor.options = CompactorOptions.from_config(config)
 
 
 @contextmanager

@@ -20,10 +20,10 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import trio
 
+from mqd.config import NodeConfig
 from mqd.errors import PASSING_ERRNOS, MqError, StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
@@ -58,14 +58,14 @@ class CompactorOptions:
     bytes_per_second: float = math.inf
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> CompactorOptions:
+    def from_config(cls, config: NodeConfig) -> CompactorOptions:
         return cls(
-            enabled=config["log.cleaner.enable"],
-            backoff_ms=config["log.cleaner.backoff.ms"],
-            dedupe_buffer_bytes=max(config["log.cleaner.dedupe.buffer.size"], CLEANER_BUFFER_BYTES_MIN),
-            load_factor=min(max(config["log.cleaner.io.buffer.load.factor"], 0.01), 1.0),
-            io_buffer_bytes=config["log.cleaner.io.buffer.size"],
-            bytes_per_second=config["log.cleaner.io.max.bytes.per.second"],
+            enabled=config.boolean("log.cleaner.enable"),
+            backoff_ms=config.integer("log.cleaner.backoff.ms"),
+            dedupe_buffer_bytes=max(config.integer("log.cleaner.dedupe.buffer.size"), CLEANER_BUFFER_BYTES_MIN),
+            load_factor=min(max(config.number("log.cleaner.io.buffer.load.factor"), 0.01), 1.0),
+            io_buffer_bytes=config.integer("log.cleaner.io.buffer.size"),
+            bytes_per_second=config.number("log.cleaner.io.max.bytes.per.second"),
         )
 
 
