@@ -58,7 +58,6 @@ GROUPS = _Fate(Status.IGNORED, "consumer groups are not in this release")
 SHARE = _Fate(Status.IGNORED, "share groups are not in this release")
 STREAMS = _Fate(Status.IGNORED, "streams groups are not in this release")
 TRANSACTIONS = _Fate(Status.IGNORED, "transactions are not in this release")
-COMPACTION = _Fate(Status.IGNORED, "compaction is not in this release: a compacted topic keeps every record")
 NO_SECURITY = _Fate(Status.IGNORED, "TLS, SASL and access control are not in this release")
 
 OPEN = _Fate(Status.REFUSED, "TLS, SASL and access control are not in this release: the node would be more open than you asked for")
@@ -244,20 +243,20 @@ _TABLE: Final = (
     _node("listener.security.protocol.map", STRING, "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", PEERS,
           "Security protocol of each listener name", dynamic=True),
     _node("listeners", LIST, ("PLAINTEXT://:9092",), PEERS, "Addresses that the node listens on", dynamic=True),
-    _node("log.cleaner.backoff.ms", LONG, 15000, COMPACTION, "Pause of the compactor when there is nothing to do", minimum=0, dynamic=True),
-    _node("log.cleaner.dedupe.buffer.size", LONG, 134_217_728, COMPACTION, "Memory for the compactor's key maps", dynamic=True),
-    _node("log.cleaner.delete.retention.ms", LONG, 86_400_000, COMPACTION,
+    _node("log.cleaner.backoff.ms", LONG, 15000, DONE, "Pause of the compactor when there is nothing to do", minimum=0, dynamic=True),
+    _node("log.cleaner.dedupe.buffer.size", LONG, 134_217_728, DONE, "Memory for the compactor's key maps", dynamic=True),
+    _node("log.cleaner.delete.retention.ms", LONG, 86_400_000, DONE,
           "Time tombstones stay in a compacted log, for topics without a value", minimum=0, dynamic=True),
-    _node("log.cleaner.enable", BOOLEAN, True, COMPACTION, "Whether logs are compacted at all"),
-    _node("log.cleaner.io.buffer.load.factor", DOUBLE, 0.9, COMPACTION, "How full a key map may get", dynamic=True),
-    _node("log.cleaner.io.buffer.size", INT, 524_288, COMPACTION, "Memory for the compactor's reads and writes", minimum=0, dynamic=True),
-    _node("log.cleaner.io.max.bytes.per.second", DOUBLE, DOUBLE_MAX, COMPACTION,
+    _node("log.cleaner.enable", BOOLEAN, True, DONE, "Whether logs are compacted at all"),
+    _node("log.cleaner.io.buffer.load.factor", DOUBLE, 0.9, DONE, "How full a key map may get", dynamic=True),
+    _node("log.cleaner.io.buffer.size", INT, 524_288, DONE, "Memory for the compactor's reads and writes", minimum=0, dynamic=True),
+    _node("log.cleaner.io.max.bytes.per.second", DOUBLE, DOUBLE_MAX, DONE,
           "Most bytes per second that the compactor reads and writes", dynamic=True),
-    _node("log.cleaner.max.compaction.lag.ms", LONG, LONG_MAX, COMPACTION,
+    _node("log.cleaner.max.compaction.lag.ms", LONG, LONG_MAX, DONE,
           "Longest time a record waits for compaction, for topics without a value", minimum=1, dynamic=True),
-    _node("log.cleaner.min.cleanable.ratio", DOUBLE, 0.5, COMPACTION,
+    _node("log.cleaner.min.cleanable.ratio", DOUBLE, 0.5, DONE,
           "Share of dirty bytes at which a log is compacted, for topics without a value", minimum=0, maximum=1, dynamic=True),
-    _node("log.cleaner.min.compaction.lag.ms", LONG, 0, COMPACTION,
+    _node("log.cleaner.min.compaction.lag.ms", LONG, 0, DONE,
           "Least age of a record that is compacted, for topics without a value", minimum=0, dynamic=True),
     _node("log.cleaner.threads", INT, 1, ONE_LOOP, "Threads of the compactor", minimum=0, dynamic=True),
     _node("log.cleanup.policy", LIST, ("delete",), DONE,
@@ -530,7 +529,7 @@ _TABLE: Final = (
     # -- of a topic; each takes its node synonym where the topic has no value of its own
     _topic("cleanup.policy", LIST, ("delete",), DONE,
           "What happens to old segments: delete, compact or both", valid=("compact", "delete"), synonyms=(("log.cleanup.policy", 1),)),
-    _topic("delete.retention.ms", LONG, 86_400_000, COMPACTION,
+    _topic("delete.retention.ms", LONG, 86_400_000, DONE,
           "Time tombstones stay in a compacted log", minimum=0, synonyms=(("log.cleaner.delete.retention.ms", 1),)),
     _topic("file.delete.delay.ms", LONG, 60000, DONE,
           "Time between dropping a segment and removing its files", minimum=0, synonyms=(("log.segment.delete.delay.ms", 1),)),
@@ -549,7 +548,7 @@ _TABLE: Final = (
           "Bytes of a tiered log that stay local", minimum=-2, synonyms=(("log.local.retention.bytes", 1),)),
     _topic("local.retention.ms", LONG, -2, TIERED,
           "Time tiered segments stay local", minimum=-2, synonyms=(("log.local.retention.ms", 1),)),
-    _topic("max.compaction.lag.ms", LONG, LONG_MAX, COMPACTION,
+    _topic("max.compaction.lag.ms", LONG, LONG_MAX, DONE,
           "Longest time a record waits for compaction", minimum=1, synonyms=(("log.cleaner.max.compaction.lag.ms", 1),)),
     _topic("max.message.bytes", INT, limits.BATCH_BYTES_MAX, DONE, "Largest record batch", minimum=0, synonyms=(("message.max.bytes", 1),)),
     _topic("message.timestamp.after.max.ms", LONG, 3_600_000, DONE,
@@ -559,9 +558,9 @@ _TABLE: Final = (
     _topic("message.timestamp.type", STRING, "CreateTime", DONE,
           "Whose time records carry: the producer's or the broker's",
           valid=("CreateTime", "LogAppendTime"), synonyms=(("log.message.timestamp.type", 1),)),
-    _topic("min.cleanable.dirty.ratio", DOUBLE, 0.5, COMPACTION,
+    _topic("min.cleanable.dirty.ratio", DOUBLE, 0.5, DONE,
           "Share of dirty bytes at which the log is compacted", minimum=0, maximum=1, synonyms=(("log.cleaner.min.cleanable.ratio", 1),)),
-    _topic("min.compaction.lag.ms", LONG, 0, COMPACTION,
+    _topic("min.compaction.lag.ms", LONG, 0, DONE,
           "Least age of a record that is compacted", minimum=0, synonyms=(("log.cleaner.min.compaction.lag.ms", 1),)),
     _topic("preallocate", BOOLEAN, False, AS_THEY_COME,
           "Reserve the space of a segment when it is made", synonyms=(("log.preallocate", 1),)),
