@@ -53,6 +53,8 @@ MEMBER_ID_REQUIRED_FROM: Final = 4
 """JoinGroup versions in which a new member must come back with the id that it is given (KIP-394)."""
 _REBALANCE_TIMEOUT_FROM: Final = 1
 _SKIP_ASSIGNMENT_FROM: Final = 9
+_PROTOCOL_TOLD_FROM: Final = 5
+"""SyncGroup versions that must say which protocol they mean (KIP-559)."""
 
 NEW_MEMBER_JOIN_SECONDS: Final = 300.0
 """A new member waits in JoinGroup for so long: it cannot send heartbeats, and may be gone."""
@@ -236,7 +238,7 @@ class Classic(Part):
         try:
             member = group.check_member(member_id, instance_id)
         except MqError as error:
-            draft.answer(join.ticket, {**join_refusal(error.code, member_id), "protocol_name": None})
+            draft.answer(join.ticket, join_refusal(error.code, member_id))
             return
         same = member.protocols == join.protocols
         if group.state is PREPARING_REBALANCE:
@@ -439,6 +441,8 @@ class Classic(Part):
         request = call.request
         group = self.state.get(request.group_id)
         draft = Draft()
+        if call.version >= _PROTOCOL_TOLD_FROM and (request.protocol_type is None or request.protocol_name is None):
+            raise MqError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if not request.group_id:
             raise MqError(ErrorCode.INVALID_GROUP_ID)
         if group is None or group.is_empty:
@@ -601,7 +605,7 @@ class Classic(Part):
         ticket = group.take_join_ticket(member)
         if ticket is not None:
             member_id = "" if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
-            draft.answer(ticket, {**join_refusal(error, member_id), "protocol_name": None})
+            draft.answer(ticket, join_refusal(error, member_id))
         if member.sync_ticket is not None:
             draft.answer(member.sync_ticket, {"error_code": error})
             member.sync_ticket = None

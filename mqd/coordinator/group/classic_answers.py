@@ -13,7 +13,7 @@ _BATCH_LEAVE_FROM: Final = 3
 
 
 def join_refusal(error: ErrorCode, member_id: str = "") -> dict[str, Any]:
-    return {"error_code": error, "member_id": member_id}
+    return {"error_code": error, "member_id": member_id, "protocol_name": None}
 
 
 def refuse_join(ticket: Ticket, error: ErrorCode, member_id: str) -> Decision:

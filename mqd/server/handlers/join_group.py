@@ -23,8 +23,11 @@ def handle(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
 
 
 async def _answer(context: Context, request: Any) -> Mapping[str, Any]:
-    answer = await context.node.groups.call(request.group_id, call_of(context, request))
-    if context.header.api_version < _PROTOCOL_MAY_BE_NULL_FROM and answer.get("protocol_name", "") is None:
+    try:
+        answer = await context.node.groups.call(request.group_id, call_of(context, request))
+    except MqError as error:
+        answer = {**failed(request, error), "protocol_name": None}
+    if context.header.api_version < _PROTOCOL_MAY_BE_NULL_FROM and answer.get("protocol_name") is None:
         return {**answer, "protocol_name": ""}
     return answer
 

@@ -69,7 +69,7 @@ class Groups(Harness[GroupShard]):
         generation: int,
         assignments: dict[str, bytes] | None = None,
         *,
-        version: int = 5,
+        version: int = 4,
         group_id: str = GROUP,
         instance_id: str | None = None,
         protocol_type: str | None = None,

@@ -69,7 +69,11 @@ def test_no_initial_delay_answers_at_once() -> None:
 
 
 def test_since_version_4_a_new_member_comes_back_with_the_id_that_it_was_given(groups: Groups) -> None:
-    assert groups.join_now(version=4, client_id="app") == {"error_code": ErrorCode.MEMBER_ID_REQUIRED, "member_id": "app-1"}
+    assert groups.join_now(version=4, client_id="app") == {
+        "error_code": ErrorCode.MEMBER_ID_REQUIRED,
+        "member_id": "app-1",
+        "protocol_name": None,
+    }
     assert groups.describe()["group_state"] == "Empty"
     ticket = groups.join("app-1", version=4, client_id="app")
     groups.advance(3)
@@ -151,7 +155,8 @@ def test_the_protocol_with_most_votes_among_those_that_all_have_is_chosen(groups
 def test_any_protocol_type_is_a_group(groups: Groups) -> None:
     groups.join(protocol_type="sr", protocols=[("v0", b'{"host":"a"}')], client_id="sr")
     groups.advance(3)
-    assert groups.sync_now("sr-1", 1, {"sr-1": b"leader"}, protocol_type="sr", protocol_name="v0")["assignment"] == b"leader"
+    named = {"version": 5, "protocol_type": "sr", "protocol_name": "v0"}
+    assert groups.sync_now("sr-1", 1, {"sr-1": b"leader"}, **named)["assignment"] == b"leader"
     row = groups.describe()
     assert (row["protocol_type"], row["protocol_data"], row["group_state"]) == ("sr", "v0", "Stable")
 
@@ -253,8 +258,10 @@ def test_followers_get_their_assignments_when_the_leader_has_sent_them(groups: G
         ({"instance_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"group_id": "none"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
-        ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-        ({"protocol_name": "sticky"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"version": 5, "protocol_type": "connect", "protocol_name": "range"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"version": 5, "protocol_type": "consumer", "protocol_name": "sticky"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"version": 5, "protocol_type": "consumer", "group_id": ""}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),  # must be told
+        ({"version": 5, "protocol_name": "range"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
 def test_syncs_that_are_refused(groups: Groups, more: dict[str, Any], error: ErrorCode) -> None:
@@ -457,7 +464,7 @@ def test_an_administrator_removes_a_static_member_by_its_instance(groups: Groups
 def test_no_more_members_than_allowed() -> None:
     groups = Groups(group_max_size=2)
     groups.form(None, None)
-    assert groups.join_now() == {"error_code": ErrorCode.GROUP_MAX_SIZE_REACHED, "member_id": ""}
+    assert groups.join_now() == {"error_code": ErrorCode.GROUP_MAX_SIZE_REACHED, "member_id": "", "protocol_name": None}
     assert groups.group().state is ClassicState.STABLE
 
 
