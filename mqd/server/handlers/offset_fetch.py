@@ -47,7 +47,9 @@ async def _fetch(context: Context, wanted: FetchOffsets) -> Mapping[str, Any]:
 
 
 def _refused(group_id: str, error: MqError) -> dict[str, Any]:
-    return {"group_id": group_id, "topics": [], "error_code": int(error.code)}
+    """Clients do not expect COORDINATOR_NOT_AVAILABLE here, and give up: Kafka, too, says that it is another node then."""
+    code = ErrorCode.NOT_COORDINATOR if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE else error.code
+    return {"group_id": group_id, "topics": [], "error_code": int(code)}
 
 
 def _refused_rows(topics: Sequence[Any], code: int) -> list[dict[str, Any]]:
