@@ -19,7 +19,7 @@ from typing import Any
 
 import trio
 
-from mqd.coordinator.shard import NO_PRODUCER, Decision, Moment, Producer, Record, Shard, Ticket
+from mqd.coordinator.shard import INTERNAL, NO_PRODUCER, Decision, Moment, Producer, Record, Shard, Ticket
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
@@ -191,7 +191,7 @@ class CoordinatorService:
         waiting = held.waiting[ticket] = _Waiting()
         try:
             try:
-                self._carry_out(held, held.shard.handle(ticket, op, self._now()))
+                self._carry_out(held, held.shard.handle(ticket, op, self._now()), ticket)
             except MqError:
                 raise
             except Exception:  # a bug: what the shard holds may be anything
@@ -248,16 +248,18 @@ class CoordinatorService:
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, held: _Held, decision: Decision) -> None:
-        """Append, replay and write in one stretch; the rest follows when that is committed."""
+    def _carry_out(self, held: _Held, decision: Decision, asker: Ticket = INTERNAL) -> None:
+        """Append, replay and write in one stretch; the rest follows when that is committed. What is refused, `asker` hears as well as all
+        who were to be answered."""
         if decision.records:
             try:
                 self._append(held, decision)
             except MqError as error:
                 logger.warning("a decision is not written partition=%s reason=%s", held.partition.assignment.topic_partition, error)
-                self._answer(held, [(ticket, _told(error.code)) for ticket, _ in decision.replies])
+                self._answer(held, [(ticket, _told(error.code)) for ticket in (asker, *(ticket for ticket, _ in decision.replies))])
                 if decision.also_changed:
                     self._load_anew(held)
+                self._note_deadline(held)
                 return
         held.effects.extend((held.end, effect) for effect in decision.effects)
         self._answer_when_committed(held, decision.replies)

@@ -45,6 +45,8 @@ class Registers:
                 return Decision((Record(key, value),), ((ticket, {}),), producer=producer)
             case ("put-and-change", key, value):
                 return Decision((Record(key, value),), ((ticket, {}),), also_changed=True)
+            case ("put-and-wait", key, value):
+                return Decision((Record(key, value),))
             case ("wait",):
                 return NOTHING
             case ("wake", at):
@@ -215,6 +217,8 @@ async def test_a_refused_append_changes_nothing_and_drops_what_was_only_in_memor
         runtime.lead(replicas=(ME, TWO), isr=(ME,), minimum=2)
         await wait_all_tasks_blocked()
         assert await code_of(runtime, "put", b"k", b"1") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        with trio.fail_after(5):
+            assert await code_of(runtime, "put-and-wait", b"k", b"1") is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert len(runtime.shards) == 1
         assert await code_of(runtime, "put-and-change", b"k", b"1") is ErrorCode.COORDINATOR_NOT_AVAILABLE
         await wait_all_tasks_blocked()
