@@ -50,7 +50,9 @@ def value_version(transaction_version: int) -> int:
 
 
 def encode(transactional_id: str, transaction: Transaction, *, version: int) -> Record:
-    """The record that says so, with version 0 or 1 of the value."""
+    """The record that says so, with version 0 or 1 of the value. Version 0 is not enough for the second protocol (KIP-890)."""
+    if transaction.client_version or transaction.next_producer_id != NO_PRODUCER_ID:
+        version = _VALUE_VERSION_MAX
     partitions = None if transaction.state is TransactionState.EMPTY else _by_topic(transaction.partitions)
     value = {
         "producer_id": transaction.producer_id,

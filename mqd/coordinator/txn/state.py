@@ -280,7 +280,8 @@ def _end_with_epoch(
     )
     if producer.producer_id != current.producer_id and not had_last_epoch:
         raise _no_mapping(producer)
-    repeated = had_last_epoch or (complete and producer.producer_epoch + 1 == current.producer_epoch)
+    raised = complete and current.client_version >= EPOCH_BUMP_VERSION  # else the epoch before belongs to one who was replaced
+    repeated = had_last_epoch or (raised and producer.producer_epoch + 1 == current.producer_epoch < EPOCH_MAX)
     if not repeated and producer.producer_epoch != current.producer_epoch:
         raise _fenced(current, producer)
     if current.state is ONGOING:
