@@ -17,10 +17,11 @@ import trio
 from mqd.errors import ErrorCode, ProtocolError
 from mqd.io.net import Listener, Poller
 from mqd.protocol.apis import by_key
-from mqd.protocol.batch import BASE_OFFSET_POSITION, iterate_records, parse_header
+from mqd.protocol.batch import BASE_OFFSET_POSITION, Record, build_batch, iterate_records, parse_header
 from mqd.protocol.frame import FrameReader
 from mqd.protocol.schema import decode_request_header, encode_response_header
 from mqd.types import TopicPartition
+from tests.client.fake_coordinator import COORDINATOR_APIS, FakeCoordinator, FakeGroup, FakeTransaction
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
 CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 19, 20, 22
@@ -28,6 +29,7 @@ ELECT_LEADERS, ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM, UNREGIS
 SERVED = (
     *(PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, 21, INIT_PRODUCER_ID, 32, 35, 37, 44, 60, 61),
     *(ELECT_LEADERS, ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM, UNREGISTER_BROKER, DESCRIBE_PARTITIONS),
+    *COORDINATOR_APIS,
 )
 
 Answer = dict[str, Any]
@@ -120,6 +122,35 @@ class FakePartition:
     removing: list[int] = field(default_factory=list)
     producers: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     """producer id -> (epoch, first sequence, count, base offset) of its last batch"""
+    open: dict[int, int] = field(default_factory=dict)
+    """producer id -> first offset of its open transaction"""
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    """(producer id, first offset, offset of the marker)"""
+
+    @property
+    def last_stable_offset(self) -> int:
+        return min(self.open.values(), default=self.end)
+
+    def end_transaction(self, producer_id: int, epoch: int, committed: bool) -> None:
+        """Write a marker."""
+        first = self.open.pop(producer_id, None)
+        if first is None:
+            return
+        if not committed:
+            self.aborted.append((producer_id, first, self.end))
+        marker = Record(0, 0, b"\0\0\0" + bytes([committed]), b"\0\0\0\0\0\0")
+        self.batches.append(
+            build_batch(
+                [marker],
+                base_offset=self.end,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=-1,
+                transactional=True,
+                control=True,
+            )
+        )
+        self.end += 1
 
     @property
     def held(self) -> list[int]:
@@ -137,15 +168,19 @@ class FakePartition:
             last = self.producers.get(header.producer_id)
             if last is not None:
                 epoch, sequence, count, base = last
+                if header.producer_epoch < epoch:
+                    return int(ErrorCode.INVALID_PRODUCER_EPOCH), -1
                 if header.producer_epoch == epoch and header.base_sequence == sequence:
                     return 0, base
-                if header.base_sequence != sequence + count:
+                if header.base_sequence != (sequence + count if header.producer_epoch == epoch else 0):
                     return int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), -1
             elif header.base_sequence != 0:
                 return int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), -1
             self.producers[header.producer_id] = (header.producer_epoch, header.base_sequence, header.records_count, self.end)
         batch[BASE_OFFSET_POSITION : BASE_OFFSET_POSITION + 8] = self.end.to_bytes(8, "big")
         base = self.end
+        if header.is_transactional:
+            self.open.setdefault(header.producer_id, base)
         self.batches.append(batch)
         self.end += header.records_count
         return 0, base
@@ -181,6 +216,14 @@ class FakeCluster:
         self.rates: list[int] = []
         """Rates that were set on nodes, in order."""
         self.next_producer_id = 1000
+        self.coordinator = 1
+        """Of every group and transactional id."""
+        self.groups: dict[str, FakeGroup] = {}
+        self.pending_members: set[str] = set()
+        self.commits: list[tuple[str, int]] = []
+        """(group, error code) of every OffsetCommit"""
+        self.transactions: dict[str, FakeTransaction] = {}
+        self.transaction_version = 2
 
     @property
     def one(self) -> FakeBroker:
@@ -212,7 +255,7 @@ class FakeCluster:
         raise NotImplementedError
 
 
-class FakeBroker:
+class FakeBroker(FakeCoordinator):
     """One node."""
 
     def __init__(self, cluster: FakeCluster, node_id: int) -> None:
@@ -290,7 +333,9 @@ class FakeBroker:
 
     async def _on_18(self, request: Any) -> Answer:
         rows = [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in sorted(self.versions.items())]
-        return {"api_keys": rows, "finalized_features": [{"name": "transaction.version", "max_version_level": 2, "min_version_level": 2}]}
+        level = self.cluster.transaction_version
+        feature = {"name": "transaction.version", "max_version_level": level, "min_version_level": level}
+        return {"api_keys": rows, "finalized_features": [feature] if level else []}
 
     async def _on_3(self, request: Any) -> Answer:
         cluster = self.cluster
@@ -328,7 +373,7 @@ class FakeBroker:
                 if partition.leader != self.node_id:
                     rows.append({"index": row.index, "error_code": 6, "base_offset": -1})
                     continue
-                code, offset = partition.append(row.records)
+                code, offset = self._append(request, TopicPartition(self._name(topic), row.index), row.records)
                 rows.append({"index": row.index, "error_code": code, "base_offset": offset})
             responses.append({"name": topic.name, "topic_id": topic.topic_id, "partition_responses": rows})
         self._notify()
@@ -339,7 +384,23 @@ class FakeBroker:
             broker.changed.set()
             broker.changed = trio.Event()
 
+    def _append(self, request: Any, tp: TopicPartition, records: memoryview) -> tuple[int, int]:
+        """Under version 2 a partition is in the transaction from the first record on; under version 1 it must be there already."""
+        found = self.cluster.transactions.get(request.transactional_id) if request.transactional_id else None
+        if found is not None:
+            header = parse_header(records)
+            if header.producer_epoch != found.epoch:
+                return int(ErrorCode.INVALID_PRODUCER_EPOCH), -1
+            if request.version >= 12:
+                found.state = "Ongoing"
+                found.partitions.add(tp)
+            elif tp not in found.partitions:
+                return int(ErrorCode.INVALID_TXN_STATE), -1
+        return self.cluster.partition(tp).append(records)
+
     async def _on_22(self, request: Any) -> Answer:
+        if request.transactional_id is not None:
+            return self.init_transactional(request)
         self.cluster.next_producer_id += 1
         return {"producer_id": self.cluster.next_producer_id, "producer_epoch": 0}
 
@@ -363,11 +424,16 @@ class FakeBroker:
                 if partition.leader != self.node_id:
                     code = 6
                 data = bytearray()
+                end = partition.last_stable_offset if request.isolation_level else partition.end
                 for batch in partition.batches if not code else ():
                     fits = not data or len(data) + len(batch) <= row.partition_max_bytes
-                    if fits and parse_header(batch).last_offset >= row.fetch_offset:
+                    if fits and row.fetch_offset <= parse_header(batch).last_offset < end:
                         data += batch
-                rows.append({"partition_index": row.partition, "error_code": code, "high_watermark": partition.end, "records": bytes(data)})
+                answer: Answer = {"partition_index": row.partition, "error_code": code, "high_watermark": end, "records": bytes(data)}
+                answer["last_stable_offset"] = partition.last_stable_offset
+                aborted = [each for each in partition.aborted if each[2] >= row.fetch_offset]
+                answer["aborted_transactions"] = [{"producer_id": each[0], "first_offset": each[1]} for each in aborted]
+                rows.append(answer)
             responses.append({"topic": topic.topic, "topic_id": topic.topic_id, "partitions": rows})
         return {"responses": responses}
 
@@ -381,7 +447,7 @@ class FakeBroker:
                 if partition.leader != self.node_id:
                     answer["error_code"] = 6
                 elif row.timestamp == -1:
-                    answer["offset"] = partition.end
+                    answer["offset"] = partition.last_stable_offset if request.isolation_level else partition.end
                 elif row.timestamp == -2:
                     answer["offset"] = partition.start
                 else:
@@ -486,8 +552,15 @@ class FakeBroker:
             rows = []
             for index in topic.partition_indexes:
                 producers = self.cluster.topics[topic.name][index].producers
+                started = self.cluster.topics[topic.name][index].open
                 active = [
-                    {"producer_id": one, "producer_epoch": epoch, "last_sequence": sequence + count - 1}
+                    {
+                        "producer_id": one,
+                        "producer_epoch": epoch,
+                        "last_sequence": sequence + count - 1,
+                        "last_timestamp": 5000,
+                        "current_txn_start_offset": started.get(one, -1),
+                    }
                     for one, (epoch, sequence, count, _) in producers.items()
                 ]
                 rows.append({"partition_index": index, "active_producers": active})

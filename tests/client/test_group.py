@@ -1,0 +1,386 @@
+"""Members as pure state machines: a conversation with a coordinator, line by line."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mqd.client.errors import ClientError
+from mqd.client.group import (
+    CONSUMER_GROUP_HEARTBEAT,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    SYNC_GROUP,
+    Ask,
+    ClassicMember,
+    ConsumerMember,
+    Look,
+    MemberOptions,
+    Pause,
+    SeenTopic,
+    Turn,
+    check_options,
+)
+from mqd.errors import ErrorCode
+from mqd.protocol.apis import by_key
+from mqd.protocol.consumer_protocol import Subscription, decode_subscription, encode_assignment, encode_subscription
+from mqd.types import TopicPartition
+
+A = [TopicPartition("a", index) for index in range(4)]
+ID = UUID(int=9)
+SEEN = {"a": SeenTopic(ID, 4)}
+
+
+def answer(key: int, **fields: Any) -> Any:
+    """An answer with everything that is not said at its default, as if it had come over the wire."""
+    api = by_key(key)
+    assert api is not None
+    version = api.versions[1]
+    return api.decode_response(version, api.encode_response(version, fields))
+
+
+class Classic:
+    """A member and its coordinator's part of the conversation."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now = 100.0
+        self.member = ClassicMember(MemberOptions("g", ("a",), **options), self.now)
+        self.member.enter_poll(self.now)
+
+    def asked(self, key: int) -> Any:
+        step = self.member.next(self.now)
+        assert isinstance(step, Ask) and step.key == key, step
+        self.step = step
+        return step.body
+
+    def told(self, **fields: Any) -> None:
+        self.member.on_answer(self.step, answer(self.step.key, **fields), self.now, 0.5)
+
+    def paused(self) -> float:
+        step = self.member.next(self.now)
+        assert isinstance(step, Pause), step
+        return step.until
+
+    def join(self, *, leader: str = "other", protocol: str = "range", generation: int = 1, members: Any = ()) -> None:
+        self.asked(JOIN_GROUP)
+        self.told(member_id="me", generation_id=generation, leader=leader, protocol_name=protocol, members=members)
+
+    def sync(self, *partitions: TopicPartition) -> None:
+        self.asked(SYNC_GROUP)
+        self.told(assignment=encode_assignment(partitions))
+
+    def take(self) -> Turn:
+        turn = self.member.turn
+        assert turn is not None
+        self.member.turn_done(turn, self.now)
+        return turn
+
+    def beat(self, code: int = 0) -> None:
+        self.now += 3.0
+        self.asked(HEARTBEAT)
+        self.told(error_code=code)
+
+
+def stable(*partitions: TopicPartition, **options: Any) -> Classic:
+    it = Classic(**options)
+    it.join(protocol=options.get("assignors", ("range",))[0])
+    it.sync(*partitions)
+    assert it.take() == Turn((), partitions)
+    return it
+
+
+def test_a_follower_joins_syncs_and_beats() -> None:
+    it = Classic()
+    body = it.asked(JOIN_GROUP)
+    assert body["member_id"] == "" and [each["name"] for each in body["protocols"]] == ["range", "cooperative-sticky"]
+    assert it.step.timeout_s == 305.0 and body["rebalance_timeout_ms"] == 300_000
+    it.told(error_code=79, member_id="me")
+    assert it.asked(JOIN_GROUP)["member_id"] == "me"
+    it.told(member_id="me", generation_id=5, leader="other", protocol_name="range")
+    assert it.asked(SYNC_GROUP)["assignments"] == []
+    it.told(assignment=encode_assignment(A[:2]))
+    assert it.member.owned == set() and it.member.turn == Turn((), tuple(A[:2]))
+    it.take()
+    assert it.member.owned == set(A[:2]) and it.member.metadata().generation == 5
+    assert it.paused() == 103.0
+    it.beat()
+    assert it.paused() == 106.0
+
+
+def test_the_leader_assigns_to_everybody_and_joins_again_when_a_topic_grows() -> None:
+    it = Classic()
+    rows = [{"member_id": name, "metadata": encode_subscription(Subscription(("a", "b")))} for name in ("me", "you")]
+    it.join(leader="me", members=rows)
+    step = it.member.next(it.now)
+    assert step == Look(("a", "b"))
+    it.member.on_look(SEEN, it.now)
+    given = {row["member_id"]: row["assignment"] for row in it.asked(SYNC_GROUP)["assignments"]}
+    assert given == {"me": encode_assignment(A[:2]), "you": encode_assignment(A[2:])}
+    it.told(assignment=given["me"])
+    it.take()
+    it.now += 1.0  # b is missing, so it is looked for soon
+    assert it.member.next(it.now) == Look(("a", "b"))
+    it.member.on_look(SEEN, it.now)
+    assert it.member.turn is None
+    it.now += 1.0
+    it.member.on_look({**SEEN, "b": SeenTopic(ID, 1)}, it.now)
+    assert it.take() == Turn(tuple(A[:2]))
+    it.asked(JOIN_GROUP)
+
+
+def test_a_leader_that_is_told_to_skip_the_assignment_skips_it() -> None:
+    it = Classic(instance_id="s")
+    it.asked(JOIN_GROUP)
+    metadata = encode_subscription(Subscription(("a",)))
+    members = [{"member_id": "me", "group_instance_id": "s", "metadata": metadata}]
+    it.told(member_id="me", generation_id=5, leader="me", protocol_name="range", skip_assignment=True, members=members)
+    assert it.asked(SYNC_GROUP)["assignments"] == []
+    assert it.member.goodbye() is None
+
+
+def test_an_eager_member_gives_up_everything_before_it_joins_again_and_beats_meanwhile() -> None:
+    it = stable(*A[:2])
+    it.beat(27)
+    assert it.member.turn == Turn(tuple(A[:2]))
+    it.beat(27)
+    assert it.member.turn == Turn(tuple(A[:2])) and it.member.owned == set(A[:2])
+    it.take()
+    body = it.asked(JOIN_GROUP)
+    assert decode_subscription(body["protocols"][1]["metadata"]).owned == ()
+    assert it.member.is_between
+
+
+def test_a_cooperative_member_keeps_what_it_has_and_comes_again_when_it_gave_something_up() -> None:
+    it = stable(*A, assignors=("cooperative-sticky",))
+    it.beat(27)
+    assert it.member.turn is None
+    said = decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"])
+    assert said.owned == tuple(A) and said.generation == 1
+    it.told(member_id="me", generation_id=2, leader="other", protocol_name="cooperative-sticky")
+    it.sync(*A[:2])
+    assert it.take() == Turn(tuple(A[2:]))
+    assert decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).owned == tuple(A[:2])
+
+
+def test_a_member_that_is_unknown_has_lost_everything_and_begins_anew() -> None:
+    it = stable(*A[:2])
+    it.beat(25)
+    assert not it.member.is_member and it.paused() == float("inf")
+    assert it.take() == Turn(tuple(A[:2]), lost=True)
+    assert it.member.owned == set() and it.asked(JOIN_GROUP)["member_id"] == ""
+
+
+def test_a_generation_that_is_over_is_lost_but_not_the_member() -> None:
+    it = stable(*A[:2])
+    it.beat(22)
+    assert it.take().lost and it.asked(JOIN_GROUP)["member_id"] == "me"
+
+
+def test_what_is_lost_before_the_user_was_told_of_it_is_told_in_order() -> None:
+    it = Classic()
+    it.join()
+    it.sync(*A[:1])
+    it.beat(25)
+    assert it.take() == Turn((), (A[0],))
+    assert it.take() == Turn((A[0],), lost=True)
+    it.asked(JOIN_GROUP)
+
+
+def test_a_user_that_stays_away_leaves_the_group_and_comes_back() -> None:
+    it = stable(*A[:2], max_poll_interval_ms=10_000)
+    it.member.leave_poll(it.now)
+    for _ in range(3):
+        it.beat()
+    it.now += 2.0
+    assert it.asked(LEAVE_GROUP)["members"][0]["member_id"] == "me"
+    it.told(members=[])
+    assert it.paused() == float("inf")
+    it.member.enter_poll(it.now)
+    assert it.paused() == float("inf")
+    assert it.take() == Turn(tuple(A[:2]), lost=True)
+    it.asked(JOIN_GROUP)
+
+
+@pytest.mark.parametrize("code", [14, 15, 16])
+def test_a_coordinator_that_moves_is_asked_again_a_little_later(code: int) -> None:
+    it = stable(*A[:2])
+    it.beat(code)
+    assert it.now < it.paused() < it.now + 0.1 and it.member.owned == set(A[:2])
+    it.now = it.paused()
+    it.asked(HEARTBEAT)
+    it.told()
+    assert it.paused() == it.now + 3.0
+
+
+def test_a_sync_that_fails_or_comes_too_late_joins_again() -> None:
+    for fate in (27, 16, None):
+        it = Classic()
+        it.join()
+        it.asked(SYNC_GROUP)
+        if fate is None:
+            it.member.on_failure(it.step, it.now, 0.5)
+        else:
+            it.told(error_code=fate)
+        it.now = it.paused()
+        it.asked(JOIN_GROUP)
+
+
+@pytest.mark.parametrize("code", [23, 24, 26, 30, 81, 82])
+def test_what_cannot_be_helped_ends_the_membership(code: int) -> None:
+    it = Classic()
+    it.asked(JOIN_GROUP)
+    it.told(error_code=code)
+    assert it.member.failure is not None and it.member.failure.code == code
+    assert it.paused() == float("inf") and it.member.goodbye() is None
+
+
+def test_a_pattern_is_matched_before_the_join_and_when_topics_come() -> None:
+    it = Classic(pattern="a|b.*")
+    assert it.member.next(it.now) == Look((), everything=True)
+    it.member.on_look({**SEEN, "c": SeenTopic(ID, 1)}, it.now)
+    assert decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).topics == ("a",)
+    it.told(member_id="me", generation_id=1, leader="other", protocol_name="range")
+    it.sync(A[0])
+    it.take()
+    it.member.on_look({**SEEN, "bb": SeenTopic(ID, 1)}, it.now)
+    assert it.take() == Turn((A[0],))
+    assert decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).topics == ("a", "bb")
+
+
+# -- KIP-848
+
+
+class Modern:
+    """A member of KIP-848 and its coordinator's part."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now = 100.0
+        self.member = ConsumerMember(MemberOptions("g", ("a",), **options), self.now, "me")
+        self.member.enter_poll(self.now)
+
+    def beat(self, epoch: int | None = None, given: list[int] | None = None, code: int = 0) -> dict[str, Any]:
+        step = self.member.next(self.now)
+        assert isinstance(step, Ask) and step.key == CONSUMER_GROUP_HEARTBEAT, step
+        fields: dict[str, Any] = {
+            "error_code": code,
+            "member_id": "me",
+            "member_epoch": epoch or self.member.epoch,
+            "heartbeat_interval_ms": 5000,
+        }
+        if given is not None:
+            fields["assignment"] = {"topic_partitions": [{"topic_id": ID, "partitions": given}] if given else []}
+        self.member.on_answer(step, answer(step.key, **fields), self.now, 0.5)
+        return dict(step.body)
+
+    def look(self) -> None:
+        assert self.member.next(self.now) == Look(("a",))
+        self.member.on_look(SEEN, self.now)
+
+    def take(self) -> Turn:
+        turn = self.member.turn
+        assert turn is not None
+        self.member.turn_done(turn, self.now)
+        return turn
+
+
+def joined(*given: int, **options: Any) -> Modern:
+    it = Modern(**options)
+    it.beat(1, list(given))
+    it.look()
+    it.take()
+    it.beat(1)
+    return it
+
+
+def test_a_member_says_everything_at_first_then_only_what_is_new() -> None:
+    it = Modern(rack="r", server_assignor="uniform")
+    first = it.beat(1, [0, 1])
+    assert first["member_epoch"] == 0 and first["subscribed_topic_names"] == ["a"] and first["topic_partitions"] == []
+    assert first["rack_id"] == "r" and first["server_assignor"] == "uniform" and first["rebalance_timeout_ms"] == 300_000
+    it.look()
+    assert it.take() == Turn((), (A[0], A[1]))
+    acknowledged = it.beat(1)
+    assert acknowledged["topic_partitions"] == [{"topic_id": ID, "partitions": [0, 1]}] and "subscribed_topic_names" not in acknowledged
+    assert it.member.next(it.now) == Pause(it.now + 5.0)
+    it.now += 5.0
+    assert it.beat() == {"group_id": "g", "member_id": "me", "member_epoch": 1}
+
+
+def test_a_revocation_is_acknowledged_when_the_user_has_given_it_up() -> None:
+    it = joined(0, 1)
+    it.now += 5.0
+    it.beat(1, [0])
+    assert it.member.turn == Turn((A[1],)) and it.member.owned == {A[0], A[1]}
+    it.now += 5.0
+    assert "topic_partitions" not in it.beat(1)
+    it.take()
+    assert it.beat(2)["topic_partitions"] == [{"topic_id": ID, "partitions": [0]}]
+    assert it.member.metadata().generation == 2
+
+
+@pytest.mark.parametrize("code", [110, 25])
+def test_a_fenced_member_loses_everything_and_joins_with_epoch_0(code: int) -> None:
+    it = joined(0, 1)
+    it.now += 5.0
+    it.beat(code=code)
+    assert not it.member.is_member and it.member.next(it.now) == Pause(float("inf"))
+    assert it.take() == Turn((A[0], A[1]), lost=True)
+    again = it.beat(7, [2])
+    assert again["member_epoch"] == 0 and again["topic_partitions"] == [] and again["member_id"] == "me"
+
+
+def test_after_a_failure_everything_is_said_again() -> None:
+    it = joined(0)
+    it.now += 5.0
+    step = it.member.next(it.now)
+    assert isinstance(step, Ask)
+    it.member.on_failure(step, it.now, 0.5)
+    it.now += 1.0
+    body = it.beat()
+    assert body["subscribed_topic_names"] == ["a"] and body["topic_partitions"] == [{"topic_id": ID, "partitions": [0]}]
+
+
+def test_members_leave_for_good_or_say_that_they_will_be_back() -> None:
+    farewell = joined(0).member.goodbye()
+    assert farewell is not None and farewell.body["member_epoch"] == -1
+    farewell = joined(0, instance_id="s").member.goodbye()
+    assert farewell is not None and farewell.body["member_epoch"] == -2
+
+
+def test_a_user_that_stays_away_leaves_here_too() -> None:
+    it = joined(0, max_poll_interval_ms=7_000)
+    it.member.leave_poll(it.now)
+    it.now += 7.0
+    assert it.beat()["member_epoch"] == -1
+    assert it.take().lost and it.member.next(it.now) == Pause(float("inf"))
+    it.member.enter_poll(it.now)
+    assert it.beat(3, [0])["member_epoch"] == 0
+
+
+def test_a_stale_epoch_is_followed_by_a_heartbeat_at_once() -> None:
+    it = joined(0)
+    assert isinstance(it.member.next(it.now), Pause)
+    it.member.hurry()
+    assert it.beat(2)["member_epoch"] == 1
+    assert it.member.epoch == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "protocol", "words"),
+    [
+        (MemberOptions("", ("a",)), "classic", "without a name"),
+        (MemberOptions("g"), "classic", "read nothing"),
+        (MemberOptions("g", ("a",)), "modern", "no group protocol"),
+        (MemberOptions("g", ("a",), assignors=("best",)), "classic", "no assignor 'best'"),
+        (MemberOptions("g", ("a",), assignors=()), "classic", "no assignor is named"),
+        (MemberOptions("g", ("a",), session_timeout_ms=3000), "classic", "rarer than a session"),
+        (MemberOptions("g", pattern="("), "classic", "no regular expression"),
+    ],
+)
+def test_nonsense_is_refused_at_once(options: MemberOptions, protocol: str, words: str) -> None:
+    with pytest.raises(ClientError, match=words) as caught:
+        check_options(options, protocol)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST and caught.value.remedy

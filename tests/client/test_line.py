@@ -1,0 +1,151 @@
+"""A connection of one task: whatever the pieces, answers in order, nothing lost by a cancelled wait, room only for what came."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+import trio
+import trio.testing
+
+from mqd import limits
+from mqd.client.errors import ConnectionBroken
+from mqd.client.line import Line
+from mqd.errors import ProtocolError
+from mqd.protocol.apis import by_key
+from mqd.protocol.schema import Api
+from tests.client.fake import API_VERSIONS, METADATA, MemoryStream, stream_pair
+
+
+def api(key: int) -> Api:
+    found = by_key(key)
+    assert found is not None
+    return found
+
+
+def lines(chunk: int = 1 << 20) -> tuple[Line, MemoryStream]:
+    ours, theirs = stream_pair(chunk)
+    return Line(ours, peer="x:1", client_id="me"), theirs
+
+
+def frame(correlation_id: int, body: bytes) -> bytes:
+    return struct.pack(">ii", 4 + len(body), correlation_id) + body
+
+
+async def answered(line: Line, peer: MemoryStream, body: bytes, correlation_id: int) -> bytes:
+    await line.ask(api(METADATA), 0, b"?")
+    await peer.send_all(frame(correlation_id, body))
+    taken, position = await line.answer()
+    return bytes(taken[position:])
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 100_000, 1 << 20])
+async def test_answers_of_all_sizes_whatever_the_pieces(chunk: int) -> None:
+    line, peer = lines(chunk)
+    sizes = [0, 1, 5, 300] if chunk < 100 else [0, 7, 300_000, 262_136, 262_137, 3_000_000, 2, 2_999_999, 1]
+    for number, size in enumerate(sizes):
+        body = bytes([number]) * size
+        assert await answered(line, peer, body, number) == body
+
+
+async def test_a_request_is_framed_and_sent_at_once() -> None:
+    line, peer = lines()
+    await line.ask(api(METADATA), 0, b"body")
+    assert peer.other.sent_calls == 1
+    assert bytes(peer._incoming) == struct.pack(">ihhih", 16, 3, 0, 0, 2) + b"me" + b"body"
+
+
+async def test_an_answer_that_nobody_wants_is_passed_over() -> None:
+    line, peer = lines()
+    await line.ask(api(METADATA), 0, b"")
+    await line.ask(api(API_VERSIONS), 0, b"", wanted=False)
+    await line.ask(api(METADATA), 0, b"")
+    await peer.send_all(frame(0, b"first") + frame(1, b"unwanted") + frame(2, b"second"))
+    assert [bytes((await line.answer())[0][4:]) for _ in range(2)] == [b"first", b"second"]
+
+
+async def test_a_cancelled_wait_loses_nothing() -> None:
+    line, peer = lines()
+    await line.ask(api(METADATA), 0, b"")
+    whole = frame(0, b"abcdefgh")
+    for byte in whole:
+        with trio.move_on_after(0) as scope:
+            await line.answer()
+        assert scope.cancelled_caught
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.send_all, bytes([byte]))
+            with trio.move_on_after(0.001):
+                taken, position = await line.answer()
+    assert bytes(taken[position:]) == b"abcdefgh"
+
+
+async def test_a_length_alone_costs_nothing() -> None:
+    line, peer = lines()
+    await line.ask(api(METADATA), 0, b"")
+    await peer.send_all(struct.pack(">ii", limits.RESPONSE_BYTES_MAX, 0) + bytes(300_000))
+    with trio.move_on_after(0.01):
+        await line.answer()
+    assert len(line._buffer) == 4 * limits.CLIENT_RECEIVE_BYTES
+
+
+async def test_room_for_large_answers_goes_when_they_do() -> None:
+    line, peer = lines()
+    assert len(await answered(line, peer, bytes(1_000_000), 0)) == 1_000_000
+    assert len(await answered(line, peer, bytes(1_000_000), 1)) == 1_000_000
+    assert len(line._buffer) == 1_000_008
+    for number in (2, 3):
+        await answered(line, peer, b"small", number)
+    assert len(line._buffer) == limits.CLIENT_RECEIVE_BYTES
+
+
+@pytest.mark.parametrize(
+    "sent", [frame(7, b""), struct.pack(">i", 3), struct.pack(">i", limits.RESPONSE_BYTES_MAX + 1), frame(0, b"") + frame(1, b"")]
+)
+async def test_bytes_that_mean_nothing_are_refused(sent: bytes) -> None:
+    line, peer = lines()
+    await line.ask(api(METADATA), 0, b"")
+    await peer.send_all(sent)
+    with pytest.raises(ProtocolError):
+        for _ in range(2):
+            await line.answer()
+
+
+async def test_a_broken_connection_is_told_to_whoever_asks_or_waits() -> None:
+    line, peer = lines()
+    await line.ask(api(METADATA), 0, b"")
+    peer.close()
+    with pytest.raises(ConnectionBroken, match="closed the connection"):
+        await line.answer()
+    with pytest.raises(ConnectionBroken, match="writing"):
+        await line.ask(api(METADATA), 0, b"")
+    line.close("enough of it")
+    line.close("and once more")
+    with pytest.raises(ConnectionBroken, match="enough of it"):
+        await line.answer()
+
+
+async def test_what_others_ask_meanwhile_goes_out_whole_behind_what_is_being_sent(nursery: trio.Nursery) -> None:
+    line, peer = lines()
+    for wanted in (True, False, False):  # the first one sends; it has not left when the others come
+        nursery.start_soon(lambda wanted=wanted: line.ask(api(METADATA), 0, b"?", wanted=wanted))
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(peer._incoming) == 3 * len(struct.pack(">ihhih", 13, 3, 0, 0, 2) + b"me?")
+    await peer.send_all(b"".join(frame(number, b"") for number in range(3)))
+    await line.answer()
+
+
+async def test_others_have_their_turn_while_bytes_keep_coming(nursery: trio.Nursery) -> None:
+    line, peer = lines()
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    nursery.start_soon(other)
+    for number in range(100):
+        await answered(line, peer, b"", number)
+    assert turns > 5
+    nursery.cancel_scope.cancel()
