@@ -48,7 +48,7 @@ SHELL_FOLDERS = frozenset({"io", "server", "http", "testing"})
 SHELL_FILES = frozenset({"daemon.py", "dev.py", "__main__.py", "logs.py"})
 CLIENT_FACES = frozenset(
     {
-        *("peer.py", "metadata.py", "producer.py", "consumer.py", "calls.py", "sync.py", "cluster.py"),
+        *("peer.py", "line.py", "metadata.py", "producer.py", "consumer.py", "calls.py", "sync.py", "cluster.py"),
         *("coordinator.py", "group_consumer.py", "transactional.py"),
     }
 )

@@ -343,19 +343,7 @@ async def start_peer(
     `introduce` does what must be done on the fresh stream before any other byte; it raises OSError where that fails.
     """
     address = f"{host}:{port}"
-    try:
-        stream = await network.connect(host, port, timeout=timeout_s)
-    except OSError as error:
-        raise unreachable(address, error) from None
-    if introduce is not None:
-        try:
-            await introduce(stream)
-        except OSError as error:
-            stream.close()
-            raise unreachable(address, error) from None
-        except BaseException:
-            stream.close()
-            raise
+    stream = await connect_stream(network, host, port, timeout_s=timeout_s, introduce=introduce)
     connection = PeerConnection(stream, peer=address, client_id=client_id)
     try:
         await nursery.start(connection.run)
@@ -372,6 +360,27 @@ async def start_peer(
         connection.close()
         raise
     return connection
+
+
+async def connect_stream(
+    network: Network, host: str, port: int, *, timeout_s: float, introduce: Callable[[Stream], Awaitable[None]] | None = None
+) -> Stream:
+    """A fresh stream on which `introduce` has done its part, as `start_peer` says. Raises PeerUnreachable."""
+    address = f"{host}:{port}"
+    try:
+        stream = await network.connect(host, port, timeout=timeout_s)
+    except OSError as error:
+        raise unreachable(address, error) from None
+    if introduce is not None:
+        try:
+            await introduce(stream)
+        except OSError as error:
+            stream.close()
+            raise unreachable(address, error) from None
+        except BaseException:
+            stream.close()
+            raise
+    return stream
 
 
 def unreachable(address: str, error: OSError) -> PeerUnreachable:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import trio
 
 from mqd.client.errors import ClientError
-from mqd.client.peer import PeerConnection
+from mqd.client.line import Line
 from mqd.errors import ErrorCode, MqError, ProtocolError, StorageError
 from mqd.io.clock import Clock
 from mqd.io.entropy import Entropy
@@ -61,7 +61,7 @@ class FetchersStatistics:
 class _Fetcher:
     """One leader's task, as others touch it."""
 
-    __slots__ = ("asking", "changed", "connected", "core", "running")
+    __slots__ = ("asked", "asked_at", "asking", "changed", "connected", "core", "running")
 
     def __init__(self, core: Follower) -> None:
         self.core = core
@@ -69,6 +69,10 @@ class _Fetcher:
         self.connected = False
         self.asking = False
         """Whether a request is under way."""
+        self.asked = 0
+        """How many requests there were."""
+        self.asked_at = 0.0
+        """When the last one was made."""
         self.changed = trio.Event()
         """What is to be asked has changed; replaced when that is seen."""
 
@@ -89,7 +93,7 @@ class Fetchers:
         clock: Clock,
         entropy: Entropy,
         options: FollowerOptions,
-        connect: Callable[[NodeId], Awaitable[PeerConnection]],
+        connect: Callable[[NodeId], Awaitable[Line]],
         broker_epoch: Callable[[], int],
     ) -> None:
         """`connect` gives a fresh, introduced connection to a node's peer listener, OSError when there is none; `broker_epoch` is that of
@@ -182,63 +186,72 @@ class Fetchers:
         if fetcher.core.followed:  # followed again since it was looked at
             self._wanted.set()
 
-    async def _fetch_over(self, connection: PeerConnection, fetcher: _Fetcher) -> str:
+    async def _fetch_over(self, line: Line, fetcher: _Fetcher) -> str:
         """Fetch until the connection breaks or nothing is left to follow; returns why it ended."""
         fetcher.core.disconnected()
         fetcher.connected = True
         failure = ""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._run_nudges, connection, fetcher)
+                nursery.start_soon(self._watch, line, fetcher)
                 try:
-                    await self._run_fetches(connection, fetcher)
+                    await self._run_fetches(line, fetcher)
                 except (ClientError, ProtocolError, MqError) as error:
                     failure = str(error)
                 nursery.cancel_scope.cancel()
         finally:
             fetcher.connected = fetcher.asking = False
-            connection.close(failure or "nothing is left to fetch")
+            line.close(failure or "nothing is left to fetch")
             fetcher.core.disconnected()
         return failure
 
-    async def _run_fetches(self, connection: PeerConnection, fetcher: _Fetcher) -> None:
-        core = fetcher.core
-        timeout = self._options.wait_seconds_max + self._options.timeout_seconds
+    async def _run_fetches(self, line: Line, fetcher: _Fetcher) -> None:
+        """No cancel scope and no other task between an answer and the next request: every acknowledgement waits for this."""
+        core, clock = fetcher.core, self._clock
         while core.followed:
-            changed = fetcher.changed
-            body = core.next_request(self._broker_epoch(), self._clock.monotonic())
+            changed, now = fetcher.changed, clock.monotonic()
+            body = core.next_request(self._broker_epoch(), now)
             if body is None:
-                with trio.move_on_after(max(0.0, core.next_ready_at() - self._clock.monotonic())):
+                with trio.move_on_after(max(0.0, core.next_ready_at() - clock.monotonic())):
                     await changed.wait()
                 await self._wait_durable(core)
                 continue
-            fetcher.asking = True
+            fetcher.asking, fetcher.asked_at = True, now
+            fetcher.asked += 1
             if core.next_ready_at() < math.inf:
                 fetcher.change()
-            with trio.move_on_after(timeout) as scope:
-                frame, position = await connection.exchange(_FETCH, VERSION, body)
+            await line.ask(_FETCH, VERSION, body)
+            frame, position = await line.answer()
             fetcher.asking = False
-            if scope.cancelled_caught:
-                raise MqError(ErrorCode.REQUEST_TIMED_OUT, f"node {core.leader} did not answer a fetch within {timeout:g} s")
             self._fetches += 1
-            actions = core.on_answer(decode_fetch_response(frame, position), self._clock.monotonic())
+            actions = core.on_answer(decode_fetch_response(frame, position), clock.monotonic())
             if actions:
                 await self._apply(core, actions)
             await self._wait_durable(core)
 
-    async def _run_nudges(self, connection: PeerConnection, fetcher: _Fetcher) -> None:
-        """Have a fetch answered that waits at the leader, when there is something else to ask."""
-        try:
-            while True:
-                changed, due = fetcher.changed, fetcher.core.next_ready_at() if fetcher.asking else math.inf
-                with trio.move_on_after(max(0.0, due - self._clock.monotonic())):
-                    await changed.wait()
-                if fetcher.asking and fetcher.core.next_ready_at() <= self._clock.monotonic():
-                    await connection.exchange(_API_VERSIONS, 0, b"")
-                    if fetcher.asking:  # the fetch is answered before, in order; its task has not run yet, or asks again
-                        await trio.lowlevel.checkpoint()
-        except ClientError:
-            return  # the task that fetches finds the same, and says so
+    async def _watch(self, line: Line, fetcher: _Fetcher) -> None:
+        """Have a fetch answered that waits at the leader, when there is something else to ask; end a line on which nothing comes."""
+        timeout = self._options.wait_seconds_max + self._options.timeout_seconds
+        freed = 0
+        while True:
+            changed, now = fetcher.changed, self._clock.monotonic()
+            due = now + timeout
+            if fetcher.asking:
+                due = fetcher.asked_at + timeout
+                if due <= now:
+                    line.close(f"node {fetcher.core.leader} did not answer a fetch within {timeout:g} s")
+                    return
+                ready_at = fetcher.core.next_ready_at() if freed != fetcher.asked else math.inf
+                if ready_at <= now:
+                    freed = fetcher.asked
+                    try:
+                        await line.ask(_API_VERSIONS, 0, b"", wanted=False)
+                    except ClientError:
+                        return  # the task that fetches finds the same, and says so
+                    continue
+                due = min(due, ready_at)
+            with trio.move_on_after(due - now):
+                await changed.wait()
 
     # -- what an answer asks for -----------------------------------------------------------------------------------
 
@@ -340,11 +353,13 @@ class Fetchers:
 
         A disk that takes long holds up what is on it, and no other partition of this leader: the next request leaves its partitions out.
         """
-        until = self._clock.monotonic() + SYNC_SECONDS_MAX
+        until = math.nan
         while True:
             waiting = [partition for partition in core.unsynced() if partition.log.failed is None]
             if not waiting:
                 return
+            if math.isnan(until):
+                until = self._clock.monotonic() + SYNC_SECONDS_MAX
             for partition in waiting:
                 self._logs.request_sync(partition.log)
             left = until - self._clock.monotonic() if len(waiting) < len(core.followed) else math.inf

@@ -13,7 +13,8 @@ from typing import Any
 import trio
 
 from mqd.client.errors import ClientError
-from mqd.client.peer import PeerConnection, start_peer
+from mqd.client.line import Line
+from mqd.client.peer import PeerConnection, connect_stream, start_peer
 from mqd.config import Peers
 from mqd.io.net import Network, Stream
 from mqd.protocol import apis
@@ -58,12 +59,20 @@ class Forwarder:
             raise OSError(f"node {node_id} cannot be asked: {error}") from error
         return response
 
-    async def dial(self, node_id: NodeId) -> PeerConnection:
-        """A fresh connection of the caller's own, which the caller closes; it ends with the forwarder. OSError when it cannot be had."""
+    async def dial(self, node_id: NodeId) -> Line:
+        """A fresh connection of the caller's own, which the caller closes. OSError when it cannot be had."""
+        peer = self._peers.nodes[node_id]
         try:
-            return await self._dial(node_id)
+            stream = await connect_stream(
+                self._network,
+                peer.host,
+                peer.peer_port,
+                timeout_s=CONNECT_TIMEOUT_SECONDS,
+                introduce=lambda stream: self._introduce(stream, node_id),
+            )
         except ClientError as error:
             raise OSError(f"node {node_id} cannot be reached: {error}") from error
+        return Line(stream, peer=f"{peer.host}:{peer.peer_port}", client_id=self._client_id)
 
     async def _dial(self, node_id: int) -> PeerConnection:
         peer = self._peers.nodes[node_id]

@@ -51,21 +51,25 @@ class Leader:
 
 
 class Connection:
-    """As much of a PeerConnection as fetching asks for."""
+    """As much of a Line as fetching asks for."""
 
     def __init__(self, leader: Leader) -> None:
         self.leader = leader
         self.asked: dict[int, int] = {}
         self.broken: str | None = None
         self.free = trio.Event()
+        self.freed = 0
+        self.wait_until: float | None = None
 
-    async def exchange(self, api: Api, version: int, body: bytes | bytearray) -> tuple[memoryview, int]:
+    async def ask(self, api: Api, version: int, body: bytes | bytearray, *, wanted: bool = True) -> None:
         await trio.lowlevel.checkpoint()
         self._check()
         if api.key == 18:
+            assert not wanted
             self.free.set()
-            return memoryview(b""), 0
-        assert version == VERSION
+            self.freed += 1
+            return
+        assert version == VERSION and self.wait_until is None, "one fetch at a time"
         request = asked_of(body)
         self.leader.requests.append((trio.current_time(), request))
         for _, _, rows in request.topics:
@@ -74,13 +78,18 @@ class Connection:
         for _, _, forgotten in request.forgotten:
             for index in forgotten:
                 del self.asked[index]
+        self.free = trio.Event()
+        self.wait_until = trio.current_time() + (1e9 if self.leader.silent else request.max_wait_ms / 1000)
+
+    async def answer(self) -> tuple[memoryview, int]:
+        assert self.wait_until is not None
         found = self._rows()
         if not found:
-            self.free = trio.Event()
-            with trio.move_on_after(1e9 if self.leader.silent else request.max_wait_ms / 1000):
+            with trio.move_on_at(self.wait_until):
                 await self.free.wait()
             self._check()
             found = self._rows()
+        self.wait_until = None
         parts = encode_fetch_response_parts(VERSION, 0, 0, 0, 9, [(None, TOPIC_ID.bytes, found)] if found else [])
         return memoryview(b"".join(map(bytes, parts))), 9
 
@@ -96,7 +105,7 @@ class Connection:
         if self.broken is not None:
             raise ConnectionBroken(self.broken, sent=True)
 
-    def close(self, reason: str = "") -> None:
+    def close(self, reason: str = "closed") -> None:
         self.broken = self.broken or reason
         self.free.set()
 
@@ -187,7 +196,7 @@ async def test_a_new_partition_does_not_wait_for_the_fetch_that_waits(node: Node
         partition = node.partition(1)
         await until(lambda: partition.log.log_end_offset == 1)
         assert trio.current_time() - at < 0.05
-    assert len(leader.connections) == 1 and len(node.dialled) == 1
+    assert len(leader.connections) == 1 and len(node.dialled) == 1 and leader.connections[0].freed == 1
 
 
 async def test_a_partition_goes_over_to_its_new_leader_at_once(node: Node, autojump_clock: trio.testing.MockClock) -> None:

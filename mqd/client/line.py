@@ -1,0 +1,137 @@
+"""One connection that one task has for itself: it asks, waits and reads the answer, and no other task stands in between.
+
+For followers, whose fetches are on the way of every acknowledgement: a task that only moves bytes (client/peer.py) costs two passes
+of the scheduler in each direction. Other tasks may send something between, of which nobody wants the answer.
+
+An answer is a view into the line's one buffer: it is good until `answer` is called again. Cancelled while it sends, a line is of
+no use any more; cancelled while it waits for an answer, it is as it was.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+
+import trio
+
+from mqd import limits
+from mqd.client.errors import ConnectionBroken
+from mqd.errors import ProtocolError
+from mqd.io.net import Stream
+from mqd.protocol.schema import Api, decode_response_header, encode_request_header
+
+_SIZE = struct.Struct(">i")
+_CORRELATION_IDS = 2**31
+_RECEIVED_IN_A_ROW = 16
+"""Receives between two that let other tasks have their turn, if bytes are there whenever one looks."""
+
+
+class Line:
+    """See the head of this file."""
+
+    def __init__(self, stream: Stream, *, peer: str, client_id: str = "mqd", response_bytes_max: int = limits.RESPONSE_BYTES_MAX) -> None:
+        """`peer` is the address for messages, "host:port"."""
+        self.peer = peer
+        self._client_id = client_id
+        self._stream = stream
+        self._response_bytes_max = response_bytes_max
+        self._unanswered: deque[tuple[int, Api, int, bool]] = deque()
+        """(correlation id, API, version, whether anybody reads the answer), in the order in which they were sent."""
+        self._next_correlation_id = 0
+        self._outgoing: list[bytes] = []
+        """What else is to be sent by whoever sends."""
+        self._is_sending = False
+        self._closed: str | None = None
+        self._buffer = memoryview(bytearray(limits.CLIENT_RECEIVE_BYTES))
+        self._start = self._end = 0
+        """What was received and not taken yet."""
+        self._last_length = 0
+        self._receives = 0
+
+    async def ask(self, api: Api, version: int, body: bytes | bytearray, *, wanted: bool = True) -> None:
+        """Send a request; unless it is `wanted`, its answer is passed over when it comes. Raises ConnectionBroken."""
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) % _CORRELATION_IDS
+        header = encode_request_header(api, version, correlation_id, self._client_id)
+        self._unanswered.append((correlation_id, api, version, wanted))
+        data = b"".join((_SIZE.pack(len(header) + len(body)), header, body))
+        if self._is_sending:
+            self._outgoing.append(data)
+            return
+        self._is_sending = True
+        try:
+            await self._stream.send_all(data)
+            while self._outgoing:
+                data, self._outgoing = b"".join(self._outgoing), []
+                await self._stream.send_all(data)
+        except OSError as error:
+            raise self._broken("writing to", error) from None
+        finally:
+            self._is_sending = False
+
+    async def answer(self) -> tuple[memoryview, int]:
+        """(frame, position of the body) of the next answer that is wanted. Raises ConnectionBroken, or ProtocolError for other bytes."""
+        while True:
+            while (frame := self._next_frame()) is None:
+                await self._receive()
+            if not self._unanswered:
+                raise ProtocolError("an answer that nobody asked for")
+            awaited, api, version, wanted = self._unanswered.popleft()
+            correlation_id, position = decode_response_header(api, version, frame)
+            if correlation_id != awaited:
+                raise ProtocolError(f"an answer to request {correlation_id}, which is not the one whose turn it is")
+            if wanted:
+                return frame, position
+
+    def close(self, reason: str = "the connection was closed on this side") -> None:
+        """Whoever asks or waits is told `reason`."""
+        if self._closed is None:
+            self._closed = reason
+        self._stream.close()
+
+    # -- inside
+
+    def _broken(self, doing: str, error: OSError) -> ConnectionBroken:
+        return ConnectionBroken(self._closed or f"{doing} {self.peer} failed: {error.strerror or error}", sent=True)
+
+    def _next_frame(self) -> memoryview | None:
+        end = self._start + _SIZE.size + self._length()
+        if end > self._end:
+            return None
+        frame = self._buffer[self._start + _SIZE.size : end]
+        self._start, self._last_length = end, len(frame)
+        return frame
+
+    def _length(self) -> int:
+        """Of the frame that comes next; the shortest possible while that is not known."""
+        if self._end - self._start < _SIZE.size:
+            return limits.RESPONSE_BYTES_MIN
+        length: int = _SIZE.unpack_from(self._buffer, self._start)[0]
+        if not limits.RESPONSE_BYTES_MIN <= length <= self._response_bytes_max:
+            raise ProtocolError(f"an answer of {length} bytes")
+        return length
+
+    async def _receive(self) -> None:
+        self._make_room(_SIZE.size + self._length())
+        self._receives += 1
+        if not self._receives % _RECEIVED_IN_A_ROW:
+            await trio.lowlevel.checkpoint()
+        try:
+            received = await self._stream.receive_into(self._buffer[self._end :])
+        except OSError as error:
+            raise self._broken("reading from", error) from None
+        if not received:
+            raise ConnectionBroken(f"{self.peer} closed the connection", sent=True)
+        self._end += received
+
+    def _make_room(self, wanted: int) -> None:
+        """Let more of the next frame, of `wanted` bytes, be received: four times what came of it, so that a length alone costs nothing."""
+        buffer, kept = self._buffer, self._buffer[self._start : self._end]
+        if len(kept) == len(buffer):
+            buffer = memoryview(bytearray(min(wanted, 4 * len(kept))))
+        elif not kept and len(buffer) > limits.CLIENT_RECEIVE_BYTES >= self._last_length:
+            buffer = memoryview(bytearray(limits.CLIENT_RECEIVE_BYTES))
+        elif not self._start:
+            return
+        buffer[: len(kept)] = kept
+        self._buffer, self._start, self._end = buffer, 0, len(kept)
