@@ -366,10 +366,17 @@ class Nemesis:
         self.cut_power(node_id, seconds)
 
     async def _corrupt(self) -> None:
-        """A byte of a batch that its process has not synced is another after a kill, and sound batches follow: no torn tail."""
-        if not self.is_whole():
+        """A byte of a batch that its process has not synced is another after a kill, and sound batches follow: no torn tail.
+
+        Only where two replicas must be in sync: with one, the others may stop in order before the death is noticed, and what the
+        damaged replica alone was left to vouch for is lost, rightly.
+        """
+        image = self.newest_image()
+        if image is None or not self.is_whole():
             return
         partition, node_id = self._chance.choice(self.checked), self._chance.choice(self.ids)
+        if int(image.topic_configs(partition.topic)["min.insync.replicas"]) < 2:
+            return
         shadow = self._probes.shadow(node_id, partition)
         daemon = self.cluster.daemon(node_id)
         replica = daemon.replica.get(partition) if daemon is not None else None
