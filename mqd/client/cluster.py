@@ -17,7 +17,7 @@ import trio
 from mqd.client.backoff import backoff_s
 from mqd.client.errors import ClientError, DeadlineExceeded, PeerUnreachable, error_from_wire
 from mqd.client.metadata import BrokerInfo, ClusterView, TopicInfo
-from mqd.client.peer import PeerConnection, owned_nursery, start_peer
+from mqd.client.peer import PeerConnection, lasting_nursery, start_peer
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock, SystemClock
 from mqd.io.entropy import Entropy, RandomEntropy
@@ -303,7 +303,7 @@ async def connect(
     `wait_s` it keeps trying that long first.
     """
     addresses = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else list(bootstrap)
-    async with owned_nursery() as nursery:
+    async with lasting_nursery() as nursery:
         client = ClusterClient(
             addresses,
             nursery,

@@ -49,7 +49,7 @@ from mqd.client.offsets import (
     fetched,
     raise_worst,
 )
-from mqd.client.peer import owned_nursery
+from mqd.client.peer import lasting_nursery
 from mqd.errors import ErrorCode, MqError
 from mqd.types import TopicPartition
 
@@ -497,7 +497,7 @@ async def open_group_consumer(
     else:
         member = ConsumerMember(options, now, str(client.entropy.uuid()))
     fetcher = Fetcher(read_committed=read_committed, max_bytes=max_bytes, partition_max_bytes=partition_max_bytes)
-    async with owned_nursery() as nursery:
+    async with lasting_nursery() as nursery:
         consumer = GroupConsumer(
             client,
             nursery,

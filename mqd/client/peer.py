@@ -327,6 +327,30 @@ async def owned_nursery() -> AsyncIterator[trio.Nursery]:
         raise failure
 
 
+@asynccontextmanager
+async def lasting_nursery() -> AsyncIterator[trio.Nursery]:
+    """An owned nursery whose tasks outlive a cancellation from outside until the block has ended: a block that is cancelled can still
+    leave its group, abort its transaction, and say so over connections that live."""
+    failure: Exception | None = None
+    async with trio.open_nursery() as around:
+        nursery: trio.Nursery = await around.start(_hold)
+        try:
+            yield nursery
+        except Exception as error:
+            failure = error
+        finally:
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _hold(task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    with trio.CancelScope(shield=True):
+        async with trio.open_nursery() as nursery:
+            task_status.started(nursery)
+            await trio.sleep_forever()
+
+
 async def start_peer(
     nursery: trio.Nursery,
     network: Network,

@@ -21,7 +21,7 @@ from mqd.client.coordinator import Coordinator, KeyType
 from mqd.client.errors import ClientError, CommitFailed
 from mqd.client.group import GroupMetadata
 from mqd.client.offsets import COMMIT_CAME_TOO_LATE, Offsets
-from mqd.client.peer import PeerConnection, owned_nursery
+from mqd.client.peer import PeerConnection, lasting_nursery
 from mqd.client.producer import PRODUCE, Producer
 from mqd.client.txn import (
     ADD_OFFSETS_TO_TXN,
@@ -54,6 +54,7 @@ class TransactionalProducer(Producer):
         *,
         transaction_timeout_ms: int,
         timeout_s: float,
+        close_timeout_s: float,
         codec: Codec,
         linger_s: float,
         batch_bytes: int,
@@ -81,6 +82,7 @@ class TransactionalProducer(Producer):
         self._coordinator = Coordinator(client, transactional_id, KeyType.TRANSACTION)
         self._groups: dict[str, Coordinator] = {}
         self._timeout_s = timeout_s
+        self._close_timeout_s = close_timeout_s
         self._adding = False
 
     # -- for users
@@ -121,8 +123,7 @@ class TransactionalProducer(Producer):
             yield
             await self.commit()
         except BaseException:
-            with trio.move_on_after(self._timeout_s, shield=True):
-                await self._abort_quietly()
+            await self.finish()
             raise
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
@@ -270,7 +271,7 @@ class TransactionalProducer(Producer):
 
     async def finish(self) -> None:
         """A transaction that is still open is not to be committed."""
-        with trio.move_on_after(self._timeout_s, shield=True):
+        with trio.move_on_after(self._close_timeout_s, shield=True):
             await self._abort_quietly()
 
 
@@ -281,6 +282,7 @@ async def open_transactional_producer(
     *,
     transaction_timeout_ms: int = 60_000,
     timeout_s: float = 60.0,
+    close_timeout_s: float = 5.0,
     codec: Codec = Codec.NONE,
     linger_ms: float = 0.0,
     batch_bytes: int = limits.PRODUCER_BATCH_BYTES,
@@ -292,17 +294,19 @@ async def open_transactional_producer(
     """A TransactionalProducer for the length of a block; what is still open at its end is aborted.
 
     The coordinator aborts a transaction that takes longer than `transaction_timeout_ms` (KIP-98). `timeout_s` bounds each talk with the
-    coordinator. Raises ClientError: INVALID_TRANSACTION_TIMEOUT, a refusal, DeadlineExceeded.
+    coordinator, `close_timeout_s` the abort of a transaction that an exception or a cancellation leaves. Raises ClientError:
+    INVALID_TRANSACTION_TIMEOUT, a refusal, DeadlineExceeded.
     """
     if not transactional_id:
         raise ClientError(ErrorCode.INVALID_REQUEST, "a transactional id without a name", remedy="name it, one for each copy that runs")
-    async with owned_nursery() as nursery:
+    async with lasting_nursery() as nursery:
         producer = TransactionalProducer(
             client,
             nursery,
             transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
             timeout_s=timeout_s,
+            close_timeout_s=close_timeout_s,
             codec=codec,
             linger_s=linger_ms / 1000,
             batch_bytes=batch_bytes,
