@@ -9,8 +9,8 @@ lets go of what it is not to have, then it gets what others have let go of. Nobo
     consumer_classic.py  members that still speak the classic protocol
     migration.py         a whole group from one protocol to the other
 
-Everything that only this node knows is a deadline: the session of each member, the time it may take to let go, the next target, the next
-slice of a long search. A coordinator that takes over begins them anew.
+Everything that only this node knows is a deadline: the session of each member, the time it may take to let go, the next slice of
+a long search. A coordinator that takes over begins them anew.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mqd.coordinator.group.classic_answers import leave_answer, leaving_members
 from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.consumer_classic import ClassicMembers
 from mqd.coordinator.group.consumer_group import ConsumerGroup, check_static
-from mqd.coordinator.group.consumer_steps import ASSIGN, JOIN, REBALANCE, RESOLVE, SESSION, SLICE_SECONDS, SYNC, Steps, Wish, topics_of
+from mqd.coordinator.group.consumer_steps import JOIN, REBALANCE, RESOLVE, SESSION, SLICE_SECONDS, SYNC, Steps, Wish, topics_of
 from mqd.coordinator.group.member import JOINING, LEAVING, LEAVING_FOR_NOW, Member, MemberState, check_epoch, partitions_of
 from mqd.coordinator.group.migration import upgrade
 from mqd.coordinator.group.state import Draft, Expire, Handler, Part, Replay, State, TimerKey
@@ -69,7 +69,6 @@ class ConsumerGroups(Part):
             REBALANCE: self._rebalance_expired,
             JOIN: self._classic_expired,
             SYNC: self._classic_expired,
-            ASSIGN: self._assign_due,
             RESOLVE: self._resolve_on,
         }
 
@@ -96,7 +95,6 @@ class ConsumerGroups(Part):
                 self._steps.expect(group, member, now)
                 if member.state is MemberState.UNREVOKED_PARTITIONS and not member.uses_classic:
                     self._steps.limit_revocation(group, member, now)
-            self._steps.want_target(group, group.epoch, now)
         return NOTHING
 
     def on_metadata(self, now: Moment) -> Decision:
@@ -238,17 +236,6 @@ class ConsumerGroups(Part):
             return NOTHING
         return self._member_expired(key, now)
 
-    def _assign_due(self, key: TimerKey, now: Moment) -> Decision:
-        group = self.state.get(key[1])
-        if not isinstance(group, ConsumerGroup) or not group.members or group.epoch <= group.assignment_epoch:
-            return NOTHING
-        draft = Draft()
-        if self._steps.seconds_to_target(group, now) > 0:
-            self._steps.want_target(group, group.epoch, now)
-        else:
-            self._steps.assign(group, group.epoch, None, group.resolved(), draft, now)
-        return draft.decision()
-
     def _resolve_on(self, key: TimerKey, now: Moment) -> Decision:
         """One more slice of a long search."""
         group = self.state.get(key[1])
@@ -261,9 +248,7 @@ class ConsumerGroups(Part):
         resolved = group.resolved()
         if self._steps.note_resolution(group, group.resolution, group.regexes, resolved, draft, now):
             metadata_hash = self._steps.hashes.of({*group.names, *topics_of(resolved, group.regexes)})
-            epoch = group.epoch + 1
-            draft.write(records.ConsumerGroupMetadataKey(group.group_id), records.ConsumerGroupMetadata(epoch, metadata_hash))
-            self._steps.want_target(group, epoch, now)
+            draft.write(records.ConsumerGroupMetadataKey(group.group_id), records.ConsumerGroupMetadata(group.epoch + 1, metadata_hash))
         return draft.decision()
 
     # -- ConsumerGroupDescribe -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from mqd.coordinator.group import records
 from mqd.coordinator.group.assignors import Assignment
-from mqd.coordinator.group.member import LEAVING, Member, MemberState
+from mqd.coordinator.group.member import Member, MemberState
 from mqd.coordinator.group.records import tombstone
 from mqd.coordinator.group.state import CheckPartition, Draft
 from mqd.coordinator.group.subscriptions import Resolution
@@ -36,9 +36,9 @@ class ConsumerGroup:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.epoch = 0
+        self.epoch = 1
         self.metadata_hash = 0
-        self.assignment_epoch = 0
+        self.assignment_epoch = 1
         self.assignment_ms = 0
         """Wall time in milliseconds at which the target was computed; 0 where there is none."""
         self.members: dict[str, Member] = {}
@@ -79,7 +79,7 @@ class ConsumerGroup:
                 else:
                     self.targets[key.member_id] = {row.topic_id: row.partitions for row in value.topic_partitions}
             case records.TargetAssignmentMetadataKey():
-                self.assignment_epoch = LEAVING if value is None else value.assignment_epoch
+                self.assignment_epoch = 1 if value is None else value.assignment_epoch
                 self.assignment_ms = 0 if value is None else value.assignment_timestamp
             case records.ConsumerGroupMetadataKey():
                 assert value is not None, "the group is deleted as a whole"

@@ -32,9 +32,8 @@ SESSION = "consumer-session"
 REBALANCE = "consumer-rebalance"
 JOIN = "consumer-join"
 SYNC = "consumer-sync"
-ASSIGN = "consumer-assign"
 RESOLVE = "consumer-resolve"
-"""Kinds of deadlines. The first four are of members, the others of groups."""
+"""Kinds of deadlines. The first four are of members, the last is of a group."""
 
 SLICE_SECONDS = 0.005
 """Between two slices of a long search the node does other things."""
@@ -95,13 +94,13 @@ class Steps:
         """Write what the request changes of the member, and a new group epoch where that, or a topic, asks for one."""
         member, updated = wish.member, wish.updated
         names_changed = updated.topic_names != member.topic_names
-        regex_changed = (updated.topic_regex or "") != (member.topic_regex or "")
+        regex_changed = updated.topic_regex != member.topic_regex
         if regex_changed and updated.topic_regex and not group.regexes[updated.topic_regex]:
             compile_expression(updated.topic_regex)
         if updated != member:
             draft.write(records.MemberMetadataKey(group.group_id, updated.member_id), updated.metadata())
         resolved, topics_changed = self._update_expressions(group, wish, draft, now)
-        bump = group.epoch == 0 or names_changed or topics_changed
+        bump = names_changed or topics_changed
         if regex_changed and (not updated.topic_regex or updated.topic_regex in resolved):
             bump = True
         epoch = group.epoch
@@ -175,45 +174,28 @@ class Steps:
     def target_for(self, group: ConsumerGroup, done: Updated, wish: Wish, draft: Draft, now: Moment) -> tuple[int, Assignment]:
         """The target's epoch and the member's part of it; a new target if it is time for one."""
         member_id = wish.updated.member_id
-        if done.epoch > group.assignment_epoch:
-            if self.seconds_to_target(group, now) <= 0:
-                return done.epoch, self.assign(group, done.epoch, wish, done.resolved, draft, now)[member_id]
-            self.want_target(group, done.epoch, now)
-        return max(group.assignment_epoch, 0), group.targets.get(wish.replaces or member_id, {})
+        if done.epoch > group.assignment_epoch and self._may_have_target(group, now):
+            return done.epoch, self._assign(group, done, wish, draft, now)[member_id]
+        return group.assignment_epoch, group.targets.get(wish.replaces or member_id, {})
 
-    def seconds_to_target(self, group: ConsumerGroup, now: Moment) -> float:
-        """Until the group may have another target (KIP-1263). A wall clock that was set back does not make it wait longer."""
+    def _may_have_target(self, group: ConsumerGroup, now: Moment) -> bool:
+        """Whether the last one is old enough (KIP-1263). A wall clock that was set back does not make a group wait longer."""
         interval_ms = self.state.options.group(group.group_id, "consumer.assignment.interval.ms")
-        passed_ms = now.wall_ms - group.assignment_ms
-        return (interval_ms - passed_ms) / 1000 if group.assignment_ms and 0 <= passed_ms < interval_ms else 0.0
+        return not (group.assignment_ms and 0 <= now.wall_ms - group.assignment_ms < interval_ms)
 
-    def want_target(self, group: ConsumerGroup, epoch: int, now: Moment) -> None:
-        """A group is not left behind its epoch, whether or not somebody sends a heartbeat when the interval is over."""
-        if epoch > group.assignment_epoch and group.members:
-            self.state.timers.set((ASSIGN, group.group_id), now.seconds + self.seconds_to_target(group, now))
-
-    def assign(
-        self,
-        group: ConsumerGroup,
-        epoch: int,
-        wish: Wish | None,
-        resolved: Mapping[str, frozenset[str]],
-        draft: Draft,
-        now: Moment,
-    ) -> dict[str, Assignment]:
+    def _assign(self, group: ConsumerGroup, done: Updated, wish: Wish, draft: Draft, now: Moment) -> dict[str, Assignment]:
         """A new target for every member, written as far as it differs."""
-        members = dict(group.members)
-        targets = dict(group.targets)
-        if wish is not None:
-            if wish.replaces is not None and wish.replaces != wish.updated.member_id:
-                members.pop(wish.replaces, None)
-                targets[wish.updated.member_id] = targets.pop(wish.replaces, {})
-            members[wish.updated.member_id] = wish.updated
-        topic_ids: dict[tuple[tuple[str, ...], str | None], frozenset[UUID]] = {}
+        members, targets = dict(group.members), dict(group.targets)
+        present, joining = wish.replaces or wish.updated.member_id, wish.updated
+        if present != joining.member_id:
+            members.pop(present, None)
+            targets[joining.member_id] = targets.pop(present, {})
+        members[joining.member_id] = joining
+        topic_ids: dict[tuple[tuple[str, ...], str], frozenset[UUID]] = {}
         for member in members.values():
             wanted = member.topic_names, member.topic_regex
             if wanted not in topic_ids:
-                topic_ids[wanted] = self._topic_ids(member, resolved)
+                topic_ids[wanted] = self._topic_ids(member, done.resolved)
         subscribers = {
             member_id: Subscriber(
                 topic_ids[member.topic_names, member.topic_regex], targets.get(member_id, {}), member.rack_id, member.instance_id
@@ -221,12 +203,12 @@ class Steps:
             for member_id, member in members.items()
         }
         topics = self._topics(frozenset().union(*topic_ids.values()), racks=any(member.rack_id for member in members.values()))
-        name = group.assignor(None if wish is None else wish.replaces or wish.updated.member_id, None if wish is None else wish.updated)
+        name = group.assignor(present, joining)
         assigned = ASSIGNORS[name if name in ASSIGNORS and name is not None else self.assignors()[0]](subscribers, topics)
         for member_id, target in assigned.items():
             if member_id not in targets or targets[member_id] != target:
                 draft.write(records.TargetAssignmentMemberKey(group.group_id, member_id), _target_row(target))
-        draft.write(records.TargetAssignmentMetadataKey(group.group_id), records.TargetAssignmentMetadata(epoch, now.wall_ms))
+        draft.write(records.TargetAssignmentMetadataKey(group.group_id), records.TargetAssignmentMetadata(done.epoch, now.wall_ms))
         return assigned
 
     def _topic_ids(self, member: Member, resolved: Mapping[str, frozenset[str]]) -> frozenset[UUID]:
@@ -302,8 +284,6 @@ class Steps:
         names = group.subscribed_names(leaving=members)
         metadata_hash = self.hashes.of({*names, *topics_of(resolved, regexes)})
         draft.write(records.ConsumerGroupMetadataKey(group.group_id), records.ConsumerGroupMetadata(group.epoch + 1, metadata_hash))
-        if len(gone) < len(group.members):
-            self.want_target(group, group.epoch + 1, now)
 
     def _forget_unused(self, group: ConsumerGroup, regexes: Mapping[str, int], resolved: dict[str, frozenset[str]], draft: Draft) -> None:
         for text in sorted(resolved):

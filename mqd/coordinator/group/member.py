@@ -56,8 +56,8 @@ class Member:
     client_host: str = ""
     topic_names: tuple[str, ...] = ()
     """Sorted."""
-    topic_regex: str | None = None
-    """Empty or None for none."""
+    topic_regex: str = ""
+    """Empty for none."""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
     classic: records.ClassicMemberMetadata | None = None
@@ -98,7 +98,7 @@ class Member:
             client_id=value.client_id,
             client_host=value.client_host,
             topic_names=tuple(sorted(set(value.subscribed_topic_names))),
-            topic_regex=value.subscribed_topic_regex,
+            topic_regex=value.subscribed_topic_regex or "",
             rebalance_timeout_ms=value.rebalance_timeout_ms,
             server_assignor=value.server_assignor,
             classic=value.classic_member_metadata,

@@ -98,6 +98,6 @@ class TopicHashes:
         return found
 
 
-def subscribed_topics(names: Iterable[str], expression: str | None, resolved: Mapping[str, frozenset[str]]) -> frozenset[str]:
+def subscribed_topics(names: Iterable[str], expression: str, resolved: Mapping[str, frozenset[str]]) -> frozenset[str]:
     """All topics that a member wants. An expression that is not resolved yet matches nothing."""
     return frozenset(names) | (resolved.get(expression, frozenset()) if expression else frozenset())
