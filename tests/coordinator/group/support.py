@@ -65,7 +65,7 @@ class Options:
         return self.own[name] if name in self.own else NODE_OPTIONS[name].default
 
     def group(self, group_id: str, name: str) -> Any:
-        return self.own.get(name)
+        return self.own[name] if name in self.own else self.node(f"group.{name}")
 
 
 def group_harness(topics: Topics, options: Options | None = None) -> Harness[GroupShard]:
