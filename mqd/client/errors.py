@@ -31,6 +31,20 @@ REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: "wait, or raise the quota",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "ask for the right to use this topic",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "ask for the right to change the cluster",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "ask for the right to use this group",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "ask for the right to use this transactional id",
+    ErrorCode.GROUP_ID_NOT_FOUND: "see which exist with `mqctl group list`",
+    ErrorCode.NON_EMPTY_GROUP: "stop its members first; `mqctl group describe` shows them",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "stop the members that read it first; `mqctl group describe` shows them",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "stop other members, or raise group.max.size (group.consumer.max.size)",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "let all members of the group offer one assignor in common",
+    ErrorCode.INVALID_SESSION_TIMEOUT: "choose between group.min.session.timeout.ms and group.max.session.timeout.ms of the broker",
+    ErrorCode.FENCED_INSTANCE_ID: "another member has this instance id: give each its own",
+    ErrorCode.UNRELEASED_INSTANCE_ID: "another member has this instance id: wait until its session is over, or give each its own",
+    ErrorCode.UNSUPPORTED_ASSIGNOR: "choose among group.consumer.assignors of the broker",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "see which exist with `mqctl txn list`",
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: "choose less than transaction.max.timeout.ms of the broker",
+    ErrorCode.PRODUCER_FENCED: "another producer uses this transactional id: close this one",
 }
 
 NEVER_SENT = "nothing was sent"

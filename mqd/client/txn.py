@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from mqd.client.errors import ClientError, TransactionBroken, error_from_wire
+from mqd.client.errors import REMEDIES, ClientError, TransactionBroken, error_from_wire
 from mqd.client.group import GroupMetadata
 from mqd.client.offsets import COMMIT_CAME_TOO_LATE, Offsets, commit_body, commit_errors, raise_worst
 from mqd.errors import ErrorCode
@@ -226,7 +226,7 @@ class Transactions:
         """Nothing goes on under this id in this process."""
         if self.phase is Phase.DEAD:
             return
-        remedy = "another producer uses this transactional id: close this one" if error.code in FENCED else error.remedy
+        remedy = REMEDIES[ErrorCode.PRODUCER_FENCED] if error.code in FENCED else error.remedy
         self.error = ClientError(error.code, error.message, remedy=remedy)
         self._go(Phase.DEAD)
 

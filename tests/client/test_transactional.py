@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from mqd.client.cluster import ClusterClient, connect
+from mqd.client.consumer import open_consumer
+from mqd.client.errors import ClientError, CommitFailed, TransactionBroken
+from mqd.client.group import GroupMetadata
+from mqd.client.group_consumer import open_group_consumer
+from mqd.client.transactional import TransactionalProducer, open_transactional_producer
+from mqd.client.txn import Phase
+from mqd.errors import ErrorCode
+from mqd.types import TopicPartition
+from tests.client.fake import INIT_PRODUCER_ID, PRODUCE, FakeCluster, HangUp
+from tests.client.test_consumer import fill, values
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
+both = pytest.mark.parametrize("version", [1, 2])
+
+
+@asynccontextmanager
+async def producing(cluster: FakeCluster, name: str = "t", **options: Any) -> AsyncIterator[tuple[ClusterClient, TransactionalProducer]]:
+    async with (
+        connect([("fake", 9001)], network=cluster, request_timeout_s=5.0) as client,
+        open_transactional_producer(client, name, **options) as producer,
+    ):
+        yield client, producer
+
+
+def cluster_of(nursery: trio.Nursery, version: int, nodes: int = 1) -> FakeCluster:
+    cluster = FakeCluster(nursery, nodes=nodes)
+    cluster.transaction_version = version
+    cluster.add_topic("a", 2)
+    return cluster
+
+
+async def read(client: ClusterClient) -> list[bytes | None]:
+    async with open_consumer(client, dict.fromkeys((A0, A1), "beginning"), end="end", read_committed=True) as consumer:
+        return [value for each in (await values(consumer)).values() for value in each]
+
+
+@both
+async def test_all_or_none(nursery: trio.Nursery, version: int) -> None:
+    cluster = cluster_of(nursery, version)
+    async with producing(cluster) as (client, producer):
+        first = producer.producer
+        async with producer.transaction():
+            for number in range(10):
+                await producer.enqueue("a", b"%d" % number, partition=number % 2)
+            assert await read(client) == []
+        assert sorted(await read(client)) == [b"%d" % number for number in range(10)]
+        with pytest.raises(KeyError):
+            async with producer.transaction():
+                await producer.send("a", b"never", partition=0)
+                raise KeyError
+        async with producer.transaction():
+            await producer.send("a", b"last", partition=0)
+        assert sorted(await read(client))[-1] == b"last" and len(await read(client)) == 11
+        assert producer.producer == (first if version == 1 else (first[0], first[1] + 3))
+    asked = [key for key, _ in cluster.one.requests]
+    assert (ADD_PARTITIONS in asked) == (version == 1)
+    assert {number for key, number in cluster.one.requests if key == END_TXN} == ({4} if version == 1 else {5})
+    assert all((number >= 12) == (version == 2) for key, number in cluster.one.requests if key == PRODUCE)
+
+
+@both
+async def test_a_copy_that_moves_its_offsets_with_its_records(nursery: trio.Nursery, version: int) -> None:
+    cluster = cluster_of(nursery, version)
+    fill(cluster.add_topic("in")[0], 40)
+    source = TopicPartition("in", 0)
+    async with producing(cluster) as (client, producer):
+        options: dict[str, Any] = {"reset": "beginning", "auto_commit": False, "read_committed": True}
+        async with open_group_consumer(client, "g", ["in"], **options) as consumer:
+            for attempt in range(5):
+                batch = await consumer.next()
+                try:
+                    async with producer.transaction():
+                        for record in batch.records:
+                            await producer.enqueue("a", record.value)
+                        await producer.send_offsets(consumer.positions(), consumer.group_metadata())
+                        if attempt == 1:
+                            raise KeyError
+                except KeyError:
+                    await consumer.rewind()
+        assert cluster.groups["g"].offsets == {source: (40, "")}
+        assert sorted(await read(client)) == sorted(b"%d" % number for number in range(40))
+    assert (ADD_OFFSETS in [key for key, _ in cluster.one.requests]) == (version == 1)
+
+
+@both
+async def test_a_member_that_the_group_went_on_without_cannot_commit(nursery: trio.Nursery, version: int) -> None:
+    cluster = cluster_of(nursery, version)
+    async with producing(cluster) as (_, producer):
+        with pytest.raises(CommitFailed) as caught:
+            async with producer.transaction():
+                await producer.send("a", b"x")
+                await producer.send_offsets({A0: 5}, GroupMetadata("g", 3, "gone"))
+        assert caught.value.code is ErrorCode.UNKNOWN_MEMBER_ID and producer.phase is Phase.READY
+        assert cluster.groups["g"].offsets == {} and cluster.transactions["t"].state != "CompleteCommit"
+
+
+@both
+async def test_a_successor_fences_and_ends_what_was_open(nursery: trio.Nursery, version: int) -> None:
+    cluster = cluster_of(nursery, version)
+    async with producing(cluster) as (client, old):
+        await old.begin()
+        await old.send("a", b"old")
+        async with producing(cluster) as (_, new):
+            assert new.producer[0] == old.producer[0] and new.producer[1] > old.producer[1]
+            with pytest.raises(ClientError):
+                await old.send("a", b"older", partition=0)
+                await old.commit()
+            with pytest.raises(ClientError) as caught:
+                await old.abort()
+                await old.begin()
+            assert old.phase is Phase.DEAD and "another producer" in caught.value.remedy
+            async with new.transaction():
+                await new.send("a", b"new")
+        assert await read(client) == [b"new"]
+
+
+@both
+async def test_answers_that_are_lost_do_no_harm(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int) -> None:
+    cluster = cluster_of(nursery, version)
+    broker = cluster.one
+    broker.script(INIT_PRODUCER_ID, {"error_code": 51, "producer_id": -1}, {"error_code": 16, "producer_id": -1})
+    async with producing(cluster) as (client, producer):
+        broker.script(PRODUCE, HangUp(after=True), HangUp())
+        broker.script(ADD_PARTITIONS, HangUp(after=True))
+        broker.script(END_TXN, HangUp(after=True), {"error_code": 14}, HangUp())
+        for number in range(3):
+            async with producer.transaction():
+                await producer.enqueue("a", b"%d" % number, partition=0)
+                await producer.enqueue("a", b"-%d" % number, partition=1)
+        assert sorted(await read(client), key=str) == sorted([b"0", b"1", b"2", b"-0", b"-1", b"-2"], key=str)
+
+
+@both
+async def test_a_refused_record_breaks_the_transaction_and_the_next_one_is_well(nursery: trio.Nursery, version: int) -> None:
+    cluster = cluster_of(nursery, version)
+    refused = {"responses": [{"name": "a", "topic_id": cluster.ids["a"], "partition_responses": [{"index": 0, "error_code": 10}]}]}
+    async with producing(cluster) as (client, producer):
+        cluster.one.script(PRODUCE, refused)
+        with pytest.raises(TransactionBroken, match="message too large"):
+            async with producer.transaction():
+                delivery = await producer.enqueue("a", b"huge", partition=0)
+                with pytest.raises(ClientError):
+                    await delivery.wait()
+                await producer.enqueue("a", b"more", partition=0)
+        async with producer.transaction():
+            await producer.send("a", b"small", partition=0)
+        assert await read(client) == [b"small"]
+
+
+@both
+async def test_records_in_doubt_are_never_read(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int) -> None:
+    """The leader takes a record and never says so; the transaction is given up, and the next one is not disturbed by it."""
+    cluster = cluster_of(nursery, version)
+    async with producing(cluster, delivery_timeout_s=2.0) as (client, producer):
+        cluster.one.script(PRODUCE, *[HangUp(after=True)] * 30)
+        with pytest.raises(ClientError):
+            async with producer.transaction():
+                await producer.send("a", b"doubt", partition=0)
+        cluster.one.actions[PRODUCE].clear()
+        before = producer.producer
+        async with producer.transaction():
+            await producer.send("a", b"sure", partition=0)
+        assert await read(client) == [b"sure"]
+        assert before[1] > 0
+
+
+async def test_the_coordinator_moves_and_is_found_again(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = cluster_of(nursery, 2, nodes=2)
+    async with producing(cluster) as (client, producer):
+        async with producer.transaction():
+            await producer.send("a", b"1")
+        cluster.coordinator = 2
+        async with producer.transaction():
+            await producer.send("a", b"2")
+        assert sorted(await read(client), key=str) == [b"1", b"2"]
+    assert (END_TXN, 5) in cluster.brokers[2].requests
+
+
+@both
+async def test_a_commit_without_an_answer_may_be_asked_again(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int) -> None:
+    cluster = cluster_of(nursery, version)
+    async with producing(cluster, timeout_s=1.0) as (client, producer):
+        await producer.begin()
+        await producer.send("a", b"x")
+        cluster.one.script(END_TXN, *[{"error_code": 16}] * 50)
+        with pytest.raises(ClientError, match="in time"):
+            await producer.commit()
+        assert producer.phase is Phase.COMMITTING
+        with pytest.raises(ClientError):
+            await producer.enqueue("a", b"too late")
+        cluster.one.actions[END_TXN].clear()
+        await producer.commit()
+        assert await read(client) == [b"x"]
+
+
+@both
+async def test_a_cancelled_block_aborts(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int) -> None:
+    """Even when everything around it is cancelled, the client's own connections included."""
+    cluster = cluster_of(nursery, version)
+    with trio.move_on_after(3) as scope:
+        async with producing(cluster) as (_, producer), producer.transaction():
+            await producer.send("a", b"x")
+            await trio.sleep_forever()
+    assert scope.cancelled_caught and cluster.transactions["t"].state == "CompleteAbort"
+    assert cluster.partition(A0).last_stable_offset == cluster.partition(A0).end
+
+
+async def test_what_is_open_at_the_end_of_the_block_is_aborted(nursery: trio.Nursery) -> None:
+    cluster = cluster_of(nursery, 2)
+    async with producing(cluster) as (_, producer):
+        await producer.begin()
+        await producer.send("a", b"x")
+    assert cluster.transactions["t"].state == "CompleteAbort"
+
+
+async def test_records_outside_of_a_transaction_are_refused(nursery: trio.Nursery) -> None:
+    cluster = cluster_of(nursery, 2)
+    async with producing(cluster) as (_, producer):
+        for refused in (producer.send("a", b"x"), producer.commit(), producer.abort(), producer.send_offsets({A0: 1}, GroupMetadata("g"))):
+            with pytest.raises(ClientError) as caught:
+                await refused
+            assert caught.value.code is ErrorCode.INVALID_TXN_STATE and caught.value.message
+    with pytest.raises(ClientError, match="without a name"):
+        async with producing(cluster, ""):
+            pass

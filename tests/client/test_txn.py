@@ -1,0 +1,191 @@
+"""Transactions as a pure state machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mqd.client.errors import ClientError, TransactionBroken
+from mqd.client.group import GroupMetadata
+from mqd.client.txn import TRANSITIONS, Phase, Transactions
+from mqd.errors import ErrorCode
+from mqd.types import TopicPartition
+from tests.client.test_group import answer
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+def ready() -> Transactions:
+    it = Transactions("t", 60_000)
+    assert it.init_body() == {"transactional_id": "t", "producer_id": -1, "producer_epoch": -1, "transaction_timeout_ms": 60_000}
+    it.on_init(answer(22, producer_id=7, producer_epoch=3))
+    return it
+
+
+def opened(*, version_2: bool) -> Transactions:
+    it = ready()
+    it.begin(version_2=version_2)
+    return it
+
+
+def added(it: Transactions, codes: dict[int, int]) -> None:
+    rows = [{"partition_index": index, "partition_error_code": code} for index, code in codes.items()]
+    it.on_added(_v3({"results_by_topic_v3_and_below": [{"name": "a", "results_by_partition": rows}]}))
+
+
+def _v3(fields: dict[str, Any]) -> Any:
+    from mqd.protocol.apis import by_key
+
+    api = by_key(24)
+    assert api is not None
+    return api.decode_response(3, api.encode_response(3, fields))
+
+
+def test_version_1_adds_partitions_before_records_go() -> None:
+    it = opened(version_2=False)
+    it.want(A0)
+    assert not it.may_send(A0) and list(it.wanted) == [A0]
+    body = it.add_body([A0])
+    assert body["v3_and_below_topics"] == [{"name": "a", "partitions": [0]}] and body["v3_and_below_producer_epoch"] == 3
+    added(it, {0: 0})
+    assert it.may_send(A0) and not it.may_send(A1) and not it.wanted
+    it.end(commit=True)
+    assert it.needs_end and it.end_body() == {"transactional_id": "t", "producer_id": 7, "producer_epoch": 3, "committed": True}
+    assert not it.on_ended(answer(26))
+    it.over()
+    assert it.phase is Phase.READY and it.producer_epoch == 3 and not it.partitions
+
+
+def test_version_2_adds_nothing_and_takes_a_new_epoch_at_each_end() -> None:
+    it = opened(version_2=True)
+    it.want(A0)
+    assert it.may_send(A0) and not it.wanted
+    it.end(commit=False)
+    assert it.needs_end and not it.end_body()["committed"]
+    assert it.on_ended(answer(26, producer_id=7, producer_epoch=4))
+    it.over()
+    assert it.producer_epoch == 4
+
+
+def test_a_transaction_without_anything_needs_no_end() -> None:
+    for version_2 in (False, True):
+        it = opened(version_2=version_2)
+        it.end(commit=True)
+        assert not it.needs_end and not it.needs_epoch
+
+
+def test_offsets_alone_need_an_end() -> None:
+    it = opened(version_2=False)
+    it.on_offsets_added(answer(25), "g")
+    assert "g" in it.groups
+    body = it.commit_offsets_body(GroupMetadata("g", 4, "me", None), {A0: 10})
+    assert body["generation_id"] == 4 and body["member_id"] == "me" and body["producer_id"] == 7
+    it.end(commit=True)
+    assert it.needs_end
+
+
+def test_an_end_in_doubt_takes_a_new_epoch_under_version_1_and_gets_one_anyway_under_version_2() -> None:
+    for version_2 in (False, True):
+        it = opened(version_2=version_2)
+        it.want(A0)
+        if not version_2:
+            added(it, {0: 0})
+        it.fail(ClientError(ErrorCode.REQUEST_TIMED_OUT, "late"))
+        assert it.phase is Phase.BROKEN and not it.may_send(A0)
+        it.end(commit=False)
+        assert (it.needs_epoch, it.needs_end) == ((False, True) if version_2 else (True, False))
+        assert it.init_body()["producer_id"] == 7
+
+
+def test_a_broken_transaction_can_only_be_aborted() -> None:
+    it = opened(version_2=True)
+    it.want(A0)
+    it.fail(ClientError(ErrorCode.MESSAGE_TOO_LARGE, "too large"), doubtful=False)
+    for refused in (it.check_open, lambda: it.end(commit=True), lambda: it.begin(version_2=True)):
+        with pytest.raises(TransactionBroken, match="only be aborted: too large"):
+            refused()
+    it.end(commit=False)
+    it.on_ended(answer(26, producer_id=7, producer_epoch=4))
+    it.over()
+    it.begin(version_2=True)
+
+
+def test_the_worst_of_several_answers_counts_and_what_was_not_tried_does_not() -> None:
+    it = opened(version_2=False)
+    it.want(A0)
+    it.want(A1)
+    with pytest.raises(ClientError) as caught:
+        added(it, {0: 55, 1: 29})
+    assert caught.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    with pytest.raises(ClientError) as caught:
+        added(it, {0: 55, 1: 51})
+    assert caught.value.retriable and not it.touched
+
+
+@pytest.mark.parametrize("code", [90, 47])
+def test_a_coordinator_that_knows_a_newer_epoch_ends_the_producer(code: int) -> None:
+    it = opened(version_2=True)
+    it.want(A0)
+    it.end(commit=True)
+    with pytest.raises(ClientError):
+        it.on_ended(answer(26, error_code=code))
+    assert it.phase is Phase.DEAD
+    with pytest.raises(ClientError) as caught:
+        it.begin(version_2=True)
+    assert "another producer uses this transactional id" in caught.value.remedy
+
+
+def test_a_leader_that_knows_a_newer_epoch_only_breaks_the_transaction() -> None:
+    it = opened(version_2=True)
+    it.want(A0)
+    it.fail(ClientError(ErrorCode.INVALID_PRODUCER_EPOCH, "old"))
+    assert it.phase is Phase.BROKEN
+
+
+def test_a_commit_that_is_to_be_aborted_is() -> None:
+    it = opened(version_2=True)
+    it.want(A0)
+    it.end(commit=True)
+    with pytest.raises(ClientError):
+        it.on_ended(answer(26, error_code=int(ErrorCode.TRANSACTION_ABORTABLE)))
+    assert it.phase is Phase.BROKEN
+    it.end(commit=False)
+    assert it.needs_end
+
+
+@pytest.mark.parametrize("code", [14, 15, 16, 51])
+def test_what_passes_is_asked_again(code: int) -> None:
+    it = opened(version_2=True)
+    it.want(A0)
+    it.end(commit=True)
+    with pytest.raises(ClientError) as caught:
+        it.on_ended(answer(26, error_code=code))
+    assert caught.value.retriable and it.phase is Phase.COMMITTING
+    it.end(commit=True)
+
+
+def test_what_is_out_of_turn_is_refused() -> None:
+    it = ready()
+    for refused in (it.check_open, lambda: it.end(commit=True), lambda: it.end(commit=False)):
+        with pytest.raises(ClientError) as caught:
+            refused()
+        assert caught.value.code is ErrorCode.INVALID_TXN_STATE
+    it.begin(version_2=False)
+    with pytest.raises(ClientError, match="in a transaction"):
+        it.begin(version_2=False)
+
+
+def test_an_id_that_is_refused_is_of_no_use() -> None:
+    it = Transactions("t", 60_000)
+    with pytest.raises(ClientError):
+        it.on_init(answer(22, error_code=int(ErrorCode.CONCURRENT_TRANSACTIONS)))
+    assert it.phase is Phase.NEW
+    with pytest.raises(ClientError):
+        it.on_init(answer(22, error_code=int(ErrorCode.INVALID_TRANSACTION_TIMEOUT)))
+    assert it.phase is Phase.DEAD
+
+
+def test_every_phase_is_in_the_table_and_dead_is_dead() -> None:
+    assert set(TRANSITIONS) == set(Phase) and not TRANSITIONS[Phase.DEAD]
+    assert all(Phase.DEAD in goals for phase, goals in TRANSITIONS.items() if phase is not Phase.DEAD)
