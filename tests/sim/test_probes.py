@@ -35,6 +35,10 @@ class Replica:
             assignment=SimpleNamespace(isr=(1, 2, 3), partition_epoch=0),
         )  # fmt: skip
 
+    def restart(self) -> None:
+        """The next life of its process: the same file, and a log of its own, which was never cut."""
+        self.log = self.partition.log = SimpleNamespace(**{**vars(self.log), "cuts": 0})
+
     def append(self, value: bytes, *, epoch: int = 0) -> None:
         self.data += build_batch([(None, value)], base_offset=self.log.log_end_offset, partition_leader_epoch=epoch)
         self._ends(self.log.log_end_offset + 1)
@@ -164,9 +168,20 @@ def test_a_killed_process_that_lost_what_it_had_written(world: Cardboard) -> Non
     size = len(world.replicas[3].data)
     world.replicas[3].append(b"c")
     assert world.look() is None
+    world.replicas[3].restart()
     world.replicas[3].cut(2, size)
     world.daemons[3] = world.new_daemon(3)
     assert "a restarted process lost" in str(world.look())
+
+
+def test_a_process_that_was_killed_while_it_cut_its_log_has_lost_nothing(world: Cardboard) -> None:
+    size = len(world.replicas[3].data)
+    world.replicas[3].append(b"c")
+    assert world.look() is None
+    world.replicas[3].cut(2, size)
+    world.replicas[3].restart()
+    world.daemons[3] = world.new_daemon(3)
+    assert world.look() is None
 
 
 def test_a_power_cut_may_lose_what_was_not_synced(world: Cardboard) -> None:
