@@ -116,11 +116,11 @@ class TransactionalProducer(Producer):
         await self._end("aborting")
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
+    async def transaction(self) -> AsyncIterator[TransactionalProducer]:
         """One transaction for the length of a block: committed at its end, aborted when an exception or a cancellation leaves it."""
         await self.begin()
         try:
-            yield
+            yield self
             await self.commit()
         except BaseException:
             await self.finish()

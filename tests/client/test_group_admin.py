@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from mqd.client.admin import Admin
+from mqd.client.cluster import ClusterClient, connect
+from mqd.client.errors import ClientError
+from mqd.client.group_consumer import open_group_consumer
+from mqd.client.group_descriptions import GroupDescription, ListedGroup, OpenTransaction, TransactionDescription
+from mqd.client.offsets import CommittedOffset
+from mqd.client.transactional import open_transactional_producer
+from mqd.errors import ErrorCode
+from mqd.types import TopicPartition
+from tests.client.fake import FakeCluster
+from tests.client.test_consumer import fill
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+@asynccontextmanager
+async def admin_of(cluster: FakeCluster) -> AsyncIterator[tuple[ClusterClient, Admin]]:
+    async with connect([("fake", 9001)], network=cluster, request_timeout_s=5.0) as client:
+        yield client, Admin(client, timeout_s=5.0)
+
+
+def cluster_of(nursery: trio.Nursery, nodes: int = 2) -> FakeCluster:
+    cluster = FakeCluster(nursery, nodes=nodes)
+    for partition in cluster.add_topic("a", 2):
+        fill(partition, 20)
+    return cluster
+
+
+async def test_groups_of_both_protocols_with_their_members(nursery: trio.Nursery) -> None:
+    cluster = cluster_of(nursery)
+    async with (
+        admin_of(cluster) as (client, admin),
+        open_group_consumer(client, "old", ["a"], reset="beginning") as old,
+        open_group_consumer(client, "new", ["a"], reset="beginning", group_protocol="consumer") as new,
+    ):
+        await old.next()
+        await new.next()
+        await new.next()
+        assert await admin.list_groups() == [
+            ListedGroup("new", "consumer", "Stable", "consumer", 1),
+            ListedGroup("old", "consumer", "Stable", "classic", 1),
+        ]
+        assert await admin.list_groups(states=["Empty"]) == []
+        found = await admin.describe_groups(["old", "new", "none"])
+        for name, kind, assignor in (("old", "classic", "range"), ("new", "consumer", "uniform")):
+            described = found[name]
+            assert isinstance(described, GroupDescription) and described.is_active
+            assert (described.type, described.state, described.assignor, described.coordinator) == (kind, "Stable", assignor, "fake:9001")
+            (member,) = described.members
+            assert member.assignment == (A0, A1) and member.topics == ("a",) and member.host == "/127.0.0.1"
+        assert isinstance(found["none"], ClientError) and found["none"].code is ErrorCode.GROUP_ID_NOT_FOUND
+        refused = await admin.delete_groups(["old", "none"])
+        assert [each.code.name for each in refused.values() if each is not None] == ["NON_EMPTY_GROUP", "GROUP_ID_NOT_FOUND"]
+    async with admin_of(cluster) as (_, admin):
+        assert await admin.delete_groups(["old"]) == {"old": None}
+
+
+async def test_old_brokers_know_no_missing_groups(nursery: trio.Nursery) -> None:
+    cluster = cluster_of(nursery, 1)
+    cluster.one.versions |= {15: (0, 4), 10: (0, 2), 9: (1, 5)}
+    del cluster.one.versions[69]
+    async with admin_of(cluster) as (_, admin):
+        found = await admin.describe_groups(["none", "two"])
+        assert all(isinstance(each, ClientError) and each.code is ErrorCode.GROUP_ID_NOT_FOUND for each in found.values())
+        assert await admin.list_group_offsets(["none"]) == {"none": {}}
+
+
+async def test_offsets_are_set_read_and_forgotten_and_lag_is_counted(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = cluster_of(nursery)
+    cluster.coordinator = 2
+    loading = [{"partition_index": index, "error_code": 14} for index in range(2)]
+    cluster.brokers[2].script(8, {"topics": [{"name": "a", "partitions": loading}]})
+    async with admin_of(cluster) as (client, admin):
+        assert await admin.alter_group_offsets("g", {A0: CommittedOffset(5, "by hand"), A1: 50}) == {A0: None, A1: None}
+        assert await admin.list_group_offsets(["g", "none"]) == {
+            "g": {A0: CommittedOffset(5, "by hand"), A1: CommittedOffset(50)},
+            "none": {},
+        }
+        lags = await admin.group_lag("g")
+        assert [(each.tp, each.start, each.end, each.lag, each.member) for each in lags] == [(A0, 0, 20, 15, None), (A1, 0, 20, 0, None)]
+        assert await admin.delete_group_offsets("g", [A1]) == {A1: None}
+        with pytest.raises(ClientError) as caught:
+            await admin.delete_group_offsets("none", [A1])
+        assert caught.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+        with pytest.raises(ClientError) as caught:
+            await admin.group_lag("none")
+        assert caught.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+        async with open_group_consumer(client, "g", ["a"], reset="beginning", auto_commit=False) as consumer:
+            await consumer.next()
+            lags = await admin.group_lag("g")
+            assert [(each.lag, each.member is not None) for each in lags] == [(15, True), (None, True)]
+            refused = await admin.alter_group_offsets("g", {A0: 0})
+            assert refused[A0] is not None and refused[A0].code is ErrorCode.UNKNOWN_MEMBER_ID
+            refused = await admin.delete_group_offsets("g", [A0])
+            assert refused[A0] is not None and refused[A0].code is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        del cluster.topics["a"]
+        assert [(each.tp, each.end, each.lag) for each in await admin.group_lag("g")] == [(A0, None, None)]
+
+
+async def test_open_transactions_are_listed_described_and_fenced(nursery: trio.Nursery) -> None:
+    cluster = cluster_of(nursery)
+    async with admin_of(cluster) as (client, admin), open_transactional_producer(client, "t") as producer:
+        await producer.begin()
+        await producer.send("a", b"x", partition=1)
+        producer_id, epoch = producer.producer
+        assert [tuple(each) for each in await admin.list_transactions()] == [("t", producer_id, "Ongoing", 1)]
+        assert await admin.list_transactions(["Empty"]) == []
+        found = await admin.describe_transactions(["t", "none"])
+        assert found["t"] == TransactionDescription("t", "fake:9001", "Ongoing", producer_id, epoch, 60_000, 1000, (A1,))
+        assert isinstance(found["none"], ClientError) and found["none"].code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        assert await admin.fence_producers(["t"]) == {"t": (producer_id, epoch + 1)}
+        with pytest.raises(ClientError):
+            await producer.commit()
+
+
+async def test_a_transaction_hangs_where_no_coordinator_knows_of_it(nursery: trio.Nursery) -> None:
+    cluster = cluster_of(nursery)
+    async with admin_of(cluster) as (client, admin), open_transactional_producer(client, "t") as producer:
+        await producer.begin()
+        await producer.send("a", b"x", partition=1)
+        assert await admin.find_hanging_transactions([A0, A1], older_than_ms=1000) == []
+        cluster.transactions["t"].partitions.clear()
+        (found,) = await admin.find_hanging_transactions([A0, A1], older_than_ms=1000)
+        assert isinstance(found, OpenTransaction) and found.tp == A1 and found.transactional_id == "t"
+        assert found.producer.transaction_start_offset == 20
+        cluster.transactions.clear()
+        (found,) = await admin.find_hanging_transactions([A0, A1], older_than_ms=1000)
+        assert found.transactional_id is None
+        assert await admin.find_hanging_transactions([A1], older_than_ms=10**15) == []
+        await admin.abort_transaction(A1, *producer.producer, 0)
+        assert await admin.find_hanging_transactions([A1], older_than_ms=1000) == []
+        assert cluster.partition(A1).aborted == [(producer.producer[0], 20, 21)]
+
+
+async def test_what_a_broker_cannot_narrow_is_not_taken_for_everything(nursery: trio.Nursery) -> None:
+    cluster = cluster_of(nursery, 1)
+    cluster.one.versions[66] = (0, 0)
+    async with admin_of(cluster) as (_, admin):
+        with pytest.raises(ClientError, match="cannot narrow"):
+            await admin.list_transactions(longer_than_ms=5)
+        cluster.one.script(66, {"unknown_state_filters": ["Merry"]})
+        with pytest.raises(ClientError, match="Merry"):
+            await admin.list_transactions(["Merry"])
+
+
+async def test_a_coordinator_that_loads_is_waited_for(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = cluster_of(nursery)
+    cluster.one.script(16, {"error_code": 14}, {"error_code": 15})
+    cluster.one.script(69, {"groups": [{"group_id": "g", "error_code": 14}]})
+    cluster.groups["g"] = cluster.one._group("g")
+    async with admin_of(cluster) as (_, admin):
+        assert len(await admin.list_groups()) == 1
+        assert isinstance((await admin.describe_groups(["g"]))["g"], GroupDescription)
