@@ -163,8 +163,7 @@ class Offsets(Part):
             except MqError as error:
                 stale = error.code is ErrorCode.STALE_MEMBER_EPOCH  # which this API does not know
                 _refuse(wanted, rows, ErrorCode.ILLEGAL_GENERATION if stale else error.code)
-        producer = Producer(request.producer_id, request.producer_epoch) if records else NO_PRODUCER
-        return Decision(records, ((ticket, rows.answer()),), producer)
+        return Decision(records, ((ticket, rows.answer()),), Producer(request.producer_id, request.producer_epoch))
 
     def _existing(self, topics: Iterable[Any], rows: _Rows, *, by_id: bool = False) -> list[_Wanted]:
         """The partitions that exist; the others are refused."""

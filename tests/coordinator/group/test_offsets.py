@@ -9,7 +9,6 @@ import pytest
 
 from mqd import limits
 from mqd.coordinator.group.offset_store import OFFSET_BYTES
-from mqd.coordinator.group.offsets import FetchOffsets
 from mqd.coordinator.group.records import (
     ClassicMember,
     GroupMetadata,
@@ -19,20 +18,26 @@ from mqd.coordinator.group.records import (
     decode,
     encode,
 )
-from mqd.coordinator.group.shard import GroupShard
-from mqd.coordinator.shard import NO_PRODUCER, Call, Producer
+from mqd.coordinator.shard import NO_PRODUCER, Producer
 from mqd.errors import ErrorCode, MqError
-from mqd.protocol import apis
 from mqd.types import ZERO_UUID
+from tests.coordinator.group.offset_support import (
+    PRODUCER,
+    Group,
+    commit,
+    commit_in_transaction,
+    delete,
+    fetch_answer,
+    fetched,
+    log_size,
+    replay,
+    rows,
+)
 from tests.coordinator.group.support import Options, Topics, group_harness
-from tests.coordinator.harness import Harness
 
-PRODUCER = Producer(7, 0)
 DAY_SECONDS = 86_400.0
 RETENTION_SECONDS = 7 * DAY_SECONDS
 CHECK_SECONDS = 600.0
-
-Group = Harness[GroupShard]
 
 
 @pytest.fixture
@@ -50,71 +55,6 @@ def group(topics: Topics, options: Options) -> Group:
     return group_harness(topics, options)
 
 
-def rows(*offsets: tuple[int, int], metadata: str | None = None, epoch: int = -1) -> list[dict[str, Any]]:
-    return [
-        {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": epoch, "committed_metadata": metadata}
-        for partition, offset in offsets
-    ]
-
-
-def commit(
-    group: Group,
-    *offsets: tuple[int, int],
-    topic: str = "t",
-    version: int = 9,
-    group_id: str = "g",
-    metadata: str | None = None,
-    epoch: int = -1,
-    **request: Any,
-) -> dict[int, int]:
-    """Error codes by partition."""
-    named = {"name": topic, "partitions": rows(*offsets, metadata=metadata, epoch=epoch)}
-    return codes(group.call("OffsetCommit", version, {"group_id": group_id, "topics": [named], **request}))
-
-
-def commit_in_transaction(
-    group: Group, *offsets: tuple[int, int], producer: Producer = PRODUCER, topic: str = "t", **request: Any
-) -> dict[int, int]:
-    named = {"name": topic, "partitions": rows(*offsets)}
-    who = {"transactional_id": "x", "group_id": "g", "producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
-    return codes(group.call("TxnOffsetCommit", 3, {**who, "topics": [named], **request}))
-
-
-def codes(answer: Any) -> dict[int, int]:
-    return {row["partition_index"]: row["error_code"] for topic in answer["topics"] for row in topic["partitions"]}
-
-
-def fetch_answer(group: Group, version: int = 9, **request: Any) -> Any:
-    wanted = request.pop("topics", None)
-    declared = apis.by_name("OffsetFetch")
-    groups = [{"group_id": "g", "topics": wanted}]
-    decoded = declared.decode_request(version, declared.encode_request(version, {"groups": groups})).groups[0]
-    op = FetchOffsets(request.pop("group_id", "g"), decoded.topics, **request)
-    return group.answer(group.operate(Call("OffsetFetch", version, op)))
-
-
-def fetched(group: Group, *partitions: int, topic: str = "t", **request: Any) -> dict[int, int]:
-    """Offsets by partition; those that an error stands for as its negative code, below -1."""
-    wanted = [{"name": topic, "partition_indexes": partitions or (0, 1, 2)}]
-    answer = fetch_answer(group, topics=wanted, **request)
-    assert [one["name"] for one in answer["topics"]] == [topic] and answer["error_code"] == 0
-    return {row["partition_index"]: -row["error_code"] or row["committed_offset"] for row in answer["topics"][0]["partitions"]}
-
-
-def delete(group: Group, *partitions: int, topic: str = "t", group_id: str = "g") -> dict[int, int]:
-    named = {"name": topic, "partitions": [{"partition_index": one} for one in partitions]}
-    answer = group.call("OffsetDelete", 0, {"group_id": group_id, "topics": [named]})
-    assert answer["error_code"] == 0
-    return codes(answer)
-
-
-def replay(group: Group, value: GroupMetadata) -> None:
-    """Make a classic group as the log would."""
-    record = encode(GroupMetadataKey("g"), value)
-    group.log.append((record, NO_PRODUCER))
-    group.fail_over()
-
-
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t" + b"\xff\xff\xff\xff"
 """Of the consumer protocol, version 0: to t."""
 
@@ -122,10 +62,6 @@ SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t" + b"\xff\xff\xff\xff"
 def stable(topics: bytes = SUBSCRIPTION, protocol_type: str = "consumer") -> GroupMetadata:
     member = ClassicMember("m", None, "c", "/h", 60_000, 45_000, topics, b"")
     return GroupMetadata(protocol_type, 3, "range", "m", 0, (member,))
-
-
-def log_size(group: Group) -> int:
-    return len(group.log)
 
 
 # -- OffsetCommit and OffsetFetch
@@ -265,6 +201,15 @@ def test_a_group_has_room_for_so_much(group: Group, monkeypatch: pytest.MonkeyPa
     assert commit(group, (0, 8), metadata="") == {0: 0}  # what takes less is always taken
     assert fetched(group) == {0: 8, 1: 5, 2: -1}
     assert commit(group, (2, 5), group_id="other") == {2: 0}
+
+
+def test_room_that_is_given_up_counts_once(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "GROUP_OFFSETS_BYTES_MAX", 2 * OFFSET_BYTES + 5)
+    assert commit(group, (0, 5), (1, 5), metadata="12") == {0: 0, 1: 0}
+    larger = [row | {"committed_metadata": "1234567"} for row in rows((1, 6))]
+    named = {"name": "t", "partitions": rows((0, 6), (0, 7)) + larger}
+    answer = group.call("OffsetCommit", 9, {"group_id": "g", "topics": [named]})
+    assert [row["error_code"] for row in answer["topics"][0]["partitions"]] == [0, 0, ErrorCode.INVALID_COMMIT_OFFSET_SIZE]
 
 
 # -- TxnOffsetCommit
@@ -476,24 +421,45 @@ def test_old_clients_say_how_long(group: Group) -> None:
     assert fetched(group) == {0: -1, 1: 6, 2: -1}
 
 
-def test_many_offsets_expire_in_batches_that_fit(group: Group, topics: Topics) -> None:
-    topics.create("long" * 60, 4_000)
-    for start in range(0, 4_000, 1_000):
-        commit(group, *((partition, 1) for partition in range(start, start + 1_000)), topic="long" * 60)
+def test_who_wants_them_for_ever_has_them_for_ever(group: Group) -> None:
+    assert commit(group, (0, 5), version=4, retention_time_ms=2**63 - 1) == {0: 0}
+    group.advance(RETENTION_SECONDS + CHECK_SECONDS)
     group.fail_over()
-    group.advance(RETENTION_SECONDS - 1)
-    before = log_size(group)
+    assert fetched(group, 0) == {0: 5}
+
+
+def portions(group: Group) -> list[int]:
+    """Bytes of keys that each decision from now on writes."""
     sizes: list[int] = []
     carry_out = group.carry_out
 
     def weigh(decision: Any) -> None:
-        sizes.append(sum(len(record.key) for record in decision.records))
+        if decision.records:
+            sizes.append(sum(len(record.key) for record in decision.records))
         carry_out(decision)
 
     group.carry_out = weigh  # type: ignore[method-assign]
+    return sizes
+
+
+def commit_to_many(group: Group, topics: Topics) -> str:
+    """4,000 offsets, whose tombstones take a megabyte."""
+    topic = "long" * 60
+    topics.create(topic, 4_000)
+    for start in range(0, 4_000, 1_000):
+        commit(group, *((partition, 1) for partition in range(start, start + 1_000)), topic=topic)
+    return topic
+
+
+def test_many_offsets_expire_in_batches_that_fit(group: Group, topics: Topics) -> None:
+    commit_to_many(group, topics)
+    group.fail_over()
+    group.advance(RETENTION_SECONDS - 1)
+    before = log_size(group)
+    sizes = portions(group)
     group.advance(CHECK_SECONDS)
     assert log_size(group) == before + 4_001
-    assert max(sizes) < 300 * 1024 and sum(size > 0 for size in sizes) == 4
+    assert len(sizes) == 4 and max(sizes) < 300 * 1024
     assert group.shard.state.get("g") is None
 
 
@@ -526,6 +492,35 @@ def test_a_topic_that_was_made_anew_has_none_of_the_old_offsets(group: Group, to
     commit(group, (1, 60))
     group.metadata_changed()
     assert fetched(group) == {0: -1, 1: 60, 2: -1}
+
+
+def test_many_offsets_of_a_deleted_topic_go_in_batches_that_fit(group: Group, topics: Topics) -> None:
+    topics.delete(commit_to_many(group, topics))
+    before = log_size(group)
+    sizes = portions(group)
+    group.metadata_changed()
+    assert len(sizes) == 1
+    group.advance(1)
+    assert log_size(group) == before + 4_000
+    assert len(sizes) == 4 and max(sizes) < 300 * 1024
+    assert not group.shard.state.offsets.has_offsets("g")
+
+
+def test_what_waits_for_the_new_topic_is_kept(group: Group, topics: Topics) -> None:
+    commit(group, (0, 5))
+    topics.create("t", 3)
+    commit_in_transaction(group, (0, 50))
+    group.metadata_changed()
+    group.mark(PRODUCER, True)
+    assert fetched(group, 0) == {0: 50}
+
+
+def test_a_topic_that_is_gone_cannot_be_told_by_its_id(group: Group, topics: Topics) -> None:
+    commit(group, (0, 5))
+    commit(group, (0, 7), topic="u")
+    topics.delete("t")
+    assert [one["name"] for one in fetch_answer(group, 10)["topics"]] == ["u"]
+    assert [one["name"] for one in fetch_answer(group, 9)["topics"]] == ["t", "u"]
 
 
 def test_until_it_is_noticed_an_offset_of_the_old_topic_is_not_told_of_the_new(group: Group, topics: Topics) -> None:
