@@ -103,6 +103,7 @@ class GroupConsumer(Consumer):
         """Assigned, and the user has not been told yet."""
         self._membership = f"group-{id(self)}"
         self._member_changed = trio.Event()
+        self._member_scope = trio.CancelScope()
 
     # -- for users
 
@@ -383,7 +384,11 @@ class GroupConsumer(Consumer):
         self._member_changed = trio.Event()
 
     async def run_member(self) -> None:
-        """Do what the member says, until cancelled."""
+        """Do what the member says, until it leaves."""
+        with self._member_scope:
+            await self._run_member()
+
+    async def _run_member(self) -> None:
         member = self._member
         while True:
             changed = self._member_changed
@@ -427,10 +432,14 @@ class GroupConsumer(Consumer):
                 await self._commit_quietly(owned)
             if owned and orderly and self._on_revoked is not None:
                 await self._on_revoked(owned)
+            self._member_scope.cancel()
             farewell = self._member.goodbye() if leave else None
             if farewell is not None:
+                # A heartbeat that joins may still be on its way, and must not come after this; a parked JoinGroup would hold it up,
+                # and cannot come after it: the coordinator knows no member that has left.
+                purpose = self._membership if isinstance(self._member, ConsumerMember) else ""
                 try:
-                    await self._coordinator.ask(farewell.key, farewell.body, timeout_s=timeout_s)
+                    await self._coordinator.ask(farewell.key, farewell.body, timeout_s=timeout_s, purpose=purpose)
                 except MqError:
                     pass  # its session ends by itself
         for purpose in (self.purpose, self._membership):

@@ -338,6 +338,19 @@ async def test_a_static_member_stays_in_the_group_and_one_that_goes_without_a_wo
         assert len(cluster.groups["g"].members) == 1
 
 
+@each_protocol
+@pytest.mark.parametrize("steps", range(0, 60, 3))
+async def test_a_member_that_goes_while_it_comes_is_not_left_behind(nursery: trio.Nursery, protocol: dict[str, Any], steps: int) -> None:
+    """Whatever it was about to ask, and whichever connection is faster."""
+    cluster = cluster_of(nursery)
+    async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], **protocol):
+        for _ in range(steps):
+            await trio.lowlevel.checkpoint()
+    for _ in range(50):
+        await trio.lowlevel.checkpoint()
+    assert "g" not in cluster.groups or not cluster.groups["g"].members
+
+
 async def test_a_refusal_of_the_group_reaches_the_user(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery)
     cluster.one.script(JOIN_GROUP, {"error_code": int(ErrorCode.GROUP_AUTHORIZATION_FAILED), "protocol_name": ""})
