@@ -10,29 +10,28 @@ from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.member import JOINING, LEAVING
 from mqd.coordinator.group.shard import GroupShard
 from mqd.errors import ErrorCode, MqError
-from mqd.types import TopicPartition
 from tests.coordinator.group.support import Options, Topics, group_harness
 from tests.coordinator.harness import Harness
 
 GROUP = "g"
-Places = frozenset[tuple[str, int]]
+Places = frozenset[tuple[UUID, int]]
 
 
-def rows(topics: Topics, places: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
+def rows(topics: Topics, places: Iterable[tuple[UUID | str, int]]) -> list[dict[str, Any]]:
+    """Rows of a request; topics by id, or by name."""
     found: dict[UUID, list[int]] = {}
-    for name, partition in sorted(places):
-        topic_id = topics.topic_id(name)
+    for topic, partition in sorted(places):
+        topic_id = topics.topic_id(topic) if isinstance(topic, str) else topic
         assert topic_id is not None
         found.setdefault(topic_id, []).append(partition)
     return [{"topic_id": topic_id, "partitions": partitions} for topic_id, partitions in found.items()]
 
 
-def places(topics: Topics, assignment: Any) -> Places | None:
+def places(assignment: Any) -> Places | None:
     """What an answer assigns; None where it says nothing of it."""
     if assignment is None:
         return None
-    found = ((topics.topic_name(row["topic_id"]), p) for row in assignment["topic_partitions"] for p in row["partitions"])
-    return frozenset((name, p) for name, p in found if name is not None)
+    return frozenset((row["topic_id"], p) for row in assignment["topic_partitions"] for p in row["partitions"])
 
 
 class Group:
@@ -60,7 +59,7 @@ class Group:
 
     def assigned(self, answer: Mapping[str, Any]) -> list[int] | None:
         """Partition numbers that an answer assigns."""
-        found = places(self.topics, answer.get("assignment"))
+        found = places(answer.get("assignment"))
         return None if found is None else sorted(p for _, p in found)
 
     def described(self) -> dict[str, Any]:
@@ -96,7 +95,3 @@ def owners(group: ConsumerGroup) -> dict[tuple[UUID, int], str]:
                     found[topic_id, partition] = member.member_id
     assert found == group.owners
     return found
-
-
-def partitions(*found: tuple[str, int]) -> list[TopicPartition]:
-    return [TopicPartition(topic, partition) for topic, partition in found]
