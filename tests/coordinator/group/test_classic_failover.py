@@ -71,6 +71,17 @@ def test_a_member_that_comes_back_under_a_new_id_keeps_it(groups: Groups) -> Non
     assert groups.sync_now("a-3", 1, instance_id="a")["assignment"] == one.encode()
 
 
+def test_a_static_leader_that_came_back_leads_the_next_generation_too(groups: Groups) -> None:
+    _, two = groups.form("a", "b")
+    groups.join_now(version=9, instance_id="a")
+    groups.join("a-3", version=9, instance_id="a")
+    groups.join(two, version=9, instance_id="b")
+    groups.synchronize(["a-3", two], 2)
+    assert groups.group().leader == "a-3"
+    groups.fail_over()
+    assert groups.group().leader == "a-3" and groups.group().generation == 2
+
+
 def test_an_empty_group_keeps_its_generation_and_type(groups: Groups) -> None:
     (one,) = groups.form(None)
     groups.leave(one)
@@ -173,7 +184,7 @@ class AnyOrder(RuleBasedStateMachine):
             version=version,
             instance_id=self._instance(client),
             protocols=[(name, bytes([client])) for name in protocols],
-            session_ms=6000 + 1000 * client,
+            session_ms=12_000 + 1000 * client,
             rebalance_ms=20_000,
         )
         self.hear(client)
@@ -204,6 +215,26 @@ class AnyOrder(RuleBasedStateMachine):
             who = self.owners.setdefault((self.generations[client], answer["assignment"].decode()), client)
             assert who == client, "two owners in one generation"
 
+    @rule(clients=st.lists(MEMBERS, unique=True, min_size=1, max_size=4), early=st.booleans())
+    def settle(self, clients: list[int], early: bool) -> None:
+        """These do as clients should: they join, and ask for their assignments, the leader first or last."""
+        for client in clients:
+            self.join(client, False, 9, "ab")
+        for client in clients:
+            self.hear(client)
+            if not self.ids[client]:
+                self.join(client, True, 9, "ab")
+        for _ in range(60):
+            if all(self.tickets[client] in self.groups.answers for client in clients):
+                break
+            self.groups.advance(0.5)
+        for client in clients:
+            self.hear(client)
+        group = self.groups.shard.state.get(GROUP)
+        leader = group.leader if isinstance(group, ClassicGroup) else None
+        for client in sorted(clients, key=lambda one: (self.ids[one] == leader) != early):
+            self.sync(client)
+
     @rule(client=MEMBERS)
     def heartbeat(self, client: int) -> None:
         try:
@@ -215,7 +246,7 @@ class AnyOrder(RuleBasedStateMachine):
     def leave(self, client: int) -> None:
         self.groups.leave(self.ids[client], instance_id=self._instance(client))
 
-    @rule(seconds=st.sampled_from([0.0, 0.5, 2.0, 6.0, 21.0]))
+    @rule(seconds=st.sampled_from([0.0, 0.5, 2.0, 4.0, 13.0]))
     def wait(self, seconds: float) -> None:
         self.groups.advance(seconds)
 
