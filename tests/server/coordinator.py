@@ -1,0 +1,73 @@
+"""A transaction coordinator that says what the test wants, when it wants: for handlers that ask one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from mqd.coordinator.service import partition_for
+from mqd.errors import ErrorCode
+from tests.server.rig import ME, OTHER, Rig
+
+STATE = "__transaction_state"
+
+
+class SaysSo:
+    """Plugged into a rig. Every transaction is what `says` has for it by (topic, partition): NONE unless something else is set."""
+
+    def __init__(self, node: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.says: dict[tuple[str, int], ErrorCode] = {}
+        self.asked: list[dict[str, Any]] = []
+        self.marked: list[tuple[Any, ...]] = []
+        self.fails: Exception | None = None
+        self.error = ErrorCode.NONE
+        self.goes = trio.Event()
+        """Nothing is answered before it is set."""
+        self.goes.set()
+        node.create(STATE, 2, replicas=(ME, OTHER))
+        node.node.transactions = SimpleNamespace(partition_of=lambda key: partition_for(key, 2))
+        node.node.groups = SimpleNamespace(partition_of=lambda key: 0, write_marker=self.write_marker)
+        node.node.forward = self.forward
+        self.forwarded: list[tuple[int, str, int]] = []
+        monkeypatch.setattr("mqd.server.verification.add_partitions", self.answer)
+
+    async def forward(self, node_id: int, api: str, version: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert node_id != ME
+        self.forwarded.append((node_id, api, version))
+        return await self.answer(None, request)
+
+    async def answer(self, node: Any, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.asked += request["transactions"]
+        await self.goes.wait()
+        if self.fails is not None:
+            raise self.fails
+        results = [
+            {
+                "transactional_id": transaction["transactional_id"],
+                "topic_results": [
+                    {
+                        "name": topic["name"],
+                        "results_by_partition": [
+                            {
+                                "partition_index": index,
+                                "partition_error_code": self.says.get((topic["name"], index), ErrorCode.NONE),
+                            }
+                            for index in topic["partitions"]
+                        ],
+                    }
+                    for topic in transaction["topics"]
+                ],
+            }
+            for transaction in request["transactions"]
+        ]
+        return {"error_code": self.error, "results_by_transaction": results if not self.error else []}
+
+    async def write_marker(self, index: int, producer: Any, *how: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        self.marked.append((index, tuple(producer), *how))
+        if self.fails is not None:
+            raise self.fails

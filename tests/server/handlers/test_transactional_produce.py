@@ -1,0 +1,267 @@
+"""Produce in transactions, through the whole server: who must ask the coordinator, what a word is worth that comes late (KIP-890)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trio.testing import MockClock
+
+from mqd.errors import ErrorCode, MqError
+from mqd.types import TopicPartition
+from tests.log.support import NOW, batch
+from tests.server.coordinator import STATE, SaysSo
+from tests.server.rig import OTHER, Rig, rig, settle
+
+PID = 9
+TX = "tx"
+
+
+def part(sequence: int, *values: bytes, epoch: int = 0, producer_id: int = PID) -> bytearray:
+    return batch(*values, producer_id=producer_id, epoch=epoch, sequence=sequence, transactional=True)
+
+
+def mark(node: Rig, committed: bool, *, epoch: int = 0, version: int = 0, topic: str = "t") -> None:
+    node.replica.append_marker_nowait(node.partition(topic), (PID, epoch), 0, committed, NOW, version)
+    node.replica.end_of_turn()
+
+
+@pytest.mark.parametrize(("version", "verify_only"), [(9, True), (11, True), (12, False), (13, False)])
+async def test_the_first_batch_of_a_transaction_asks_and_the_others_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, verify_only: bool
+) -> None:
+    async with rig(tmp_path) as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create("t")
+        client = await node.connect()
+        for sequence in range(3):
+            row = await client.produce("t", part(sequence), version=version, transactional_id=TX)
+            assert (row.error_code, row.base_offset) == (0, sequence)
+        assert [(one["transactional_id"], one["producer_id"], one["verify_only"]) for one in coordinator.asked] == [(TX, PID, verify_only)]
+        assert node.partition("t").last_stable_offset == 0
+        mark(node, committed=True)
+        assert node.partition("t").last_stable_offset == 4
+        assert (await client.produce("t", part(3), version=version, transactional_id=TX)).base_offset == 4
+        assert len(coordinator.asked) == 2, "the next transaction is another one"
+
+
+@pytest.mark.parametrize(
+    ("version", "says", "told"),
+    [
+        (9, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE),
+        (11, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
+        (9, ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_TXN_STATE),
+        (9, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (9, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (9, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (9, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (9, ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (12, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_ENOUGH_REPLICAS),
+    ],
+)
+async def test_what_the_coordinator_refuses_is_not_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, says: ErrorCode, told: ErrorCode
+) -> None:
+    async with rig(tmp_path) as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create("t")
+        client = await node.connect()
+        coordinator.says["t", 0] = says
+        row = await client.produce("t", part(0), version=version, transactional_id=TX)
+        assert row.error_code == told
+        assert node.partition("t").log.log_end_offset == 0
+        del coordinator.says["t", 0]
+        assert (await client.produce("t", part(0), version=version, transactional_id=TX)).error_code == 0
+
+
+async def test_a_transaction_that_is_being_completed_is_given_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    async with rig(tmp_path) as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create("t")
+        client = await node.connect()
+        coordinator.says["t", 0] = ErrorCode.CONCURRENT_TRANSACTIONS
+        client.post("produce", 12, node.produce_body("t", part(0), version=12, transactional_id=TX))
+        await settle()
+        assert client.answers() == [] and len(coordinator.asked) == 1
+        coordinator.says.clear()
+        mock_clock.jump(0.02)
+        await settle()
+        (answer,) = client.answers()
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        mark(node, committed=True, epoch=1, version=2)
+        coordinator.says["t", 0] = ErrorCode.CONCURRENT_TRANSACTIONS
+        client.post("produce", 12, node.produce_body("t", part(0, epoch=1), version=12, transactional_id=TX))
+        for _ in range(10):
+            await settle()
+            mock_clock.jump(0.02)
+        await settle()
+        (answer,) = client.answers()
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+async def test_requests_behind_it_wait_for_the_word_and_other_connections_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create("t")
+        client, other = await node.connect(), await node.connect()
+        coordinator.goes = type(coordinator.goes)()
+        client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
+        client.post("produce", 9, node.produce_body("t", part(1), transactional_id=TX))
+        client.post("produce", 9, node.produce_body("t", batch(b"plain")))
+        await settle()
+        assert client.answers() == [] and len(coordinator.asked) == 1
+        assert (await other.produce("t", batch(b"other"))).base_offset == 0
+        coordinator.goes.set()
+        await settle()
+        assert [answer.responses[0].partition_responses[0].base_offset for answer in client.answers()] == [1, 2, 3]
+        assert len(coordinator.asked) == 1, "the second batch came into an open transaction"
+
+
+async def test_what_waits_with_a_record_after_it_goes_on_before_that_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t", replicas=(1, OTHER), isr=(1, OTHER))
+        client = await node.connect()
+        client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
+        client.post("produce", 9, node.produce_body("t", part(1), transactional_id=TX))
+        await settle()
+        assert node.partition("t").log.log_end_offset == 2, "the barrier ends with the append, not with the answer"
+        assert client.answers() == []
+
+
+async def test_a_word_that_comes_after_the_marker_begins_no_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create("t")
+        client = await node.connect()
+        coordinator.goes = type(coordinator.goes)()
+        client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
+        await settle()
+        mark(node, committed=False)  # the coordinator timed the transaction out meanwhile
+        coordinator.goes.set()
+        await settle()
+        (answer,) = client.answers()
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_TXN_STATE
+        assert node.partition("t").last_stable_offset == 1
+        assert not node.partition("t").log.producers.open
+
+
+async def test_a_word_is_for_one_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t", max_message_bytes="500")
+        client = await node.connect()
+        row = await client.produce("t", part(0, b"x" * 1000), transactional_id=TX)
+        assert row.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        row = await client.produce("t", part(0))
+        assert row.error_code == ErrorCode.INVALID_TXN_STATE, "without the transactional id nobody is asked"
+
+
+async def test_a_coordinator_elsewhere_is_asked_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create("t")
+        for index in range(2):
+            node.lead(STATE, OTHER, partition=index)
+        client = await node.connect()
+        assert (await client.produce("t", part(0), transactional_id=TX)).error_code == 0
+        assert coordinator.forwarded == [(OTHER, "AddPartitionsToTxn", 5)]
+
+
+@pytest.mark.parametrize("fails", [OSError("gone"), MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE)])
+async def test_a_coordinator_that_cannot_be_asked_is_asked_again_by_the_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: Exception
+) -> None:
+    async with rig(tmp_path) as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create("t")
+        client = await node.connect()
+        coordinator.fails = fails
+        row = await client.produce("t", part(0), transactional_id=TX)
+        assert row.error_code == ErrorCode.NOT_ENOUGH_REPLICAS and "Underlying error" in row.error_message
+
+
+async def test_verification_can_be_switched_off_but_not_for_those_who_add_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path, transaction_partition_verification_enable="false") as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create("t")
+        client = await node.connect()
+        assert (await client.produce("t", part(0), transactional_id=TX)).error_code == 0
+        assert not coordinator.asked
+        mark(node, committed=True)
+        assert (await client.produce("t", part(1), transactional_id=TX, version=12)).error_code == 0
+        assert coordinator.asked
+
+
+async def test_two_producers_in_one_request_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t", 2)
+        client = await node.connect()
+        body = node.produce_body("t", part(0), transactional_id=TX)
+        body["topic_data"][0]["partition_data"].append({"index": 1, "records": part(0, producer_id=PID + 1)})
+        answer = await client.ask("produce", 9, body)
+        rows = answer.responses[0].partition_responses
+        assert [row.error_code for row in rows] == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
+
+
+async def test_one_partition_that_is_refused_does_not_keep_the_others_from_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path) as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create("t", 2)
+        coordinator.says["t", 1] = ErrorCode.INVALID_TXN_STATE
+        client = await node.connect()
+        body = node.produce_body("t", part(0), transactional_id=TX)
+        body["topic_data"][0]["partition_data"].append({"index": 1, "records": part(0)})
+        body["topic_data"][0]["partition_data"].append({"index": 2, "records": part(0)})
+        answer = await client.ask("produce", 9, body)
+        codes = [row.error_code for row in answer.responses[0].partition_responses]
+        assert codes == [0, ErrorCode.INVALID_TXN_STATE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+async def test_a_client_that_went_while_it_waited_appends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create("t")
+        client = await node.connect()
+        coordinator.goes = type(coordinator.goes)()
+        client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
+        await settle()
+        client.reset()
+        await settle()
+        coordinator.goes.set()
+        await settle()
+        assert node.partition("t").log.log_end_offset == 0 and node.server.frame_bytes == 0
+
+
+async def test_the_epochs_and_sequences_of_transactions_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t")
+        client = await node.connect()
+
+        async def code(sequence: int, epoch: int) -> int:
+            row = await client.produce("t", part(sequence, epoch=epoch), version=12, transactional_id=TX)
+            return int(row.error_code)
+
+        assert await code(3, 0) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a producer that is not known begins at 0"
+        assert await code(0, 0) == 0
+        assert await code(1, 0) == 0
+        mark(node, committed=True, epoch=1, version=2)
+        assert await code(2, 0) == ErrorCode.INVALID_PRODUCER_EPOCH, "what is left of the transaction before comes too late"
+        assert await code(2, 1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await code(0, 1) == 0
+        row = await client.produce("t", batch(producer_id=PID, epoch=1, sequence=1))
+        assert row.error_code == ErrorCode.INVALID_TXN_STATE, "within a transaction, outside of it"
+
+
+async def test_clients_do_not_write_to_internal_topics(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("__consumer_offsets")
+        client = await node.connect()
+        assert (await client.produce("__consumer_offsets", batch())).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert node.replica.get(TopicPartition("__consumer_offsets", 0)).log.log_end_offset == 0  # type: ignore[union-attr]
