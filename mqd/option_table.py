@@ -58,6 +58,7 @@ GROUPS = _Fate(Status.IGNORED, "consumer groups are not in this release")
 SHARE = _Fate(Status.IGNORED, "share groups are not in this release")
 STREAMS = _Fate(Status.IGNORED, "streams groups are not in this release")
 TRANSACTIONS = _Fate(Status.IGNORED, "transactions are not in this release")
+TWO_PHASE = _Fate(Status.IGNORED, "transactions are not prepared by an outside coordinator in this release")
 NO_SECURITY = _Fate(Status.IGNORED, "TLS, SASL and access control are not in this release")
 
 OPEN = _Fate(Status.REFUSED, "TLS, SASL and access control are not in this release: the node would be more open than you asked for")
@@ -342,9 +343,9 @@ _TABLE: Final = (
     _node("offsets.retention.check.interval.ms", LONG, 600_000, DONE, "Time between searches for expired offsets", minimum=1),
     _node("offsets.retention.minutes", INT, 10080, DONE, "Time offsets of an empty group are kept", minimum=1),
     _node("offsets.topic.compression.codec", INT, 0, GROUPS, "Codec of the offsets topic, by number"),
-    _node("offsets.topic.num.partitions", INT, 50, GROUPS, "Partitions of the offsets topic", minimum=1),
-    _node("offsets.topic.replication.factor", SHORT, 3, GROUPS, "Replicas of the offsets topic", minimum=1),
-    _node("offsets.topic.segment.bytes", INT, 104_857_600, GROUPS, "Segment size of the offsets topic", minimum=1),
+    _node("offsets.topic.num.partitions", INT, 50, DONE, "Partitions of the offsets topic", minimum=1),
+    _node("offsets.topic.replication.factor", SHORT, 3, DONE, "Replicas of the offsets topic", minimum=1),
+    _node("offsets.topic.segment.bytes", INT, 104_857_600, DONE, "Segment size of the offsets topic", minimum=1),
     _node("principal.builder.class", CLASS, None, JAVA, "Class that names whoever is at the other end of a connection", dynamic=True),
     _node("process.roles", LIST, ("broker", "controller"), PEERS,
           "Roles of this process; every mqd node is broker and controller in one", valid=("broker", "controller")),
@@ -508,21 +509,21 @@ _TABLE: Final = (
     _node("ssl.truststore.type", STRING, "JKS", NO_SECURITY, "Format of that file", dynamic=True),
     _node("super.users", STRING, "", OPEN, "Principals that may do everything"),
     _node("telemetry.max.bytes", INT, 1_048_576, METRICS, "Largest push of a client's metrics", minimum=1),
-    _node("transaction.abort.timed.out.transaction.cleanup.interval.ms", INT, 10000, TRANSACTIONS,
+    _node("transaction.abort.timed.out.transaction.cleanup.interval.ms", INT, 10000, DONE,
           "Time between searches for transactions that timed out", minimum=1),
     _node("transaction.max.timeout.ms", INT, 900_000, DONE, "Longest time-out that a transactional producer may ask for", minimum=1),
     _node("transaction.partition.verification.enable", BOOLEAN, True, TRANSACTIONS,
           "Check that a partition is part of the transaction before it is written", dynamic=True),
-    _node("transaction.remove.expired.transaction.cleanup.interval.ms", INT, 3_600_000, TRANSACTIONS,
+    _node("transaction.remove.expired.transaction.cleanup.interval.ms", INT, 3_600_000, DONE,
           "Time between searches for expired transactional ids", minimum=1),
-    _node("transaction.state.log.load.buffer.size", INT, 5_242_880, TRANSACTIONS,
+    _node("transaction.state.log.load.buffer.size", INT, 5_242_880, FIXED,
           "Bytes per read when transaction state is loaded", minimum=1),
-    _node("transaction.state.log.min.isr", INT, 2, TRANSACTIONS, "min.insync.replicas of the transaction topic", minimum=1),
-    _node("transaction.state.log.num.partitions", INT, 50, TRANSACTIONS, "Partitions of the transaction topic", minimum=1),
-    _node("transaction.state.log.replication.factor", SHORT, 3, TRANSACTIONS, "Replicas of the transaction topic", minimum=1),
-    _node("transaction.state.log.segment.bytes", INT, 104_857_600, TRANSACTIONS, "Segment size of the transaction topic", minimum=1),
-    _node("transaction.two.phase.commit.enable", BOOLEAN, False, TRANSACTIONS, "Whether an outside coordinator may prepare transactions"),
-    _node("transactional.id.expiration.ms", INT, 604_800_000, TRANSACTIONS, "Time an unused transactional id is remembered", minimum=1),
+    _node("transaction.state.log.min.isr", INT, 2, DONE, "min.insync.replicas of the transaction topic", minimum=1),
+    _node("transaction.state.log.num.partitions", INT, 50, DONE, "Partitions of the transaction topic", minimum=1),
+    _node("transaction.state.log.replication.factor", SHORT, 3, DONE, "Replicas of the transaction topic", minimum=1),
+    _node("transaction.state.log.segment.bytes", INT, 104_857_600, DONE, "Segment size of the transaction topic", minimum=1),
+    _node("transaction.two.phase.commit.enable", BOOLEAN, False, TWO_PHASE, "Whether an outside coordinator may prepare transactions"),
+    _node("transactional.id.expiration.ms", INT, 604_800_000, DONE, "Time an unused transactional id is remembered", minimum=1),
     _both("unclean.leader.election.enable", BOOLEAN, False, DONE,
           "Whether a replica out of sync may lead when no other can: records may be lost",
           synonyms=(("unclean.leader.election.enable", 1),)),

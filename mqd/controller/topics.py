@@ -261,17 +261,36 @@ def _placements(image: MetadataImage, replica_lists: Iterable[tuple[NodeId, ...]
     return tuple(placements)
 
 
+class _InternalOptions(NamedTuple):
+    """The options that an internal topic is made with."""
+
+    partitions: str
+    replication_factor: str
+    segment_bytes: str
+    min_isr: str | None = None
+
+
 _INTERNAL_OPTIONS = {
-    "__consumer_offsets": "offsets.topic",
-    "__transaction_state": "transaction.state.log",
-    "__share_group_state": "share.coordinator.state.topic",
+    "__consumer_offsets": _InternalOptions(
+        "offsets.topic.num.partitions", "offsets.topic.replication.factor", "offsets.topic.segment.bytes"
+    ),
+    "__transaction_state": _InternalOptions(
+        "transaction.state.log.num.partitions",
+        "transaction.state.log.replication.factor",
+        "transaction.state.log.segment.bytes",
+        "transaction.state.log.min.isr",
+    ),
+    "__share_group_state": _InternalOptions(
+        *(f"share.coordinator.state.topic.{key}" for key in ("num.partitions", "replication.factor", "segment.bytes", "min.isr"))
+    ),
 }
 
 
 def new_topic_request(name: str, config: NodeConfig, brokers: int) -> dict[str, Any]:
     """The row of a CreateTopics request for a topic that is created because someone asked about it.
 
-    Internal topics have options of their own; their replication factor is what `brokers` registered brokers allow.
+    Internal topics have options of their own; their replication factor is what `brokers` registered brokers allow, and they need no more
+    replicas in sync than that.
     """
     row: dict[str, Any] = {
         "name": name,
@@ -280,11 +299,14 @@ def new_topic_request(name: str, config: NodeConfig, brokers: int) -> dict[str, 
         "assignments": [],
         "configs": [],
     }
-    prefix = _INTERNAL_OPTIONS.get(name)
-    if prefix is not None:
-        row["num_partitions"] = config.integer(f"{prefix}.num.partitions")
-        row["replication_factor"] = default_replication_factor(config.integer(f"{prefix}.replication.factor"), brokers)
-        configs = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": config.integer(f"{prefix}.segment.bytes")}
+    options = _INTERNAL_OPTIONS.get(name)
+    if options is not None:
+        row["num_partitions"] = config.integer(options.partitions)
+        factor = row["replication_factor"] = default_replication_factor(config.integer(options.replication_factor), brokers)
+        configs = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": config.integer(options.segment_bytes)}
+        if options.min_isr is not None:
+            configs["min.insync.replicas"] = min(config.integer(options.min_isr), factor)
+            configs["unclean.leader.election.enable"] = "false"
         row["configs"] = [{"name": key, "value": str(value)} for key, value in configs.items()]
     return row
 

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from mqd.config import NodeConfig
 from mqd.controller import topics as t
 from mqd.controller.brokers import ExpireSessions, decide_expire
 from mqd.errors import ErrorCode, MqError
@@ -246,3 +247,12 @@ def test_a_request_names_so_many_topics_and_no_more() -> None:
         assert len(decide(replica.image, op(most), 0.0).reply) == 1
         with pytest.raises(MqError, match="POLICY_VIOLATION"):
             decide(replica.image, op(most + 1), 0.0)
+
+
+def test_the_log_of_transactions_needs_no_more_replicas_in_sync_than_it_has() -> None:
+    for brokers, wanted in ((1, ("1", 1)), (2, ("2", 2)), (5, ("2", 3))):
+        row = t.new_topic_request("__transaction_state", NodeConfig.load(), brokers)
+        configs = {one["name"]: one["value"] for one in row["configs"]}
+        assert (configs["min.insync.replicas"], row["replication_factor"]) == wanted
+        assert (configs["cleanup.policy"], configs["unclean.leader.election.enable"]) == ("compact", "false")
+        assert row["num_partitions"] == 50
