@@ -1,0 +1,264 @@
+"""Markers find their leaders, whatever becomes of them, and shards hear of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from mqd.coordinator.shard import Producer
+from mqd.coordinator.txn.service import REQUEST_SECONDS, MarkerSender, MarkerStatistics
+from mqd.coordinator.txn.shard import AbortTimedOut, MarkersWritten, SpareProducerId, WriteMarkers
+from mqd.errors import ErrorCode, MqError
+from mqd.io.clock import SystemClock
+from mqd.io.entropy import RandomEntropy
+from mqd.limits import MARKERS_PER_REQUEST
+from mqd.protocol import apis
+from mqd.types import NodeId, TopicPartition
+from tests.coordinator.txn.transactions import A0, A1, B0
+
+SHARD, EPOCH = 7, 3
+
+
+def markers(id: str = "t", producer_id: int = 4000, *partitions: TopicPartition, committed: bool = True) -> WriteMarkers:
+    return WriteMarkers(id, Producer(producer_id, 1), committed, partitions or (A0, A1, B0), 2)
+
+
+class Cluster:
+    """Leaders, what they were told, and the shard."""
+
+    def __init__(self) -> None:
+        self.leaders: dict[TopicPartition, int | None] = {A0: 1, A1: 2, B0: 1}
+        self.topics = {"a", "b"}
+        self.told: list[tuple[int, int, TopicPartition, bool, int]] = []
+        """Node, producer id, partition, outcome, coordinator epoch."""
+        self.requests: list[tuple[float, int]] = []
+        self.errors: dict[TopicPartition, list[ErrorCode]] = defaultdict(list)
+        """What a partition answers before it is well."""
+        self.down: set[int] = set()
+        self.silent: set[int] = set()
+        self.reports: list[MarkersWritten] = []
+        self.refusals: list[ErrorCode] = []
+        """What the shard answers before it listens."""
+        self.left: dict[str, set[TopicPartition]] = {}
+        self.aborts: list[AbortTimedOut] = []
+        self.sender = MarkerSender(
+            leader_of=lambda partition: None if (leader := self.leaders.get(partition)) is None else NodeId(leader),
+            exists=lambda partition: partition.topic in self.topics,
+            send=self._send,
+            transactions=self,
+            new_producer_id=self._new_producer_id,
+            clock=SystemClock(),
+            entropy=RandomEntropy(),
+        )
+
+    def want(self, wanted: WriteMarkers, epoch: int = EPOCH) -> None:
+        self.left[wanted.transactional_id] = set(wanted.partitions)
+        self.sender.perform(SHARD, epoch, wanted)
+
+    async def _new_producer_id(self) -> int:
+        await trio.lowlevel.checkpoint()
+        return 5000
+
+    async def _send(self, node: NodeId, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        api = apis.by_name("write_txn_markers")
+        assert api is not None
+        decoded = api.decode_request(2, api.encode_request(2, request))
+        self.requests.append((trio.current_time(), node))
+        await trio.sleep(0.001)
+        if node in self.silent:
+            await trio.sleep_forever()
+        if node in self.down:
+            raise OSError("refused")
+        rows = []
+        for marker in decoded.markers:
+            topics = []
+            for topic in marker.topics:
+                partitions = []
+                for index in topic.partition_indexes:
+                    partition = TopicPartition(topic.name, index)
+                    code = self.errors[partition].pop(0) if self.errors[partition] else ErrorCode.NONE
+                    if self.leaders[partition] != node:
+                        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                    if code is ErrorCode.NONE:
+                        self.told.append((node, marker.producer_id, partition, marker.transaction_result, marker.coordinator_epoch))
+                    partitions.append({"partition_index": index, "error_code": code})
+                topics.append({"name": topic.name, "partitions": partitions})
+            rows.append({"producer_id": marker.producer_id, "topics": topics})
+        return api.decode_response(2, api.encode_response(2, {"markers": rows}))
+
+    async def call_shard(self, index: int, op: Any) -> Mapping[str, Any]:
+        assert index == SHARD
+        await trio.lowlevel.checkpoint()
+        if self.refusals:
+            raise MqError(self.refusals.pop(0))
+        if isinstance(op, AbortTimedOut):
+            self.aborts.append(op)
+            return {}
+        self.reports.append(op)
+        left = self.left[op.transactional_id]
+        left.difference_update(op.partitions)
+        return {"wanted": bool(left)}
+
+    def partitions_told(self) -> list[TopicPartition]:
+        return sorted(partition for _, _, partition, _, _ in self.told)
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Cluster]:
+    cluster = Cluster()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cluster.sender.run)
+        yield cluster
+        nursery.cancel_scope.cancel()
+
+
+async def test_each_leader_is_told_once_of_all_that_it_leads(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        cluster.want(markers(committed=False))
+        await trio.sleep(1)
+        assert sorted(cluster.told) == [(1, 4000, A0, False, EPOCH), (1, 4000, B0, False, EPOCH), (2, 4000, A1, False, EPOCH)]
+        assert sorted(node for _, node in cluster.requests) == [1, 2]
+        assert not cluster.left["t"]
+        assert cluster.sender.statistics() == MarkerStatistics(transactions=1, requests=2, retries=0)
+        assert not cluster.sender._wanted and not cluster.sender._queues, "nothing is kept"
+
+
+async def test_what_comes_while_a_node_is_told_goes_into_its_next_request(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        for number in range(MARKERS_PER_REQUEST + 5):
+            cluster.want(markers(f"t{number}", number, A0))
+        await trio.sleep(1)
+        assert len(cluster.told) == MARKERS_PER_REQUEST + 5
+        assert len(cluster.requests) == 2
+        assert not any(cluster.left.values())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ],
+)
+async def test_a_partition_that_refuses_is_asked_until_it_does_not(error: ErrorCode, autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        cluster.errors[A0] = [error] * 30
+        cluster.want(markers())
+        await trio.sleep(5)
+        assert cluster.partitions_told() == [A1, B0] and cluster.left["t"] == {A0}
+        await trio.sleep(60)
+        assert cluster.partitions_told() == [A0, A1, B0], "the others were told once"
+        assert not cluster.left["t"]
+
+
+async def test_markers_follow_their_partition_to_its_next_leader(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        cluster.down.add(1)
+        cluster.want(markers())
+        await trio.sleep(3)
+        assert cluster.partitions_told() == [A1]
+        cluster.leaders[A0] = cluster.leaders[B0] = None
+        await trio.sleep(3)
+        requests = len(cluster.requests)
+        await trio.sleep(3)
+        assert len(cluster.requests) == requests, "nobody leads"
+        cluster.leaders[A0] = cluster.leaders[B0] = 3
+        await trio.sleep(3)
+        assert sorted(cluster.told) == [(2, 4000, A1, True, EPOCH), (3, 4000, A0, True, EPOCH), (3, 4000, B0, True, EPOCH)]
+        assert not cluster.left["t"]
+
+
+async def test_a_node_that_does_not_answer_holds_up_nobody_else(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        cluster.silent.add(1)
+        cluster.want(markers())
+        await trio.sleep(1)
+        assert cluster.partitions_told() == [A1]
+        cluster.silent.clear()
+        await trio.sleep(REQUEST_SECONDS + 1)
+        assert cluster.partitions_told() == [A0, A1, B0]
+
+
+async def test_deleted_partitions_need_no_marker(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        cluster.topics.remove("b")
+        cluster.errors[A0] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
+        cluster.want(markers())
+        await trio.sleep(2)
+        assert cluster.left["t"] == {A0}
+        cluster.topics.remove("a")
+        await trio.sleep(2)
+        assert not cluster.left["t"] and cluster.partitions_told() == [A1]
+
+
+async def test_a_newer_coordinator_ends_the_matter(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        cluster.errors[A0] = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+        cluster.errors[A1] = [ErrorCode.NOT_ENOUGH_REPLICAS] * 1000
+        cluster.want(markers())
+        await trio.sleep(5)
+        requests = len(cluster.requests)
+        await trio.sleep(60)
+        assert len(cluster.requests) == requests
+        assert A1 not in cluster.partitions_told()
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
+async def test_a_shard_that_is_not_here_any_more_wants_nothing(code: ErrorCode, autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        cluster.errors[A0] = [ErrorCode.NOT_ENOUGH_REPLICAS] * 1000
+        cluster.refusals = [code] * 1000
+        cluster.want(markers())
+        await trio.sleep(20)
+        requests = len(cluster.requests)
+        await trio.sleep(60)
+        assert len(cluster.requests) == requests and not cluster.sender._wanted
+
+
+async def test_what_a_shard_wants_anew_in_the_same_epoch_is_done(autojump_clock: trio.testing.MockClock) -> None:
+    """Its append was refused, so that it was loaded again: it has forgotten who has a marker."""
+    async with running() as cluster:
+        cluster.refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 3
+        cluster.want(markers())
+        await trio.sleep(1)
+        assert cluster.left["t"]
+        cluster.refusals.clear()
+        cluster.want(markers())
+        await trio.sleep(1)
+        assert not cluster.left["t"]
+
+
+async def test_a_report_that_is_not_committed_is_repeated(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        cluster.refusals = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 10
+        cluster.want(markers())
+        await trio.sleep(10)
+        assert not cluster.left["t"] and len(cluster.requests) == 2
+
+
+async def test_the_next_transaction_takes_the_place_of_the_one_before(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        cluster.errors[A0] = [ErrorCode.NOT_ENOUGH_REPLICAS] * 3
+        cluster.want(markers("t", 4000, A0), EPOCH)
+        await trio.sleep(0.01)
+        cluster.want(markers("t", 4001, A0), EPOCH + 1)
+        await trio.sleep(10)
+        assert [(id_, epoch) for _, id_, _, _, epoch in cluster.told] == [(4001, EPOCH + 1)]
+
+
+async def test_a_spare_producer_id_is_fetched(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        cluster.sender.perform(SHARD, EPOCH, SpareProducerId("t", Producer(4000, 32766)))
+        await trio.sleep(1)
+        assert cluster.aborts == [AbortTimedOut("t", Producer(4000, 32766), 5000)]
