@@ -1,7 +1,7 @@
 """The cleaner of logs: picks the dirtiest compacted log, cleans it, and goes on until none is dirty enough. One log at a time.
 
 The rules are in compaction.py, the work in rewriting.py, the change of files in replacing.py; this shell runs the work in a worker
-thread, a slice at a time, and leaves the processor to others for as long as each slice took. When nothing is dirty, nothing is read:
+thread, a slice at a time, and leaves the processor to others for about as long as each slice took. When nothing is dirty, nothing is read:
 every `log.cleaner.backoff.ms` the sizes of segments are looked at, in memory.
 
 A log may be cut, shortened, moved or deleted at any time. After every slice the pass asks whether all is as it was, and gives up
@@ -27,7 +27,7 @@ from mqd.config import NodeConfig
 from mqd.errors import PASSING_ERRNOS, MqError, StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
-from mqd.limits import CLEANER_BUFFER_BYTES_MIN, DISK_RESERVE_BYTES
+from mqd.limits import CLEANER_BUFFER_BYTES_MIN, CLEANER_REST_SECONDS_MAX, DISK_RESERVE_BYTES
 from mqd.log.compaction import Cleanable, Indexing, Rewriting, Transactions, group_segments, is_due, keys_max, plan_compaction
 from mqd.log.descriptors import Descriptors
 from mqd.log.keymap import BYTES_PER_SLOT, KeyMap
@@ -296,7 +296,7 @@ class Compactor:
             self._bytes_moved += moved
             taken = self._clock.monotonic() - began
             rate = self.options.bytes_per_second
-            await trio.sleep(max(taken, moved / rate - taken if rate > 0 else 0.0))
+            await trio.sleep(max(min(taken, CLEANER_REST_SECONDS_MAX), moved / rate - taken if rate > 0 else 0.0))
 
     def _check(self, pass_: _Pass, group: list[Segment] | None = None) -> None:
         """_Aborted where the pass must not go on."""
