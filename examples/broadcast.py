@@ -1,0 +1,25 @@
+"""Everybody gets everything: a group for each reader.
+
+python examples/broadcast.py [HOST:PORT]
+"""
+
+import sys
+
+from mqd.client.sync import connect
+
+BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
+TOPIC = "example-broadcast"
+
+with connect(BOOTSTRAP) as client:
+    client.admin.create_topic(TOPIC, partitions=3)
+    with client.producer() as producer:
+        for number in range(30):
+            producer.enqueue(TOPIC, b"%d" % number, partition=number % 3)
+
+    for reader in ("billing", "shipping", "statistics"):
+        seen = []
+        with client.group_consumer(f"example-{reader}", [TOPIC], reset="beginning") as consumer:
+            while len(seen) < 30:
+                seen += [record.value for record in consumer.next().records]
+        print(reader, "has read", len(set(seen)), "records")
+        assert len(seen) == len(set(seen)) == 30

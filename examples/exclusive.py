@@ -1,0 +1,34 @@
+"""One reader and no other: consumers that share an instance id. The second is refused for as long as the first one lives.
+
+python examples/exclusive.py [HOST:PORT]
+"""
+
+import sys
+
+from mqd.client.errors import ClientError
+from mqd.client.sync import connect
+
+BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
+TOPIC, GROUP = "example-exclusive", "example-exclusive"
+ALONE = {"group_protocol": "consumer", "instance_id": "the-only-one", "reset": "beginning"}
+
+with connect(BOOTSTRAP) as client:
+    client.admin.create_topic(TOPIC, partitions=2)
+    with client.producer() as producer:
+        for number in range(10):
+            producer.enqueue(TOPIC, b"%d" % number, partition=number % 2)
+
+    with client.group_consumer(GROUP, [TOPIC], **ALONE) as first:
+        batch = first.next()
+        print("the first reads partition", batch.partition)
+        try:
+            with client.group_consumer(GROUP, [TOPIC], **ALONE) as second:
+                second.next(timeout_s=10)
+                raise SystemExit("there are two readers")
+        except ClientError as error:
+            print("the second is refused:", error.code.name.lower())
+        batch = first.next()
+        print("the first reads partition", batch.partition)
+
+    with client.group_consumer(GROUP, [TOPIC], **ALONE) as second:  # the first has said that it is gone
+        print("now the second reads on:", second.next(timeout_s=5) or "nothing is left")

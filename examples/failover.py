@@ -1,0 +1,39 @@
+"""A spare takes over: two members for one partition. When the one that reads dies, the other goes on where it had committed.
+
+python examples/failover.py [HOST:PORT]
+"""
+
+import sys
+from contextlib import ExitStack
+
+from mqd.client.sync import connect
+
+BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
+TOPIC, GROUP = "example-failover", "example-failover"
+MEMBER = {
+    "assignors": ["cooperative-sticky"],  # who has the partition keeps it when others come
+    "session_timeout_ms": 6_000,  # how soon a member that says nothing counts as dead
+    "heartbeat_interval_ms": 1_000,
+    "reset": "beginning",
+    "auto_commit": False,
+}
+
+with connect(BOOTSTRAP) as client, ExitStack() as life_of_the_active:
+    client.admin.create_topic(TOPIC, partitions=1)
+    with client.producer() as producer:
+        producer.send(TOPIC, b"first")
+
+    active = life_of_the_active.enter_context(client.group_consumer(GROUP, [TOPIC], leave=False, **MEMBER))
+    print("the active member reads", active.next().records[0].value)
+    active.commit()
+
+    with client.group_consumer(GROUP, [TOPIC], **MEMBER) as spare:
+        assert spare.next(timeout_s=3) is None and spare.assignment() == []
+        print("the spare member waits")
+
+        life_of_the_active.close()  # with leave=False it goes without a word, as a crash would
+        with client.producer() as producer:
+            producer.send(TOPIC, b"second")
+        batch = spare.next()  # comes when the session of the other is over
+        print("the spare member reads", batch.records[0].value)
+        assert [record.value for record in batch.records] == [b"second"]

@@ -1,0 +1,38 @@
+"""How far a group is, and reading again from a time: what `mqctl group lag` and `mqctl group seek` do.
+
+python examples/seek_and_lag.py [HOST:PORT]
+"""
+
+import sys
+
+from mqd.client.sync import connect
+from mqd.types import TopicPartition
+
+BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
+TOPIC, GROUP = "example-seek", "example-seek"
+PARTITION = TopicPartition(TOPIC, 0)
+
+with connect(BOOTSTRAP) as client:
+    client.admin.create_topic(TOPIC, partitions=1, configs={"message.timestamp.type": "CreateTime"})
+    with client.producer() as producer:
+        for minute in range(60):
+            producer.send(TOPIC, b"%d" % minute, timestamp=1_700_000_000_000 + minute * 60_000)
+
+    with client.group_consumer(GROUP, [TOPIC], reset="beginning", auto_commit=False) as consumer:
+        read = 0
+        while read < 40:
+            read += len(consumer.next().records)
+        consumer.commit({PARTITION: 40})
+    (row,) = client.admin.group_lag(GROUP)
+    print("the group is at", row.committed.offset, "of", row.end, "- lag", row.lag)
+    assert row.lag == 20
+
+    when = 1_700_000_000_000 + 30 * 60_000
+    found = client.admin.list_offsets({PARTITION: when})[PARTITION]
+    client.admin.alter_group_offsets(GROUP, {PARTITION: found.offset})  # refused while the group has members
+    (row,) = client.admin.group_lag(GROUP)
+    print("after the seek: at", row.committed.offset, "- lag", row.lag)
+    assert row.lag == 30
+
+    with client.group_consumer(GROUP, [TOPIC]) as consumer:
+        print("it reads on with minute", consumer.next().records[0].value.decode())
