@@ -122,7 +122,7 @@ async def test_a_deletion_that_is_refused_says_so_as_a_whole(node: FakeNode, gro
 @pytest.mark.parametrize("version", range(6))
 async def test_a_transaction_is_refused_in_words_that_its_version_knows(node: FakeNode, groups: Groups, version: int) -> None:
     groups.refusals["g"] = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    who = {"transactional_id": "x", "producer_id": 1, "producer_epoch": 0}
+    who: dict[str, Any] = {"transactional_id": "x", "producer_id": 1, "producer_epoch": 0}
     rows = [{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 1}]}]
     for group_id, code in (("g", 15 if version < 2 else 14), ("", ErrorCode.INVALID_GROUP_ID)):
         answer = await node.ask("txn_offset_commit", version, group_id=group_id, topics=rows, **who)
