@@ -235,6 +235,11 @@ class CoordinatorService:
         finally:
             held.waiting.pop(ticket, None)
 
+    def holds(self, index: int, leader_epoch: int) -> bool:
+        """Whether that partition is led here in that epoch: its shard may be loading, or away from the controller, but is not let go of."""
+        held = self._held.get(index)
+        return held is not None and held.leader_epoch == leader_epoch
+
     def _usable(self, index: int) -> _Held:
         held = self._held.get(index)
         if held is None or not held.partition.serves:
@@ -294,6 +299,8 @@ class CoordinatorService:
             self._perform_due(held)
             return
         self._answer(held, [(ticket, _told(error)) for ticket, _ in replies])
+        if held.effects:
+            self._earlier.set()  # nobody else looks whether they are committed some time
         if error is ErrorCode.KAFKA_STORAGE_ERROR:
             self._load_anew(held)  # what was replayed is not in the log
 
@@ -425,7 +432,7 @@ class CoordinatorService:
 
     def _note_deadline(self, held: _Held) -> None:
         deadline = held.shard.next_deadline()
-        if (deadline is not None and deadline < self._sleeping_until) or (held.effects and self._sleeping_until == math.inf):
+        if deadline is not None and deadline < self._sleeping_until:
             self._earlier.set()
 
     async def _run_deadlines(self) -> None:

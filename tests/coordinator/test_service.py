@@ -195,6 +195,28 @@ async def test_an_answer_that_waits_too_long_says_so_and_the_effect_comes_with_t
         assert runtime.performed == [(0, 0, "put b'k'")]
 
 
+async def test_the_effect_comes_with_the_commit_however_far_away_the_next_deadline_is(tmp_path: Path, autojump_clock: Any) -> None:
+    async with running(tmp_path) as (runtime, _):
+        partition = runtime.lead(replicas=(ME, TWO))
+        await wait_all_tasks_blocked()
+        runtime.shard.deadline = runtime.clock.monotonic() + 3600
+        runtime.coordinator.topics_changed()
+        await wait_all_tasks_blocked()
+        assert await code_of(runtime, "put", b"k", b"1") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        runtime.replica.follower_fetched(partition, TWO, -1, 1, 0)
+        await trio.sleep(1)
+        assert runtime.performed == [(0, 0, "put b'k'")]
+
+
+async def test_nobody_holds_what_another_leads(tmp_path: Path) -> None:
+    async with running(tmp_path) as (runtime, _):
+        runtime.lead(1)
+        assert runtime.coordinator.holds(0, 1)
+        assert not runtime.coordinator.holds(0, 0) and not runtime.coordinator.holds(1, 1)
+        runtime.lead(2, leader=TWO, replicas=(ME, TWO))
+        assert not runtime.coordinator.holds(0, 1) and not runtime.coordinator.holds(0, 2)
+
+
 async def test_who_waits_is_sent_away_when_another_leads(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, nursery):
         runtime.lead(replicas=(ME, TWO))

@@ -45,6 +45,8 @@ class Transactions(Protocol):
 
     async def call_shard(self, index: int, op: Any) -> Mapping[str, Any]: ...
 
+    def holds(self, index: int, leader_epoch: int) -> bool: ...
+
 
 @dataclass(eq=False, slots=True)
 class _Outcome:
@@ -244,13 +246,13 @@ class MarkerSender:
             attempts += 1
 
     async def _call(self, outcome: _Outcome, partitions: Collection[TopicPartition]) -> bool:
-        """Whether the shard heard it. One that is not here, is being loaded or does not know of it wants nothing any more: if there is
-        something to do when it is loaded, it says so."""
+        """Whether the shard heard it. One that is not here any more, or does not know of it, wants nothing: if there is something to do
+        when it is loaded, it says so. One that is here and does not serve now will not say it again."""
         op = MarkersWritten(outcome.markers.transactional_id, outcome.markers.producer, tuple(partitions))
         try:
             answer = await self._transactions.call_shard(outcome.index, op)
-        except MqError as error:
-            if error.code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
+        except MqError:
+            if not self._transactions.holds(outcome.index, outcome.coordinator_epoch):
                 self._give_up(outcome)
             return False
         if not answer["wanted"]:

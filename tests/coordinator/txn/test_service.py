@@ -45,6 +45,8 @@ class Cluster:
         self.reports: list[MarkersWritten] = []
         self.refusals: list[ErrorCode] = []
         """What the shard answers before it listens."""
+        self.held = True
+        """Whether the shard is led here in that epoch, serving or not."""
         self.left: dict[str, set[TopicPartition]] = {}
         self.aborts: list[AbortTimedOut] = []
         self.sender = MarkerSender(
@@ -104,6 +106,10 @@ class Cluster:
         left = self.left[op.transactional_id]
         left.difference_update(op.partitions)
         return {"wanted": bool(left)}
+
+    def holds(self, index: int, leader_epoch: int) -> bool:
+        assert (index, leader_epoch) in ((SHARD, EPOCH), (SHARD, EPOCH + 1))
+        return self.held
 
     def partitions_told(self) -> list[TopicPartition]:
         return sorted(partition for _, _, partition, _, _ in self.told)
@@ -219,6 +225,7 @@ async def test_a_shard_that_is_not_here_any_more_wants_nothing(code: ErrorCode, 
     async with running() as cluster:
         cluster.errors[A0] = [ErrorCode.NOT_ENOUGH_REPLICAS] * 1000
         cluster.refusals = [code] * 1000
+        cluster.held = False
         cluster.want(markers())
         await trio.sleep(20)
         requests = len(cluster.requests)
@@ -226,10 +233,21 @@ async def test_a_shard_that_is_not_here_any_more_wants_nothing(code: ErrorCode, 
         assert len(cluster.requests) == requests and not cluster.sender._wanted
 
 
+@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
+async def test_a_shard_that_does_not_serve_for_a_while_still_wants_it(code: ErrorCode, autojump_clock: trio.testing.MockClock) -> None:
+    """A node out of contact with the controller sends clients away and stays leader: nothing is loaded that would want it anew."""
+    async with running() as cluster:
+        cluster.errors[A0] = [ErrorCode.NOT_ENOUGH_REPLICAS] * 20
+        cluster.refusals = [code] * 20
+        cluster.want(markers())
+        await trio.sleep(60)
+        assert cluster.partitions_told() == [A0, A1, B0] and not cluster.left["t"]
+
+
 async def test_what_a_shard_wants_anew_in_the_same_epoch_is_done(autojump_clock: trio.testing.MockClock) -> None:
     """Its append was refused, so that it was loaded again: it has forgotten who has a marker."""
     async with running() as cluster:
-        cluster.refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 3
+        cluster.refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 1000
         cluster.want(markers())
         await trio.sleep(1)
         assert cluster.left["t"]
