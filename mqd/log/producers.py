@@ -10,6 +10,9 @@ restarted node and a follower come to the same state. Kafka's rules, KIP-98, KIP
 - A transaction begins with the first transactional batch, which needs a `Guard` that the transaction coordinator has confirmed
   (INVALID_TXN_STATE), and ends with a marker. A marker may carry a higher epoch: then that is the producer's from there on.
 - A marker of an older coordinator is TRANSACTION_COORDINATOR_FENCED.
+- Unlike Apache Kafka's: no batch of a transaction that has ended is taken for a duplicate. librdkafka forgets a batch whose fate it does not
+  know when its application aborts, and begins the next transaction with the same sequence number: Kafka takes that for a repetition, and
+  a record of a committed transaction is gone. Here it is OUT_OF_ORDER_SEQUENCE_NUMBER, upon which the client begins a new epoch.
 
 A transaction is unstable from its first batch on until the high watermark has passed its marker: what is unstable, and all behind it, is
 not for those who read committed records only.
@@ -31,6 +34,8 @@ from mqd.protocol.markers import parse_end_marker
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Offset
 
 SEQUENCE_MAX = 2**31 - 1
+_NOT_AGAIN = -1
+"""No batch of a client begins with it."""
 BUMPS_EPOCHS_FROM = 2
 """The `transaction.version` from which on a marker's epoch is above that of the transaction's batches (KIP-890)."""
 
@@ -66,7 +71,9 @@ class _Producer:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: list[tuple[int, int, Offset, Offset, int]] = []
-        """(first sequence, last sequence, first offset, last offset, timestamp), oldest first, at most five."""
+        """(first sequence, last sequence, first offset, last offset, timestamp), oldest first, at most five.
+
+        After the end of a transaction the last one, its first sequence as `_NOT_AGAIN`."""
         self.coordinator_epoch = -1
         self.current_txn_first_offset = NO_OFFSET
         self.last_timestamp = NO_TIMESTAMP
@@ -96,7 +103,8 @@ class Producers:
             producer.last_timestamp = entry.timestamp
             if entry.last_offset >= 0:
                 last = entry.last_sequence
-                first = (last - entry.offset_delta) & SEQUENCE_MAX if last >= 0 else last
+                has_ended = entry.coordinator_epoch >= 0 and entry.current_txn_first_offset == NO_OFFSET
+                first = _NOT_AGAIN if has_ended or last < 0 else (last - entry.offset_delta) & SEQUENCE_MAX
                 first_offset = entry.last_offset - entry.offset_delta
                 producer.batches.append((first, last, first_offset, entry.last_offset, entry.timestamp))
         begun = [(one.current_txn_first_offset, id_) for id_, one in self._producers.items() if one.current_txn_first_offset != NO_OFFSET]
@@ -271,6 +279,8 @@ class Producers:
         first_offset = producer.current_txn_first_offset
         if first_offset == NO_OFFSET:
             return None
+        if producer.batches:
+            producer.batches[:] = [(_NOT_AGAIN, *producer.batches[-1][1:])]
         assert first_offset < offset, (first_offset, offset)
         producer.current_txn_first_offset = NO_OFFSET
         del self.open[first_offset]

@@ -11,7 +11,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.types import TopicPartition
 from tests.log.support import NOW, batch
 from tests.server.coordinator import STATE, SaysSo
-from tests.server.rig import OTHER, Rig, rig, settle
+from tests.server.rig import ME, OTHER, Rig, rig, settle
 
 PID = 9
 TX = "tx"
@@ -122,7 +122,7 @@ async def test_requests_behind_it_wait_for_the_word_and_other_connections_do_not
 async def test_what_waits_with_a_record_after_it_goes_on_before_that_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
-        node.create("t", replicas=(1, OTHER), isr=(1, OTHER))
+        node.create("t", replicas=(ME, OTHER), isr=(ME, OTHER))
         client = await node.connect()
         client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
         client.post("produce", 9, node.produce_body("t", part(1), transactional_id=TX))

@@ -1,0 +1,232 @@
+"""WriteTxnMarkers through the whole server, and what readers of committed records see of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trio.testing import MockClock
+
+from mqd.errors import ErrorCode, MqError
+from mqd.server.context import PEER
+from mqd.server.handlers.write_txn_markers import write_markers
+from tests.log.support import batch
+from tests.server.coordinator import SaysSo
+from tests.server.rig import ME, OTHER, Client, rig, settle, values
+
+READ_COMMITTED = 1
+PID = 9
+
+
+def part(sequence: int, *content: bytes, producer_id: int = PID) -> bytearray:
+    return batch(*content, producer_id=producer_id, sequence=sequence, transactional=True)
+
+
+def marker(
+    committed: bool, topics: dict[str, list[int]], *, epoch: int = 0, producer_id: int = PID, coordinator_epoch: int = 3
+) -> dict[str, Any]:
+    return {
+        "producer_id": producer_id,
+        "producer_epoch": epoch,
+        "transaction_result": committed,
+        "topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()],
+        "coordinator_epoch": coordinator_epoch,
+    }
+
+
+async def send(client: Client, *markers: dict[str, Any], version: int = 1) -> dict[tuple[int, str, int], int]:
+    answer = await client.ask("write_txn_markers", version, {"markers": list(markers)})
+    return codes(answer)
+
+
+def codes(answer: Any) -> dict[tuple[int, str, int], int]:
+    return {
+        (found["producer_id"], topic["name"], row["partition_index"]): row["error_code"]
+        for found in answer["markers"]
+        for topic in found["topics"]
+        for row in topic["partitions"]
+    }
+
+
+async def write(client: Client, sequence: int, *content: bytes, producer_id: int = PID, topic: str = "t") -> None:
+    row = await client.produce(topic, part(sequence, *content, producer_id=producer_id), transactional_id=f"tx{producer_id}")
+    assert row.error_code == 0
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_each_partition_has_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t", 2)
+        client = await node.connect()
+        await write(client, 0, b"a")
+        wanted = {"t": [0, 1, 2], "nowhere": [0]}
+        assert await send(client, marker(True, wanted), marker(False, {"t": [1]}, producer_id=PID + 1), version=version) == {
+            (PID, "t", 0): 0,
+            (PID, "t", 1): 0,  # nothing was open there: it does no harm
+            (PID, "t", 2): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            (PID, "nowhere", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            (PID + 1, "t", 1): 0,
+        }
+        assert [node.partition("t", index).last_stable_offset for index in (0, 1)] == [2, 2]
+
+
+async def test_who_does_not_lead_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t", replicas=(ME, OTHER), leader=OTHER)
+        client = await node.connect()
+        assert await send(client, marker(True, {"t": [0]})) == {(PID, "t", 0): ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+async def test_epochs_of_producers_and_coordinators_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t")
+        client = await node.connect()
+        await write(client, 0, b"a")
+        late = {**marker(True, {"t": [0]}), "transaction_version": 2}
+        assert await send(client, late, version=2) == {(PID, "t", 0): ErrorCode.INVALID_PRODUCER_EPOCH}
+        assert await send(client, late, version=1) == {(PID, "t", 0): 0}, "version 1 cannot say that epochs change"
+        old = marker(True, {"t": [0]}, coordinator_epoch=2)
+        assert await send(client, old) == {(PID, "t", 0): ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+
+
+async def test_markers_need_the_replicas_and_are_answered_when_they_have_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t", replicas=(ME, OTHER), min_insync_replicas="2")
+        client = await node.connect()
+        client.post("write_txn_markers", 1, {"markers": [marker(True, {"t": [0]})]})
+        await settle()
+        assert client.answers() == []
+        mock_clock.jump(31)
+        await settle()
+        (answer,) = client.answers()
+        assert codes(answer) == {(PID, "t", 0): ErrorCode.REQUEST_TIMED_OUT}
+        node.lead("t", ME, isr=(ME,))
+        assert await send(client, marker(True, {"t": [0]})) == {(PID, "t", 0): ErrorCode.NOT_ENOUGH_REPLICAS}
+
+
+async def test_offsets_end_by_the_group_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create("t")
+        client = await node.connect()
+        topics = {"__consumer_offsets": [4], "t": [0]}
+        assert set((await send(client, marker(True, topics), version=2)).values()) == {0}
+        assert coordinator.marked == [(4, (PID, 0), 3, True, 0)]
+        coordinator.fails = MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        assert await send(client, marker(True, topics)) == {
+            (PID, "__consumer_offsets", 4): ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            (PID, "t", 0): 0,
+        }
+
+
+async def test_this_node_s_own_coordinator_asks_without_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t")
+        assert codes(await write_markers(node.node, {"markers": [marker(True, {"t": [0]})]})) == {(PID, "t", 0): 0}
+
+
+# -- what readers see
+
+
+async def fetched(client: Client, offset: int = 0, **options: Any) -> tuple[list[bytes], list[tuple[int, int]] | None, int]:
+    row = await client.fetch("t", offset, isolation_level=READ_COMMITTED, **options)
+    assert row.error_code == 0
+    aborted = [(one.producer_id, one.first_offset) for one in row.aborted_transactions or ()]
+    return [value for value in values(row.records) if len(value) < 5], aborted, row.last_stable_offset
+
+
+async def test_committed_reads_end_where_the_first_open_transaction_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t")
+        client = await node.connect()
+        await client.produce("t", batch(b"0"))
+        await write(client, 0, b"1")
+        await client.produce("t", batch(b"2"))
+        assert await fetched(client) == ([b"0"], [], 1)
+        row = await client.fetch("t", 0)
+        assert values(row.records) == [b"0", b"1", b"2"] and (row.high_watermark, row.last_stable_offset) == (3, 1)
+        offsets = {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}]}
+        for level, end in ((0, 3), (1, 1)):
+            answer = await client.ask("list_offsets", 7, {"isolation_level": level, **offsets})
+            assert answer.topics[0].partitions[0].offset == end
+        answer = await client.ask("describe_producers", 0, {"topics": [{"name": "t", "partition_indexes": [0]}]})
+        (found,) = answer.topics[0].partitions[0].active_producers
+        assert (found.producer_id, found.current_txn_start_offset, found.coordinator_epoch) == (PID, 1, -1)
+        await send(client, marker(True, {"t": [0]}))
+        assert await fetched(client) == ([b"0", b"1", b"2"], [], 4)
+        answer = await client.ask("describe_producers", 0, {"topics": [{"name": "t", "partition_indexes": [0]}]})
+        (found,) = answer.topics[0].partitions[0].active_producers
+        assert (found.current_txn_start_offset, found.coordinator_epoch) == (-1, 3)
+
+
+async def test_aborted_transactions_are_told_by_their_first_offset_where_they_overlap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t")
+        client = await node.connect()
+        await write(client, 0, b"0", producer_id=1)
+        await write(client, 0, b"1", producer_id=2)
+        await write(client, 0, b"2", producer_id=3)
+        for producer_id in (3, 2, 1):  # the one that began first ends last
+            await send(client, marker(False, {"t": [0]}, producer_id=producer_id))
+        await client.produce("t", batch(b"6"))
+        assert await fetched(client) == ([b"0", b"1", b"2", b"6"], [(1, 0), (2, 1), (3, 2)], 7)
+        assert (await fetched(client, 4))[1] == [(1, 0), (2, 1)]
+        assert (await fetched(client, 6))[1] == []
+        assert (await fetched(client, 0, partition_max_bytes=1))[1] == [(1, 0)]
+
+
+async def test_a_waiting_fetch_of_committed_records_wakes_by_the_marker_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t")
+        reader, writer = await node.connect(), await node.connect()
+        body = node.fetch_body("t", 0, isolation_level=READ_COMMITTED, max_wait_ms=60_000, min_bytes=300)
+        await write(writer, 0, b"x" * 400)
+        reader.post("fetch", 12, body)
+        await settle()
+        await write(writer, 1, b"y" * 400)
+        assert reader.answers() == [], "nothing of it is stable"
+        await send(writer, marker(True, {"t": [0]}))  # a marker is 78 bytes
+        (answer,) = reader.answers()
+        assert values(answer.responses[0].partitions[0].records)[:2] == [b"x" * 400, b"y" * 400]
+        reader.post("fetch", 12, node.fetch_body("t", 3, isolation_level=READ_COMMITTED, max_wait_ms=60_000, min_bytes=300))
+        await settle()
+        await write(writer, 2, b"z" * 10)
+        await send(writer, marker(True, {"t": [0]}))
+        assert reader.answers() == [], "too few bytes still"
+        await writer.produce("t", batch(b"plain" * 40))
+        assert len(reader.answers()) == 1
+
+
+async def test_a_follower_serves_committed_records_by_what_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t", replicas=(ME, OTHER), isr=(ME,))
+        client = await node.connect()
+        await write(client, 0, b"0")
+        await write(client, 0, b"1", producer_id=2)
+        await send(client, marker(False, {"t": [0]}))
+        node.lead("t", OTHER, isr=(ME, OTHER))
+        partition = node.partition("t")
+        assert not partition.is_leader and partition.high_watermark == 3
+        assert await fetched(client) == ([b"0"], [(PID, 0)], 1)
+
+
+async def test_peers_may_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        handlers = node.server.dispatcher._handlers
+        assert 27 in handlers[PEER]
