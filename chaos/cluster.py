@@ -28,9 +28,10 @@ from pathlib import Path
 
 from .checker import check
 from .ensemble import Ensemble, ensemble, mqd_ensemble
+from .hands import carry_out
 from .history import Key
 from .links import Links
-from .nemesis import Fault, Step, Target, steps
+from .nemesis import Step, Target, steps
 from .node import NodeFailed, end_on_sigterm
 from .replicas import differences
 from .workload import Producer, Reader, TrialFailed, gather, read_all
@@ -106,7 +107,7 @@ class Trial:
         for key in self.keys:
             self.violations += differences(directories, key, len(final[key].offsets))
         for directory in directories.values():
-            self.violations += _verify_files(directory)
+            self.violations += verify_files(directory)
 
     # -- faults
 
@@ -119,7 +120,7 @@ class Trial:
                 producer.silence.reset()
             victims = self._victims(step)
             begun = time.monotonic()
-            self._carry_out(step, victims)
+            carry_out(self.cluster, step, victims, self.links)
             self.done[step.name] += 1
             if step.hurry:
                 self._say(step, victims, "and on at once")
@@ -139,56 +140,6 @@ class Trial:
             return running
         named = {node_id for node_id in (leader, controller) if node_id is not None and self.cluster.nodes[node_id].running}
         return sorted(named) or [any_one]
-
-    def _carry_out(self, step: Step, victims: list[int]) -> None:
-        nodes = [self.cluster.nodes[node_id] for node_id in victims]
-        match step.fault:
-            case Fault.PAUSE:
-                for node in nodes:
-                    node.pause()
-                time.sleep(step.down_s)
-                for node in nodes:
-                    node.resume()
-            case Fault.CUT:
-                assert self.links is not None
-                self.links.isolate(victims)
-                time.sleep(step.down_s)
-                self.links.heal()
-            case Fault.RESTART:
-                for node in nodes:
-                    node.terminate()
-                for node in nodes:
-                    node.wait_stopped()
-                    self._gone(node.node_id)
-                self._launch(victims)
-            case Fault.KILL | Fault.KILL_IN_RECOVERY:
-                for node in nodes:
-                    node.kill()
-                    self._gone(node.node_id)
-                time.sleep(step.down_s)
-                if step.fault is Fault.KILL_IN_RECOVERY:
-                    self._launch(victims)
-                    time.sleep(step.again_s)
-                    for node in nodes:
-                        node.kill()
-                        self._gone(node.node_id)
-                self._launch(victims)
-        for node in self.cluster.nodes.values():
-            node.check_alive()
-
-    def _gone(self, node_id: int) -> None:
-        if self.links is not None:
-            self.links.down(node_id)
-
-    def _launch(self, victims: list[int]) -> None:
-        for node_id in victims:
-            self.cluster.nodes[node_id].launch()
-            if self.links is not None:
-                self.links.up(node_id)
-        for node_id in victims:
-            node = self.cluster.nodes[node_id]
-            if len(self.cluster.running) == len(self.cluster.nodes):
-                node.check_alive()
 
     def _heal(self) -> None:
         begun = time.monotonic()
@@ -240,7 +191,8 @@ class Trial:
         return "\n".join(lines)
 
 
-def _verify_files(directory: Path) -> list[str]:
+def verify_files(directory: Path) -> list[str]:
+    """What `mqctl log verify` says against a stopped node's directory; nothing, if it is well."""
     command = [sys.executable, "-m", "mqctl", "log", "verify", str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:

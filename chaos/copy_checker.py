@@ -1,0 +1,99 @@
+"""Is a copy what it is a copy of: every record, once, in order, and nothing that was taken back? Pure.
+
+The input is a topic without transactions. Each record of a copy names its source, partition and offset, by `history.value_of`
+(the source's partition stands where the producer does), and the value that it found there. Records of one source partition go
+to one partition of the copy, so their order is kept by whoever copies exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from .checker import SHOWN_MAX
+from .history import Key, Reads, number_of, producer_of
+
+
+@dataclass(slots=True)
+class Copy(Reads):
+    """What is in one partition of a copy: `values` name sources, `found` are the values that were found there."""
+
+    found: Reads = field(default_factory=Reads)
+
+    def add_copy(self, offset: int, source: int, found: int) -> None:
+        """The next record."""
+        self.add(offset, source)
+        self.found.add(offset, found)
+
+
+MEANINGS = {
+    "missing": "in the input, and not in the copy",
+    "doubled": "in the copy more than once",
+    "invented": "in the copy, and nothing like it in the input",
+    "changed": "in the copy with another value than in the input",
+    "disorder": "in the copy after a record that follows it in the input",
+    "taken-back": "read as committed while the faults went on, and not there in the end",
+    "read-twice": "read as committed more than once, or out of order, by one consumer",
+    "unseen": "skipped by a consumer that read along and got later ones",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One promise broken for a copy. `examples` are (source partition, source offset)."""
+
+    kind: str
+    copy: str
+    count: int
+    examples: tuple[tuple[int, int], ...]
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{partition}@{offset}" for partition, offset in self.examples)
+        return f"{self.kind}: {self.copy}, {self.count} record(s): {MEANINGS[self.kind]} (source partition@offset {shown})"
+
+
+def check_copy(name: str, source: Mapping[int, Reads], copy: Mapping[Key, Copy], along: Mapping[Key, Reads]) -> list[Difference]:
+    """Everything that is wrong. `source`: partition -> all of its records; `copy`: what is committed in the end;
+    `along`: what a consumer with `read_committed` got while the faults went on."""
+    wrong: dict[str, list[tuple[int, int]]] = {kind: [] for kind in MEANINGS}
+
+    def note(kind: str, value: int) -> None:
+        wrong[kind].append((producer_of(value), number_of(value)))
+
+    seen = {partition: bytearray(len(reads.offsets)) for partition, reads in source.items()}
+    for rows in copy.values():
+        latest: dict[int, int] = {}
+        for value, found in zip(rows.values, rows.found.values):
+            partition, offset = producer_of(value), number_of(value)
+            marks = seen.get(partition, b"")
+            if not offset < len(marks):
+                note("invented", value)
+                continue
+            if marks[offset]:
+                note("doubled", value)
+            elif offset < latest.get(partition, -1):
+                note("disorder", value)
+            if source[partition].values[offset] != found:
+                note("changed", value)
+            seen[partition][offset] = 1
+            latest[partition] = max(offset, latest.get(partition, -1))
+    for partition, marks in seen.items():
+        wrong["missing"] += [(partition, offset) for offset, mark in enumerate(marks) if not mark]
+    for key, reads in along.items():
+        _check_along(reads, copy.get(key, Copy()), note)
+    return [Difference(kind, name, len(rows), tuple(rows[:SHOWN_MAX])) for kind, rows in wrong.items() if rows]
+
+
+def _check_along(reads: Reads, copy: Reads, note: Callable[[str, int], None]) -> None:
+    there = dict(zip(copy.offsets, copy.values))
+    previous = -1
+    for offset, value in zip(reads.offsets, reads.values):
+        if there.get(offset) != value:
+            note("taken-back", value)
+        if offset <= previous:
+            note("read-twice", value)
+        previous = max(previous, offset)
+    got = set(reads.offsets)
+    for offset, value in there.items():
+        if offset <= previous and offset not in got:
+            note("unseen", value)

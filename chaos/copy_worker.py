@@ -1,0 +1,381 @@
+"""One worker that copies exactly once: consume, transform, produce, all in one transaction with the offsets. A process of its own.
+
+    python -m chaos.copy_worker --client confluent|consumer|aiokafka --bootstrap HOST:PORT,... --group G --source T --target T
+                                --name N [--seed 1] [--transaction-ms 10000]
+
+It works until its standard input is closed, then leaves its group and ends; whoever kills it finds nothing broken. It says what
+it does on standard output, a line each: `committed COUNT`, `gave-up WHY` (a transaction was aborted), `began-anew WHY`.
+
+`confluent` and `consumer` (confluent-kafka, the classic protocol with cooperative assignment, and KIP-848's) have a transactional id of
+their own, and the coordinator of the group fences them by member and generation (KIP-447): offsets that wait for a
+transaction are not read. aiokafka sends no member and reads offsets that wait, so it works as clients did before KIP-447: a
+transactional id a source partition, so that whoever takes a partition over ends what its former owner has begun and only then
+asks for the offset.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import random
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import monotonic, sleep
+from typing import Any, TypeVar
+
+import aiokafka
+import confluent_kafka
+from aiokafka.errors import KafkaError
+
+from .history import value_of
+from .workload import VALUE
+
+COPY = struct.Struct(">qq")
+"""A copied record begins with its source (partition and offset, `history.value_of`) and the value that was found there."""
+BATCH_MAX = 60
+GATHER_S = 0.1
+PATIENCE_S = 60.0
+"""For one call of a client. A worker that waits longer begins anew."""
+SESSION_MS = 6000
+HEARTBEAT_MS = 1000
+OWN_ABORTS = 0.05
+"""Transactions that the worker aborts by its own will."""
+DAWDLES = 0.2
+"""Transactions that take a while between their records and their end."""
+DAWDLE_S_MAX = 0.4
+
+T = TypeVar("T")
+
+
+@dataclass
+class Task:
+    """What a worker is told."""
+
+    client: str
+    bootstrap: str
+    group: str
+    source: str
+    target: str
+    targets: int
+    """Partitions of the target."""
+    name: str
+    transaction_ms: int
+    dice: random.Random
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def tell(self, *words: object) -> None:
+        """A line for whoever started this process; its absence is a reason to end."""
+        try:
+            print(*words, flush=True)
+        except BrokenPipeError:
+            self.stopped.set()
+
+    def copied(self, message: Any) -> bytes:
+        """The transformed value of a confluent_kafka message or an aiokafka record."""
+        if self.client == "aiokafka":
+            raw, partition, offset = message.value, message.partition, message.offset
+        else:
+            raw, partition, offset = message.value(), message.partition(), message.offset()
+        (found,) = VALUE.unpack_from(raw)
+        copied: bytes = COPY.pack(value_of(partition, offset), found) + raw[VALUE.size :][::-1]
+        return copied
+
+
+# -- confluent-kafka
+
+
+class Confluent:
+    """One incarnation: a consumer and a transactional producer."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.batch: list[Any] = []
+        self.producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": task.bootstrap,
+                "transactional.id": task.name,
+                "transaction.timeout.ms": task.transaction_ms,
+                "linger.ms": 5,
+                "log_level": 0,
+            }
+        )
+        protocol: dict[str, Any] = (
+            {"group.protocol": "consumer"}
+            if task.client == "consumer"
+            else {
+                "partition.assignment.strategy": "cooperative-sticky",
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": HEARTBEAT_MS,
+            }
+        )
+        self.consumer = confluent_kafka.Consumer(
+            protocol
+            | {
+                "bootstrap.servers": task.bootstrap,
+                "group.id": task.group,
+                "client.id": task.name,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 100,
+                "log_level": 0,
+            }
+        )
+
+    def run(self) -> None:
+        """Copy until told to stop. Raises KafkaException when only a new incarnation helps."""
+        self._until_settled(lambda: self.producer.init_transactions(PATIENCE_S))
+        self.consumer.subscribe([self.task.source], on_revoke=self._dropped, on_lost=self._dropped)
+        while not self.task.stopped.is_set():
+            self._gather()
+            if self.batch:
+                batch, self.batch = self.batch, []
+                self._copy(batch)
+
+    def close(self) -> None:
+        """Leave the group. An open transaction is left to whoever comes next, or to its time-out."""
+        with suppress(confluent_kafka.KafkaException, RuntimeError):
+            self.consumer.close()
+
+    def _dropped(self, _consumer: Any, partitions: list[Any]) -> None:
+        gone = {row.partition for row in partitions}
+        self.batch = [message for message in self.batch if message.partition() not in gone]
+
+    def _gather(self) -> None:
+        until = monotonic() + GATHER_S
+        while len(self.batch) < BATCH_MAX and (left := until - monotonic()) > 0:
+            message = self.consumer.poll(left)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                self.batch.append(message)
+            elif error.fatal():
+                raise confluent_kafka.KafkaException(error)
+
+    def _copy(self, batch: list[Any]) -> None:
+        task = self.task
+        self.producer.begin_transaction()
+        try:
+            for message in batch:
+                self.producer.produce(task.target, task.copied(message), partition=message.partition() % task.targets)
+            if task.dice.random() < DAWDLES:
+                self.producer.flush(task.dice.random() * DAWDLE_S_MAX)
+            ends = {message.partition(): message.offset() + 1 for message in batch}
+            rows = [confluent_kafka.TopicPartition(task.source, partition, offset) for partition, offset in ends.items()]
+            who = self.consumer.consumer_group_metadata()
+            self._until_settled(lambda: self.producer.send_offsets_to_transaction(rows, who, PATIENCE_S))
+            if task.dice.random() < OWN_ABORTS:
+                self._take_back("by its own will")
+                return
+            self._until_settled(lambda: self.producer.commit_transaction(PATIENCE_S))
+        except confluent_kafka.KafkaException as failure:
+            error = failure.args[0]
+            if not error.txn_requires_abort():
+                raise
+            self._take_back(f"{error.name()} {error.str()}")
+            return
+        task.tell("committed", len(batch))
+
+    def _take_back(self, why: str) -> None:
+        """Abort, and go back to what is committed."""
+        self._until_settled(lambda: self.producer.abort_transaction(PATIENCE_S))
+        self.task.tell("gave-up", why)
+        owned = self.consumer.assignment()
+        if owned:
+            for row in self.consumer.committed(owned, PATIENCE_S):
+                if row.error is not None:
+                    raise confluent_kafka.KafkaException(row.error)
+                self.consumer.seek(confluent_kafka.TopicPartition(row.topic, row.partition, max(row.offset, 0)))
+
+    def _until_settled(self, call: Callable[[], T]) -> T:
+        """Calls of transactions say themselves whether to call again; the same call, as librdkafka demands."""
+        deadline = monotonic() + PATIENCE_S
+        while True:
+            try:
+                return call()
+            except confluent_kafka.KafkaException as failure:
+                if not failure.args[0].retriable() or monotonic() > deadline:
+                    raise
+                sleep(0.05)
+
+
+def work_confluent(task: Task) -> None:
+    """One incarnation after the other."""
+    while not task.stopped.is_set():
+        one = Confluent(task)
+        try:
+            one.run()
+        except confluent_kafka.KafkaException as failure:
+            task.tell("began-anew", failure.args[0].name(), failure.args[0].str())
+            sleep(0.1)
+        finally:
+            one.close()
+
+
+# -- aiokafka
+
+
+class Ownership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    """Which partitions the group gave to this member, and how often that has changed."""
+
+    def __init__(self) -> None:
+        self.partitions: set[Any] = set()
+        self.changes = 0
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        self.changes += 1
+        self.partitions = set()
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self.changes += 1
+        self.partitions = set(assigned)
+
+
+class Aiokafka:
+    """A consumer, and a transactional producer for each partition that it owns."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.owned = Ownership()
+        self.prepared_for = -1
+        self.producers: dict[Any, Any] = {}
+        self.consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=task.bootstrap,
+            group_id=task.group,
+            client_id=task.name,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            fetch_max_wait_ms=100,
+        )
+
+    async def run(self) -> None:
+        """Copy until told to stop. Raises KafkaError and TimeoutError when only a new incarnation helps."""
+        await asyncio.wait_for(self.consumer.start(), PATIENCE_S)
+        self.consumer.subscribe([self.task.source], listener=self.owned)
+        while not self.task.stopped.is_set():
+            if self.prepared_for != self.owned.changes:
+                await self._prepare()
+                continue
+            messages = await self.consumer.getmany(timeout_ms=int(GATHER_S * 1000), max_records=BATCH_MAX)
+            for partition, batch in messages.items():
+                if self.prepared_for != self.owned.changes:
+                    break  # the next preparation seeks to what is committed
+                await self._copy(partition, batch)
+
+    async def close(self) -> None:
+        """Leave the group."""
+        for producer in self.producers.values():
+            await _closed(producer)
+        await _closed(self.consumer)
+
+    async def _prepare(self) -> None:
+        """For each partition of this assignment: end what its former owner has begun, then go to what is committed."""
+        changes, partitions = self.owned.changes, sorted(self.owned.partitions)
+        for partition in set(self.producers) - set(partitions):
+            await _closed(self.producers.pop(partition))
+        for partition in partitions:
+            if self.owned.changes != changes:
+                return
+            await self._take_over(partition)
+        self.prepared_for = changes
+
+    async def _take_over(self, partition: Any) -> None:
+        if partition in self.producers:
+            await _closed(self.producers.pop(partition))
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=self.task.bootstrap,
+            transactional_id=f"{self.task.group}-{partition.topic}-{partition.partition}",
+            transaction_timeout_ms=self.task.transaction_ms,
+        )
+        self.producers[partition] = producer
+        await asyncio.wait_for(producer.start(), PATIENCE_S)
+        offset = await asyncio.wait_for(self.consumer.committed(partition), PATIENCE_S)
+        if partition in self.owned.partitions:
+            self.consumer.seek(partition, offset or 0)
+
+    async def _copy(self, partition: Any, batch: list[Any]) -> None:
+        task, producer = self.task, self.producers[partition]
+
+        async def transaction() -> None:
+            await producer.begin_transaction()
+            for message in batch:
+                await producer.send(task.target, task.copied(message), partition=message.partition % task.targets)
+            if task.dice.random() < DAWDLES:
+                await asyncio.sleep(task.dice.random() * DAWDLE_S_MAX)
+            await producer.send_offsets_to_transaction({partition: batch[-1].offset + 1}, task.group)
+            if task.dice.random() < OWN_ABORTS:
+                await producer.abort_transaction()
+                task.tell("gave-up", "by its own will")
+                if partition in self.owned.partitions:
+                    self.consumer.seek(partition, batch[0].offset)
+            else:
+                await producer.commit_transaction()
+                task.tell("committed", len(batch))
+
+        try:
+            await asyncio.wait_for(transaction(), PATIENCE_S)
+        except (KafkaError, TimeoutError) as error:
+            # a new producer of the same id ends the transaction, whatever became of it, before the offset is read
+            task.tell("gave-up", repr(error))
+            if partition in self.owned.partitions:
+                await self._take_over(partition)
+
+
+async def _closed(client: Any) -> None:
+    with suppress(KafkaError, TimeoutError):
+        await asyncio.wait_for(client.stop(), 5)
+
+
+def work_aiokafka(task: Task) -> None:
+    """One incarnation after the other."""
+
+    async def incarnations() -> None:
+        while not task.stopped.is_set():
+            one = Aiokafka(task)
+            try:
+                await one.run()
+            except (KafkaError, TimeoutError) as error:
+                task.tell("began-anew", repr(error))
+                await asyncio.sleep(0.1)
+            finally:
+                await one.close()
+
+    asyncio.run(incarnations())
+
+
+WORK: dict[str, Callable[[Task], None]] = {"confluent": work_confluent, "consumer": work_confluent, "aiokafka": work_aiokafka}
+
+
+def main() -> int:
+    """Parse the command line and work."""
+    parser = argparse.ArgumentParser(prog="python -m chaos.copy_worker", description="a worker that copies exactly once")
+    parser.add_argument("--client", choices=tuple(WORK), required=True)
+    for name in ("bootstrap", "group", "source", "target", "name"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--targets", type=int, required=True, help="partitions of the target")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--transaction-ms", type=int, default=10_000)
+    options = vars(parser.parse_args())
+    logging.disable(logging.CRITICAL)
+    task = Task(dice=random.Random(options.pop("seed")), **options)
+
+    def listen() -> None:
+        sys.stdin.buffer.read()
+        task.stopped.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    WORK[task.client](task)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
