@@ -2,6 +2,9 @@
 
 Reads segment files by their batch headers only (RecordBatch v2), which are the same for mqd and Apache Kafka. Segments may
 begin at different offsets on different replicas, so batches are compared, not files.
+
+A compacted partition is another matter: each node cleans on its own, and one has removed what another still holds. There records are
+compared: those that two replicas have at the same offset are the same, and of each key the newest committed one is.
 """
 
 from __future__ import annotations
@@ -10,6 +13,10 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from mqd.protocol.batch import Record, iterate_records, parse_header
+from mqd.protocol.files import CLEANER_CHECKPOINT, FileFormatError, decode_offset_checkpoint
+from mqd.protocol.markers import parse_end_marker
 
 from .history import Key
 
@@ -61,6 +68,10 @@ def differences(replicas: Mapping[int, Path], key: Key, high_watermark: int) -> 
             streams[node_id] = batches(directory)
     if not streams:
         return found
+    if any(_is_compacted(data_directory, key) for data_directory in replicas.values()):
+        directories = [partition_directory(data_directory, key) for data_directory in replicas.values()]
+        start = max(int(min(one.glob("*.log")).stem) for one in directories if one is not None and any(one.glob("*.log")))
+        return found + _differences_of_records(streams, key, start, high_watermark)
     first, *others = streams
     end = dict.fromkeys(streams, 0)
     while min(end.values()) < high_watermark:
@@ -75,4 +86,64 @@ def differences(replicas: Mapping[int, Path], key: Key, high_watermark: int) -> 
                 offset = min(batch.base_offset for batch in row.values() if batch is not None)
                 found.append(f"{key[0]}-{key[1]}: nodes {first} and {node_id} differ in the batch at offset {offset}")
                 return found
+    return found
+
+
+def _is_compacted(data_directory: Path, key: Key) -> bool:
+    """Whether the node has cleaned its replica, or has one with gaps."""
+    directory = partition_directory(data_directory, key)
+    if directory is None:
+        return False
+    try:
+        return key in decode_offset_checkpoint((directory.parent / CLEANER_CHECKPOINT).read_bytes())
+    except (FileNotFoundError, FileFormatError):
+        return False
+
+
+class _Replica:
+    """The records of one replica below the high watermark. `start`: from where on all replicas have what was not cleaned away."""
+
+    def __init__(self, stream: Iterator[Batch], start: int, high_watermark: int) -> None:
+        self.records: dict[int, Record] = {}
+        self.newest: dict[bytes | None, Record] = {}
+        """Of each key, without those of which the newest is a tombstone: one may have removed it, another not yet."""
+        self.end = 0
+        ongoing: dict[int, list[Record]] = {}
+        committed: list[Record] = []
+        for batch in stream:
+            if batch.next_offset > high_watermark:
+                break
+            self.end = batch.next_offset
+            header = parse_header(batch.data)
+            if header.is_control:
+                marker, ended = parse_end_marker(batch.data), ongoing.pop(header.producer_id, [])
+                committed += ended if marker is not None and marker.committed else []
+                continue
+            records = list(iterate_records(batch.data, header=header))
+            self.records.update((record.offset, record) for record in records)
+            if header.is_transactional:
+                ongoing.setdefault(header.producer_id, []).extend(records)
+            else:
+                committed += records
+        for record in sorted(committed, key=lambda record: record.offset):
+            self.newest.pop(record.key, None)
+            if record.value is not None and record.offset >= start:
+                self.newest[record.key] = record
+
+
+def _differences_of_records(streams: Mapping[int, Iterator[Batch]], key: Key, start: int, high_watermark: int) -> list[str]:
+    found = []
+    replicas = {node_id: _Replica(stream, start, high_watermark) for node_id, stream in streams.items()}
+    (first, one), *others = replicas.items()
+    for node_id, replica in replicas.items():
+        if replica.end < high_watermark:
+            found.append(f"{key[0]}-{key[1]}: node {node_id} ends at {replica.end}, the high watermark is {high_watermark}")
+    for node_id, other in others:
+        offsets = sorted(offset for offset in one.records.keys() & other.records.keys() if one.records[offset] != other.records[offset])
+        if offsets:
+            found.append(f"{key[0]}-{key[1]}: nodes {first} and {node_id} differ in the record at offset {offsets[0]}")
+        keys = sorted(name or b"" for name in one.newest.keys() | other.newest.keys() if one.newest.get(name) != other.newest.get(name))
+        if keys:
+            what = f"differ in the newest record of {len(keys)} keys, of {keys[0]!r} first"
+            found.append(f"{key[0]}-{key[1]}: nodes {first} and {node_id} {what}")
     return found
