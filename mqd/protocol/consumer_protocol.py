@@ -25,6 +25,8 @@ from mqd.types import TopicPartition
 PROTOCOL_TYPE: Final = "consumer"
 VERSION_MAX: Final = 3
 _VERSION = struct.Struct(">h")
+_NUMBER = struct.Struct(">i")
+_SIZE = struct.Struct(">h")
 
 _PARTITIONS = (field("topic", STRING), field("partitions", array(INT32)))
 SUBSCRIPTION = message(
@@ -70,12 +72,20 @@ def decode_subscription(data: Buffer) -> Subscription:
     return Subscription(tuple(read.topics), _partitions(read.owned_partitions), read.generation_id, read.rack_id, user_data)
 
 
-def decode_subscribed_topics(data: Buffer) -> list[str]:
-    """Only the topics, with which a subscription of every version begins. Raises ProtocolError."""
-    if len(data) < _VERSION.size:
-        raise ProtocolError(f"{len(data)} bytes are too few for a version")
-    read = SUBSCRIPTION.at(0, flexible=False)._parse(Cursor(data, _VERSION.size, limits.REQUEST_ELEMENTS_MAX), None, "")
-    topics: list[str] = read.topics
+def decode_subscribed_topics(data: bytes) -> list[str]:
+    """Only the topics, with which a subscription of every version begins; by hand, for there may be many. Raises ProtocolError."""
+    topics = []
+    try:
+        (number,) = _NUMBER.unpack_from(data, _VERSION.size)
+        position = _VERSION.size + _NUMBER.size
+        for _ in range(number):
+            (size,) = _SIZE.unpack_from(data, position)
+            position += _SIZE.size + size
+            if size < 0 or position > len(data):
+                raise ProtocolError(f"a topic of {size} bytes ends at {position} of {len(data)}")
+            topics.append(data[position - size : position].decode())
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ProtocolError(f"no subscription: {error}") from None
     return topics
 
 

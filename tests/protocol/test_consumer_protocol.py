@@ -3,7 +3,14 @@ from __future__ import annotations
 import pytest
 
 from mqd.errors import ProtocolError
-from mqd.protocol.consumer_protocol import Subscription, decode_assignment, decode_subscription, encode_assignment, encode_subscription
+from mqd.protocol.consumer_protocol import (
+    Subscription,
+    decode_assignment,
+    decode_subscribed_topics,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from mqd.types import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -45,3 +52,17 @@ def test_assignments() -> None:
 def test_damage_is_a_protocol_error(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_subscription(data)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_topics_are_read_without_the_rest(version: int) -> None:
+    data = encode_subscription(Subscription(("b", "a", "c\u00e9"), user_data=b"more"), version)
+    assert decode_subscribed_topics(data) == ["a", "b", "c\u00e9"]
+    assert decode_subscribed_topics(encode_subscription(Subscription(()), version)) == []
+    end = data.index(b"more") - 4
+    for size in range(end):
+        with pytest.raises(ProtocolError):
+            decode_subscribed_topics(data[:size])
+    for wrong in (b"", b"\0\0\0\0\0\1\xff\xff", b"\0\0\0\0\0\1\0\1\xff", b"\0\0\x7f\xff\xff\xff\0\0"):
+        with pytest.raises(ProtocolError):
+            decode_subscribed_topics(wrong)

@@ -41,9 +41,9 @@ from mqd.coordinator.group.classic_group import (
     Protocols,
     protocols_size,
 )
-from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey
+from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey, encode
 from mqd.coordinator.group.state import Draft, Expire, Group, Handler, Part, Replay, State, TimerKey
-from mqd.coordinator.shard import NOTHING, Call, Decision, Moment, Producer, Ticket
+from mqd.coordinator.shard import NOTHING, Call, Decision, Moment, Producer, Record, Ticket
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import GROUP_BYTES_MAX, GROUP_MEMBER_BYTES
 
@@ -73,7 +73,7 @@ class _Staged(NamedTuple):
     """A record that this node has decided on, and how the group goes on when it is in the log."""
 
     group: ClassicGroup
-    value: GroupMetadata
+    record: Record
     go_on: Callable[[], None]
 
 
@@ -100,31 +100,41 @@ class Classic(Part):
 
     # -- records ---------------------------------------------------------------------------------------------------
 
+    def replay_staged(self, record: Record) -> bool:
+        """Whether this is the record that was decided on here a moment ago: then the group goes on, and nothing need be read."""
+        staged = self._staged
+        if staged is None or staged.record != record:
+            return False
+        self._staged = None
+        self.state.by_id[staged.group.group_id] = staged.group
+        staged.go_on()
+        return True
+
     def replay_group_metadata(self, key: GroupMetadataKey, value: GroupMetadata | None, producer: Producer) -> None:
-        staged, self._staged = self._staged, None
+        """What another node has decided on, or this one in an earlier life."""
         group = self.state.get(key.group)
-        if value is None:
-            if isinstance(group, ClassicGroup):
-                self._forget(group)
-                del self.state.by_id[key.group]
-        elif staged is not None and staged.group.group_id == key.group and staged.value == value:
-            self.state.by_id[key.group] = staged.group
-            staged.go_on()
-            assert staged.group.generation == value.generation
-        else:
-            if isinstance(group, ClassicGroup):
-                self._forget(group)
+        if isinstance(group, ClassicGroup):
+            self._forget(group)
+        if value is not None:
             self.state.by_id[key.group] = ClassicGroup.loaded(key.group, value)
+        elif isinstance(group, ClassicGroup):
+            del self.state.by_id[key.group]
 
     def empty_group(self, group_id: str) -> None:
         """Offsets are stored under an id that no group has (replay): from now on an empty group has it."""
         assert group_id not in self.state.by_id
         self.state.by_id[group_id] = ClassicGroup(group_id, None)
 
-    def _stage(self, draft: Draft, group: ClassicGroup, value: GroupMetadata, go_on: Callable[[], None]) -> None:
-        """Write the record; what `go_on` changes is so when it is in the log, and not before."""
-        self._staged = _Staged(group, value, go_on)
-        draft.write(GroupMetadataKey(group.group_id), value)
+    def _stage(self, draft: Draft, group: ClassicGroup, value: GroupMetadata, go_on: Callable[[], None], *, bounded: bool = True) -> bool:
+        """Write the record; what `go_on` changes is so when it is in the log, and not before. False for one that is too large."""
+        record = encode(GroupMetadataKey(group.group_id), value)
+        assert record.value is not None
+        if bounded and len(record.value) > self.state.options.node("message.max.bytes"):
+            logger.warning("group is too large to be written group=%s bytes=%d", group.group_id, len(record.value))
+            return False
+        self._staged = _Staged(group, record, go_on)
+        draft.records.append(record)
+        return True
 
     def _forget(self, group: ClassicGroup) -> None:
         timers = self.state.timers
@@ -307,7 +317,9 @@ class Classic(Part):
         sorted_out = ClassicGroup.loaded(group.group_id, group.record(group.generation, _assignments(group), group.since_ms))
         sorted_out.replace_static(sorted_out.members[old.member_id], new)
         value = sorted_out.record(group.generation, _assignments(sorted_out), group.since_ms)
-        self._stage(draft, group, value, lambda: group.replace_static(old, new))
+        if not self._stage(draft, group, value, lambda: group.replace_static(old, new)):
+            draft.answer(join.ticket, join_refusal(ErrorCode.UNKNOWN_SERVER_ERROR))
+            return
         answer = {**joined(group, new), "leader": leader_before, "members": []}
         if join.call.version >= _SKIP_ASSIGNMENT_FROM:
             answer["leader"] = sorted_out.leader
@@ -330,7 +342,7 @@ class Classic(Part):
         if group.state is COMPLETING_REBALANCE:
             for member in group.members.values():
                 member.assignment = b""
-            self._answer_syncs(group, draft, now, {"error_code": ErrorCode.REBALANCE_IN_PROGRESS})
+            self._answer_syncs(group, draft, now, lambda _: {"error_code": ErrorCode.REBALANCE_IN_PROGRESS})
         group.not_synced.clear()
         timers.cancel((SYNC, group.group_id))
         is_initial = group.state is EMPTY
@@ -427,7 +439,7 @@ class Classic(Part):
             else:
                 self._wait_for_joins(group, now)
 
-        self._stage(draft, group, group.record(group.generation, _assignments(group), group.since_ms), begin)
+        self._stage(draft, group, group.record(group.generation, _assignments(group), group.since_ms), begin, bounded=False)
 
     def dismiss_all(self, group: ClassicGroup, draft: Draft, error: ErrorCode) -> None:
         """The group is about to be of another type (KIP-848): whoever waits asks again."""
@@ -480,17 +492,16 @@ class Classic(Part):
                 member.assignment = assignments[member.member_id]
             group.enter(STABLE, now.wall_ms)
 
-        self._stage(draft, group, group.record(group.generation, assignments, group.since_ms), go_on)
-        for member in group.members.values():
-            if member.sync_ticket is not None:
-                draft.answer(member.sync_ticket, synced(group, assignments[member.member_id]))
-                member.sync_ticket = None
-                self._expect_heartbeat(group, member, now)
+        if self._stage(draft, group, group.record(group.generation, assignments, group.since_ms), go_on):
+            self._answer_syncs(group, draft, now, lambda member: synced(group, assignments[member.member_id]))
+        else:
+            self._answer_syncs(group, draft, now, lambda _: {"error_code": ErrorCode.UNKNOWN_SERVER_ERROR})
+            self._prepare_rebalance(group, draft, now, "its assignments are too large to be written")
 
-    def _answer_syncs(self, group: ClassicGroup, draft: Draft, now: Moment, answer: Mapping[str, Any]) -> None:
+    def _answer_syncs(self, group: ClassicGroup, draft: Draft, now: Moment, answer: Callable[[Member], Mapping[str, Any]]) -> None:
         for member in group.members.values():
             if member.sync_ticket is not None:
-                draft.answer(member.sync_ticket, answer)
+                draft.answer(member.sync_ticket, answer(member))
                 member.sync_ticket = None
                 self._expect_heartbeat(group, member, now)
 

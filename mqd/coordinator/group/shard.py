@@ -46,6 +46,8 @@ class GroupShard:
         return self._handlers[op.api](ticket, op, now)
 
     def replay(self, record: Record, producer: Producer = NO_PRODUCER) -> None:
+        if self.state.classic.replay_staged(record):
+            return
         entry = records.decode(record)
         if entry is not None:
             self._replays[type(entry.key)](entry.key, entry.value, producer)

@@ -488,6 +488,29 @@ def test_what_members_say_is_bounded(groups: Groups) -> None:
     assert groups.group().size <= GROUP_BYTES_MAX
 
 
+def test_assignments_that_do_not_fit_a_message_are_refused_and_the_group_rebalances() -> None:
+    groups = Groups(message_max_bytes=10_000)
+    groups.join()
+    groups.join()
+    groups.advance(6)
+    waiting = groups.sync("client-2", 1)
+    assert groups.sync_now("client-1", 1, {"client-2": bytes(10_000)})["error_code"] == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert groups.answer(waiting)["error_code"] == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert groups.group().state is ClassicState.PREPARING_REBALANCE
+    assert len(groups.written()) == 1
+    again = groups.join("client-1"), groups.join("client-2")
+    assert [groups.answer(ticket)["generation_id"] for ticket in again] == [2, 2]
+    groups.synchronize(["client-1", "client-2"], 2)
+
+
+def test_a_static_member_that_says_too_much_when_it_comes_back_is_refused() -> None:
+    groups = Groups(message_max_bytes=10_000)
+    (one,) = groups.form("a")
+    answer = groups.join_now(version=5, instance_id="a", protocols=[("range", bytes(10_000))])
+    assert answer["error_code"] == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert groups.heartbeat(one, 1, instance_id="a") == ErrorCode.NONE
+
+
 def test_ids_that_are_given_out_are_bounded(groups: Groups) -> None:
     answers = {groups.join_now(version=4)["error_code"] for _ in range(GROUP_BYTES_MAX // 1024 + 10)}
     assert answers == {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.GROUP_MAX_SIZE_REACHED}
