@@ -6,9 +6,8 @@ v1 which protocol each member speaks. Answered by each group's coordinator; a gr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
-
-from construct import Container
 
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
@@ -24,7 +23,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
             rows.append({"group_id": "", "error_code": ErrorCode.INVALID_GROUP_ID})
             continue
         try:
-            answer = await context.node.groups.call(group_id, call_of(context, Container(group_ids=[group_id])))
+            answer = await context.node.groups.call(group_id, call_of(context, SimpleNamespace(group_ids=[group_id])))
         except MqError as error:
             rows.append(_refused(group_id, error))
         else:
