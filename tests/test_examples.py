@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from tests.nodes import free_ports
 from tests.test_tidy import ROOT
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
-READY_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -24,17 +23,23 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "mqd", "dev", "--port", str(port), "--data", str(directory / "data")]
     command += ["-o", "group.initial.rebalance.delay.ms=0"]
-    said = directory / "said"
-    with open(said, "wb") as file, subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file) as node:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as node:
+        assert node.stdout is not None
+        said = []
+        for line in node.stdout:
+            said.append(line)
+            if " ready on " in line and "node(s)" in line:
+                break
+        else:
+            raise AssertionError("".join(said))
+        reader = threading.Thread(target=node.stdout.read)  # or it stands still when the pipe is full
+        reader.start()
         try:
-            deadline = time.monotonic() + READY_SECONDS
-            while " ready on " not in said.read_text():
-                assert node.poll() is None and time.monotonic() < deadline, said.read_text()
-                time.sleep(0.1)
             yield f"127.0.0.1:{port}"
         finally:
             node.terminate()
             node.wait(30)
+            reader.join()
 
 
 @pytest.mark.slow
