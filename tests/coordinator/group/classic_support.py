@@ -25,8 +25,9 @@ class Groups(Harness[GroupShard]):
 
     def __init__(self, **options: Any) -> None:
         self.options = Options(**options)
+        self.topics = Topics({"t": 1})
         numbers = count(1)
-        super().__init__(lambda: GroupShard(Topics(), self.options, lambda: f"{next(numbers)}"))
+        super().__init__(lambda: GroupShard(self.topics, self.options, lambda: f"{next(numbers)}"))
 
     def group(self, group_id: str = GROUP) -> ClassicGroup:
         group = self.shard.state.by_id[group_id]

@@ -1,0 +1,171 @@
+"""What the parts of a group shard share: deadlines, one group under one id whatever its type, and who hears of which record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, strategies as st
+
+from mqd.coordinator.group.classic_group import ClassicGroup, ClassicState
+from mqd.coordinator.group.consumer_group import ConsumerGroup
+from mqd.coordinator.group.records import GroupMetadataKey, decode
+from mqd.coordinator.group.shard import PARTS
+from mqd.coordinator.group.state import Timers
+from mqd.coordinator.shard import Record
+from mqd.errors import ErrorCode
+from mqd.protocol import apis
+from tests.coordinator.group.classic_support import GROUP, Groups
+
+# -- deadlines
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("set"), st.integers(0, 4), st.integers(0, 20)),
+            st.tuples(st.just("cancel"), st.integers(0, 4), st.just(0)),
+            st.tuples(st.just("take"), st.just(0), st.integers(0, 20)),
+        )
+    )
+)
+def test_deadlines_are_those_that_were_set_last(steps: list[tuple[str, int, int]]) -> None:
+    timers = Timers()
+    model: dict[tuple[str, ...], float] = {}
+    for step, number, at in steps:
+        key = ("kind", str(number))
+        if step == "set":
+            timers.set(key, at)
+            model[key] = at
+        elif step == "cancel":
+            timers.cancel(key)
+            model.pop(key, None)
+        else:
+            due = {one for one, when in model.items() if when <= at and when == min(model.values())}
+            taken = timers.take_expired(at)
+            assert (taken in due) if due else taken is None
+            if taken is not None:
+                del model[taken]
+        assert timers.next() == min(model.values(), default=None)
+        assert set(timers) == set(model) and len(timers) == len(model)
+
+
+def test_a_deadline_that_is_put_off_a_thousand_times_is_one_entry() -> None:
+    timers = Timers()
+    for at in range(1000):
+        timers.set(("kind", "key"), at)
+    assert len(timers._heap) == 1
+    assert timers.next() == 999
+
+
+def test_a_thousand_sessions_end_at_once_in_portions() -> None:
+    groups = Groups(group_initial_rebalance_delay_ms=0)
+    for number in range(1000):
+        groups.join(version=4, group_id=f"g{number}", session_ms=6000)
+    assert len(groups.classic_timers()) == 1000
+    groups.advance(5.9)
+    groups.now = groups.now._replace(seconds=groups.now.seconds + 1)
+    groups.carry_out(groups.shard.on_deadline(groups.now))
+    assert len(groups.classic_timers()) == 900
+    groups.advance(0)
+    assert not groups.classic_timers()
+
+
+# -- parts
+
+
+def test_every_call_record_and_deadline_has_one_part() -> None:
+    shard = Groups().shard
+    classic = {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"}
+    consumer = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}
+    offsets = {"OffsetCommit", "OffsetFetch", "OffsetDelete", "TxnOffsetCommit"}
+    assert set(shard._handlers) == classic | consumer | offsets | {"DescribeGroups", "ListGroups", "DeleteGroups"}
+    assert all(apis.by_name(name).name == name for name in shard._handlers)
+    assert [type(part) for part in shard.state.parts.values()] == list(PARTS)
+
+
+def test_records_of_kinds_that_are_not_known_here_are_passed_over() -> None:
+    groups = Groups()
+    groups.shard.replay(Record(b"\x00\x0b\x00\x01g", b"\x00\x00whatever"))  # a share group's
+    groups.shard.replay(Record(b"\x00\x0b\x00\x01g", None))
+    assert not groups.shard.state.by_id
+
+
+# -- one group under one id
+
+
+def beat(groups: Groups, member_id: str, epoch: int) -> Any:
+    first = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["t"], "topic_partitions": []} if epoch == 0 else {}
+    return groups.call("ConsumerGroupHeartbeat", 1, {"group_id": GROUP, "member_id": member_id, "member_epoch": epoch, **first})
+
+
+def listed(groups: Groups) -> list[tuple[str, str, str, str]]:
+    rows = groups.call("ListGroups", 5, {"states_filter": [], "types_filter": []})["groups"]
+    return [(row["group_id"], row["protocol_type"], row["group_state"], row["group_type"]) for row in rows]
+
+
+def test_an_empty_group_of_the_consumer_protocol_becomes_classic_when_a_classic_member_comes() -> None:
+    groups = Groups()
+    beat(groups, "m", 0)
+    assert isinstance(groups.shard.state.by_id[GROUP], ConsumerGroup)
+    assert groups.describe()["error_message"] == f"Group {GROUP} is not a classic group."
+    beat(groups, "m", -1)
+    assert listed(groups) == [(GROUP, "consumer", "Empty", "consumer")]
+    before = len(groups.log)
+    ticket = groups.join()
+    kinds = [(entry.key, entry.value is None) for record, _ in groups.log[before:] if (entry := decode(record)) is not None]  # type: ignore[arg-type]
+    assert [deleted for _, deleted in kinds] == [True] * (len(kinds) - 1) + [False]
+    assert kinds[-1][0] == GroupMetadataKey(GROUP)
+    groups.advance(3)
+    assert groups.answer(ticket)["generation_id"] == 1
+    assert listed(groups) == [(GROUP, "consumer", "CompletingRebalance", "classic")]
+    groups.fail_over()
+    assert listed(groups) == [(GROUP, "", "Empty", "classic")]
+
+
+def test_an_empty_classic_group_becomes_one_of_the_consumer_protocol() -> None:
+    groups = Groups()
+    (one,) = groups.form(None)
+    groups.leave(one)
+    assert beat(groups, "m", 0)["member_epoch"] > 0
+    assert listed(groups)[0][3] == "consumer"
+    groups.fail_over()
+    assert isinstance(groups.shard.state.by_id[GROUP], ConsumerGroup)
+    assert not groups.classic_timers()
+
+
+def test_offsets_alone_make_an_empty_group_that_can_be_joined_and_deleted() -> None:
+    groups = Groups()
+    partition = {"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}
+    request = {
+        "group_id": GROUP,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "retention_time_ms": -1,
+        "topics": [{"name": "t", "partitions": [partition]}],
+    }
+    groups.call("OffsetCommit", 2, request)
+    group = groups.group()
+    assert group.is_simple and groups.describe()["group_state"] == "Empty"
+    groups.fail_over()
+    assert groups.group().is_simple
+    ticket = groups.join()
+    groups.advance(3)
+    assert groups.answer(ticket)["generation_id"] == 1
+    assert not groups.group().is_simple
+    groups.leave(groups.answer(ticket)["member_id"])
+    answer = groups.call("DeleteGroups", 2, {"groups_names": [GROUP]})
+    assert answer["results"] == [{"group_id": GROUP, "error_code": ErrorCode.NONE}]
+    assert not groups.shard.state.offsets.has_offsets(GROUP)
+    groups.fail_over()
+    assert not groups.shard.state.by_id and not groups.shard.state.offsets.has_offsets(GROUP)
+
+
+def test_states_of_a_classic_group_are_entered_from_few_others() -> None:
+    group = ClassicGroup("g", None)
+    for state in ClassicState:
+        try:
+            group.enter(state, 0)
+        except AssertionError:
+            continue
+        assert state is ClassicState.PREPARING_REBALANCE
+        break
