@@ -20,6 +20,7 @@ from mqd.log.epochs import LeaderEpochs
 from mqd.protocol.batch import BatchHeader, Codec, crc_of, iterate_records
 from mqd.protocol.files import (
     CLEAN_SHUTDOWN,
+    CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
@@ -47,7 +48,7 @@ from mqd.protocol.files import (
 )
 from mqd.types import NO_EPOCH, Offset
 
-CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
+CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, CLEANER_CHECKPOINT)
 METADATA_FOLDER = "metadata"
 METADATA_FILES = {
     "journal": "metadata journal of the Raft quorum",
@@ -169,15 +170,19 @@ class Finding:
 
 
 class Verifier:
-    """Reads partitions and log directories and collects findings. `tell` is told each partition before it is read."""
+    """Reads partitions and log directories and collects findings. `tell` is told each partition before it is read.
+
+    Missing offsets are a finding, unless the partition is in the cleaner's checkpoint: it is or was compacted, here or where it was
+    copied from. `allow_gaps`: in no partition.
+    """
 
     def __init__(self, tell: Callable[[str], None], *, allow_gaps: bool = False) -> None:
         self.findings: list[Finding] = []
         self.partitions = self.batches = self.size_bytes = 0
         self._tell = tell
-        self._allow_gaps = allow_gaps
-        self._recovery_points: dict[Path, dict[Any, Offset]] = {}
-        """By log directory: what its checkpoint says."""
+        self._always_allow_gaps = self._allow_gaps = allow_gaps
+        self._checkpoints: dict[Path, dict[Any, Offset]] = {}
+        """By file: what a checkpoint says."""
 
     def directory(self, path: Path) -> None:
         """One log directory and every partition in it."""
@@ -197,6 +202,9 @@ class Verifier:
         """One partition's directory; returns its first and end offset."""
         self._tell(str(path))
         self.partitions += 1
+        self._allow_gaps = self._always_allow_gaps or parse_partition_directory(path.name) in self._checkpoint(
+            path.parent / CLEANER_CHECKPOINT
+        )
         if (path / PARTITION_METADATA).exists():
             self._decoded(path / PARTITION_METADATA, decode_partition_metadata)
         else:
@@ -229,14 +237,18 @@ class Verifier:
         Past every offset after a clean stop, when the file is whole.
         """
         home = path.parent
-        if home not in self._recovery_points:
-            self._recovery_points[home] = {}
-            with suppress(OSError, FileFormatError):  # a damaged one is a finding of its directory
-                self._recovery_points[home] = decode_offset_checkpoint((home / RECOVERY_POINT_CHECKPOINT).read_bytes())
         if (home / CLEAN_SHUTDOWN).exists():
             return _NEVER
-        point = self._recovery_points[home].get(parse_partition_directory(path.name), 0)
+        point = self._checkpoint(home / RECOVERY_POINT_CHECKPOINT).get(parse_partition_directory(path.name), 0)
         return bases[max(0, bisect_right(bases, point) - 1)]
+
+    def _checkpoint(self, path: Path) -> dict[Any, Offset]:
+        """What a checkpoint of a log directory says; nothing where it is missing, or damaged, which is a finding of the directory."""
+        if path not in self._checkpoints:
+            self._checkpoints[path] = {}
+            with suppress(OSError, FileFormatError):
+                self._checkpoints[path] = decode_offset_checkpoint(path.read_bytes())
+        return self._checkpoints[path]
 
     def _segment(self, path: Path, epochs: LeaderEpochs, scanned_from: Offset, *, last: bool) -> int:
         """Every batch of a segment, then its indexes against them; returns the end offset. Epochs that are read from `scanned_from` on

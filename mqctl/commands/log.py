@@ -102,7 +102,7 @@ def _in_a_cell(row: dict[str, Any], settings: Settings) -> dict[str, Any]:
 @click.command()
 @offline_options
 @click.argument("path", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--allow-gaps", is_flag=True, help="Missing offsets are no finding: the topics are compacted.")
+@click.option("--allow-gaps", is_flag=True, help="Missing offsets are no finding, also where no compaction is on record.")
 def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
     """Check every segment (CRC, offsets), index, checkpoint and snapshot.
 

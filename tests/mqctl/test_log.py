@@ -14,6 +14,8 @@ from mqctl.app import Failure
 from mqd.io.disk import OsDisk
 from mqd.log.partition_log import LogConfig
 from mqd.protocol.batch import Codec, Record, build_batch
+from mqd.protocol.files import CLEANER_CHECKPOINT
+from tests.log.compacting import settle
 from tests.log.support import Harness, batch
 
 KAFKA = Path(__file__).parent.parent / "log" / "kafka-4.3.1"
@@ -79,6 +81,29 @@ async def test_verify_beside_a_running_node_warns(data: Path) -> None:
         finally:
             lock.close()
     assert "a node runs" not in run("verify", data).stderr
+
+
+async def test_missing_offsets_of_a_compacted_partition_are_no_finding(tmp_path: Path) -> None:
+    harness = Harness(tmp_path / "logs")
+    await harness.service.start()
+    log = harness.open(LogConfig(segment_bytes=400, index_interval_bytes=100, cleanup_policy=frozenset({"compact"})))
+    for number in range(20):
+        harness.write(log, batch(b"v%d" % number * 20, producer_id=3, sequence=number))
+    await settle(harness, log)
+    assert await harness.service.compactor.clean_one()
+    await harness.service.close()
+    partition = tmp_path / "logs" / "orders-0"
+    for path in (tmp_path, partition):
+        result = run("verify", path)
+        assert result.exit_code == 0, result.output
+    offsets = [json.loads(line)["offset"] for line in run("dump", partition, "--records", "-o", "jsonl").stdout.splitlines()]
+    assert 0 < len(offsets) < 5 and offsets[-1] == 19
+    [row] = json.loads(run("dump", tmp_path / "logs" / CLEANER_CHECKPOINT, "-o", "json").stdout)
+    assert row["offset"] == log.cleaned_to
+    (tmp_path / "logs" / CLEANER_CHECKPOINT).unlink()
+    result = run("verify", tmp_path)
+    assert result.exit_code == 1 and "are missing" in result.stdout
+    assert run("verify", tmp_path, "--allow-gaps").exit_code == 0
 
 
 def test_no_node_is_asked() -> None:
