@@ -305,18 +305,37 @@ def validate_topic_configs(overrides: Mapping[str, str | None]) -> dict[str, Val
     return values
 
 
-def _group_bounds(name: str) -> tuple[str, str]:
-    """The node keys that say what a group may have: consumer.x has group.consumer.min.x and group.consumer.max.x."""
-    kind, _, rest = name.partition(".")
-    return f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"
+class _OfNode(NamedTuple):
+    """The node keys behind a key of groups: what stands in for it, and between what it must lie."""
+
+    default: str
+    least: str
+    most: str
+
+
+_OF_NODE = {
+    "consumer.assignment.interval.ms": _OfNode(
+        "group.consumer.assignment.interval.ms",
+        "group.consumer.min.assignment.interval.ms",
+        "group.consumer.max.assignment.interval.ms",
+    ),
+    "consumer.heartbeat.interval.ms": _OfNode(
+        "group.consumer.heartbeat.interval.ms",
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+    ),
+    "consumer.session.timeout.ms": _OfNode(
+        "group.consumer.session.timeout.ms",
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.max.session.timeout.ms",
+    ),
+}
+assert _OF_NODE.keys() == GROUP_OPTIONS.keys()
 
 
 def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> None:
     """All configs of one group, each by itself, within the node's bounds, and in relation. MqError with INVALID_CONFIG."""
-    values: dict[str, int] = {}
-    for name in GROUP_OPTIONS:
-        if name not in overrides:
-            values[name] = config.integer(f"group.{name}")
+    values = {name: config.integer(keys.default) for name, keys in _OF_NODE.items()}
     for name, text in overrides.items():
         if name not in GROUP_OPTIONS:
             raise MqError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
@@ -325,11 +344,11 @@ def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> 
         except ValueError as error:
             raise MqError(ErrorCode.INVALID_CONFIG, f"{name}: {error}") from None
         assert isinstance(value, int), name
-        least, most = _group_bounds(name)
-        if value < config.integer(least):
-            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} must be greater than or equal to {least}")
-        if value > config.integer(most):
-            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} must be less than or equal to {most}")
+        keys = _OF_NODE[name]
+        if value < config.integer(keys.least):
+            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} must be greater than or equal to {keys.least}")
+        if value > config.integer(keys.most):
+            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} must be less than or equal to {keys.most}")
         values[name] = value
     if values["consumer.session.timeout.ms"] <= values["consumer.heartbeat.interval.ms"]:
         raise MqError(ErrorCode.INVALID_CONFIG, "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms")
@@ -337,12 +356,12 @@ def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> 
 
 def group_option(name: str, config: NodeConfig, overrides: Mapping[str, str]) -> int:
     """The value in force: the group's own, within the bounds that the node has now; else the node's."""
+    keys = _OF_NODE[name]
     if name not in overrides:
-        return config.integer(f"group.{name}")
+        return config.integer(keys.default)
     value = GROUP_OPTIONS[name].parse(overrides[name])
     assert isinstance(value, int), name
-    least, most = _group_bounds(name)
-    return max(config.integer(least), min(config.integer(most), value))
+    return max(config.integer(keys.least), min(config.integer(keys.most), value))
 
 
 def nearest(key: str, names: Iterable[str]) -> str | None:
