@@ -55,6 +55,7 @@ class TransactionalProducer(Producer):
         transaction_timeout_ms: int,
         timeout_s: float,
         close_timeout_s: float,
+        leave: bool,
         codec: Codec,
         linger_s: float,
         batch_bytes: int,
@@ -83,6 +84,7 @@ class TransactionalProducer(Producer):
         self._groups: dict[str, Coordinator] = {}
         self._timeout_s = timeout_s
         self._close_timeout_s = close_timeout_s
+        self._leave = leave
         self._adding = False
 
     # -- for users
@@ -271,6 +273,8 @@ class TransactionalProducer(Producer):
 
     async def finish(self) -> None:
         """A transaction that is still open is not to be committed."""
+        if not self._leave:
+            return
         with trio.move_on_after(self._close_timeout_s, shield=True):
             await self._abort_quietly()
 
@@ -283,6 +287,7 @@ async def open_transactional_producer(
     transaction_timeout_ms: int = 60_000,
     timeout_s: float = 60.0,
     close_timeout_s: float = 5.0,
+    leave: bool = True,
     codec: Codec = Codec.NONE,
     linger_ms: float = 0.0,
     batch_bytes: int = limits.PRODUCER_BATCH_BYTES,
@@ -295,7 +300,7 @@ async def open_transactional_producer(
 
     The coordinator aborts a transaction that takes longer than `transaction_timeout_ms` (KIP-98). `timeout_s` bounds each talk with the
     coordinator, `close_timeout_s` the abort of a transaction that an exception or a cancellation leaves. Raises ClientError:
-    INVALID_TRANSACTION_TIMEOUT, a refusal, DeadlineExceeded.
+    INVALID_TRANSACTION_TIMEOUT, a refusal, DeadlineExceeded. `leave=False` aborts nothing: it goes without a word, as a crash would.
     """
     if not transactional_id:
         raise ClientError(ErrorCode.INVALID_REQUEST, "a transactional id without a name", remedy="name it, one for each copy that runs")
@@ -307,6 +312,7 @@ async def open_transactional_producer(
             transaction_timeout_ms=transaction_timeout_ms,
             timeout_s=timeout_s,
             close_timeout_s=close_timeout_s,
+            leave=leave,
             codec=codec,
             linger_s=linger_ms / 1000,
             batch_bytes=batch_bytes,

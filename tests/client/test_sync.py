@@ -40,6 +40,42 @@ def test_a_round_trip(served: Loopback) -> None:
             assert batch is not None and batch.records[0].offset == 98
 
 
+def test_groups_and_transactions(served: Loopback) -> None:
+    with connect(served.address) as client:
+        client.admin.create_topic("a", 1)
+        client.admin.create_topic("b", 1)
+        with client.producer() as producer:
+            for number in range(20):
+                producer.enqueue("a", b"%d" % number)
+        with (
+            client.transactional_producer("t") as copier,
+            client.group_consumer("g", ["a"], reset="beginning", auto_commit=False) as consumer,
+        ):
+            assert consumer.next(timeout_s=0.0) is None
+            with pytest.raises(KeyError), copier.transaction():
+                batch = consumer.next(timeout_s=10)
+                assert batch is not None
+                copier.enqueue("b", b"never")
+                raise KeyError
+            consumer.rewind()
+            while consumer.positions().get(A0) != 20:
+                with copier.transaction():
+                    batch = consumer.next(timeout_s=10)
+                    assert batch is not None
+                    for record in batch.records:
+                        copier.enqueue("b", record.value)
+                    copier.send_offsets(consumer.positions(), consumer.group_metadata())
+            assert consumer.assignment() == [A0] and consumer.committed([A0])[A0].offset == 20  # type: ignore[union-attr]
+            consumer.pause(A0)
+            consumer.seek(A0, 0)
+            assert consumer.next(timeout_s=0.1) is None
+            consumer.resume(A0)
+            assert consumer.next(timeout_s=10) is not None
+        with client.consumer({TopicPartition("b", 0): "beginning"}, end="end", read_committed=True) as reader:
+            assert [record.value for batch in reader for record in batch.records] == [b"%d" % number for number in range(20)]
+        assert [each.group_id for each in client.admin.list_groups()] == ["g"]
+
+
 def test_errors_arrive_as_they_are(served: Loopback) -> None:
     with connect(served.address) as client, pytest.raises(ClientError, match="it does not exist"):
         client.admin.delete_topic("nope")

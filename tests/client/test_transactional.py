@@ -224,6 +224,17 @@ async def test_what_is_open_at_the_end_of_the_block_is_aborted(nursery: trio.Nur
     assert cluster.transactions["t"].state == "CompleteAbort"
 
 
+async def test_one_that_goes_without_a_word_leaves_its_transaction_to_its_successor(nursery: trio.Nursery) -> None:
+    cluster = cluster_of(nursery, 2)
+    with pytest.raises(KeyError):
+        async with producing(cluster, leave=False) as (_, producer), producer.transaction():
+            await producer.send("a", b"x")
+            raise KeyError
+    assert cluster.transactions["t"].state == "Ongoing"
+    async with producing(cluster):
+        assert cluster.transactions["t"].state == "Empty" and not any(partition.open for partition in cluster.topics["a"])
+
+
 async def test_records_outside_of_a_transaction_are_refused(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, 2)
     async with producing(cluster) as (_, producer):
