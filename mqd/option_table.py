@@ -90,9 +90,9 @@ _both = partial(_option, _NODE_AND_TOPIC, dynamic=True)  # the node's value stan
 
 _TABLE: Final = (
     # -- of a node
-    _node("add.partitions.to.txn.retry.backoff.max.ms", INT, 100, TRANSACTIONS,
+    _node("add.partitions.to.txn.retry.backoff.max.ms", INT, 100, DONE,
           "Longest time the node retries adding partitions to a transaction for its client", minimum=0),
-    _node("add.partitions.to.txn.retry.backoff.ms", INT, 20, TRANSACTIONS, "Pause between those retries", minimum=1),
+    _node("add.partitions.to.txn.retry.backoff.ms", INT, 20, DONE, "Pause between those retries", minimum=1),
     _node("advertised.listeners", LIST, None, PEERS, "Addresses that clients are told to connect to"),
     _node("allow.everyone.if.no.acl.found", BOOLEAN, False, NO_SECURITY, "Whether a resource without rules is open to all"),
     _node("alter.config.policy.class.name", CLASS, None, JAVA, "Class that may veto a change of configuration"),
@@ -512,7 +512,7 @@ _TABLE: Final = (
     _node("transaction.abort.timed.out.transaction.cleanup.interval.ms", INT, 10000, DONE,
           "Time between searches for transactions that timed out", minimum=1),
     _node("transaction.max.timeout.ms", INT, 900_000, DONE, "Longest time-out that a transactional producer may ask for", minimum=1),
-    _node("transaction.partition.verification.enable", BOOLEAN, True, TRANSACTIONS,
+    _node("transaction.partition.verification.enable", BOOLEAN, True, DONE,
           "Check that a partition is part of the transaction before it is written", dynamic=True),
     _node("transaction.remove.expired.transaction.cleanup.interval.ms", INT, 3_600_000, DONE,
           "Time between searches for expired transactional ids", minimum=1),
