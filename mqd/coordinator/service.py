@@ -38,6 +38,8 @@ COMMIT_SECONDS = 5.0
 """Kafka's `offsets.commit.timeout.ms`: how long an answer waits for the replicas."""
 RELOAD_SECONDS = 0.1
 """Between a failure and the next try to load."""
+UNREADABLE_SECONDS = 10.0
+"""The same where the records are not what they should be."""
 _EFFECTS_CHECK_SECONDS = 0.5
 
 Answer = Mapping[str, Any]
@@ -390,6 +392,11 @@ class CoordinatorService:
                 except MqError as error:
                     logger.error("not loaded, tried again partition=%s reason=%s", topic_partition, error)
                     await trio.sleep(RELOAD_SECONDS)
+                    held.shard = self._make_shard(topic_partition.partition)
+                    continue
+                except Exception:  # records that mean nothing here: this partition has no coordinator, and the node goes on
+                    logger.exception("cannot be loaded, tried again partition=%s", topic_partition)
+                    await trio.sleep(UNREADABLE_SECONDS)
                     held.shard = self._make_shard(topic_partition.partition)
                     continue
                 held.loading = False

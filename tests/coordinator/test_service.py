@@ -16,7 +16,7 @@ from mqd.coordinator.service import CoordinatorService, partition_for
 from mqd.coordinator.shard import NO_PRODUCER, NOTHING, Decision, Moment, Producer, Record, Ticket
 from mqd.errors import ErrorCode, MqError
 from mqd.replica.partition import Partition
-from tests.log.support import FaultyDisk
+from tests.log.support import FaultyDisk, wait_until
 from tests.replica.test_service import ME, TWO, Replicas
 
 TOPIC = "__consumer_offsets"
@@ -34,6 +34,7 @@ class Registers:
         self.deadline: float | None = None
         self.metadata = 0
         self.forgotten: set[Ticket] = set()
+        self.refused: bytes | None = None
 
     def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
         match op:
@@ -58,6 +59,8 @@ class Registers:
                 raise AssertionError("a bug")
 
     def replay(self, record: Record, producer: Producer = NO_PRODUCER) -> None:
+        if self.refused == record.key:
+            raise ValueError("a record that means nothing here")
         values = self.values if producer == NO_PRODUCER else self.pending.setdefault(producer, {})
         if record.value is None:
             values.pop(record.key, None)
@@ -107,8 +110,12 @@ class Runtime(Replicas):
         )
         self.replica.on_role_changed = self.coordinator.role_changed
 
+        self.refused: bytes | None = None
+        """A key that no shard takes any more."""
+
     def make_shard(self, index: int) -> Registers:
         self.shards.append(Registers())
+        self.shard.refused = self.refused
         return self.shards[-1]
 
     @property
@@ -122,6 +129,10 @@ class Runtime(Replicas):
         """Whatever is led here is ready; a thread reads its log."""
         with trio.fail_after(10):
             await self.shard.is_loaded.wait()
+
+    async def loaded_with(self, values: Mapping[bytes, bytes]) -> None:
+        """As `loaded`, of whichever shard gets there."""
+        await wait_until(lambda: self.shard.loaded and self.shard.values == values)
 
     async def ask(self, *op: Any, index: int = 0) -> Mapping[str, Any]:
         return await self.coordinator.call_shard(index, op)
@@ -232,6 +243,22 @@ async def test_who_waits_is_sent_away_when_another_leads(tmp_path: Path) -> None
         runtime.lead(1, leader=TWO, replicas=(ME, TWO))
         await wait_all_tasks_blocked()
         assert codes == [ErrorCode.NOT_COORDINATOR] * 2
+
+
+async def test_a_record_that_means_nothing_costs_its_partition_the_coordinator_and_not_the_node_its_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqd.coordinator.service.UNREADABLE_SECONDS", 0.01)
+    async with running(tmp_path) as (runtime, _):
+        runtime.lead(1)
+        await wait_all_tasks_blocked()
+        await runtime.ask("put", b"k", b"1")
+        runtime.refused = b"k"
+        runtime.lead(2)
+        await wait_until(lambda: len(runtime.shards) >= 4)  # it was tried again
+        assert await code_of(runtime, "get", b"k") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        runtime.refused = None
+        await runtime.loaded_with({b"k": b"1"})
 
 
 async def test_a_refused_append_changes_nothing_and_drops_what_was_only_in_memory(tmp_path: Path) -> None:
