@@ -21,7 +21,13 @@ from mqd.types import TopicPartition
 from tests.coordinator.group.consumer_support import GROUP, Group, Places, owners, places
 
 NAMES = ("a", "b", "c")
-START_AGAIN = {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.ILLEGAL_GENERATION}
+START_AGAIN = {
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.ILLEGAL_GENERATION,
+}
 
 
 class Consumer:

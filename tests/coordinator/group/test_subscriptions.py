@@ -1,0 +1,75 @@
+"""Expressions that mean topics, and the hash that tells when a topic has changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqd.coordinator.group.subscriptions import Resolution, TopicHashes, compile_expression
+from mqd.errors import ErrorCode, MqError
+from tests.coordinator.group.support import Topics
+
+
+def test_an_expression_matches_whole_names() -> None:
+    topics = Topics({"red": 1, "red-1": 1, "infrared": 1, "__red": 1})
+    resolution = Resolution(["red", "red.*", ".*red", "(?i)RED-\\d"], topics)
+    assert resolution.advance()
+    assert resolution.matched == {
+        "(?i)RED-\\d": ["red-1"],
+        ".*red": ["__red", "infrared", "red"],
+        "red": ["red"],
+        "red.*": ["red", "red-1"],
+    }
+
+
+def test_a_search_goes_on_where_it_stopped_and_sees_the_topics_of_its_beginning() -> None:
+    topics = Topics({f"t{number}": 1 for number in range(3)})
+    resolution = Resolution(["t.*", "x"], topics)
+    topics.create("t9", 1)
+    slices = 1
+    while not resolution.advance(1):
+        slices += 1
+    assert slices == 6, "at least one name each time"
+    assert resolution.matched == {"t.*": ["t0", "t1", "t2"], "x": []}
+    assert resolution.version == 3
+
+
+def test_no_topics_are_nothing_to_search() -> None:
+    assert Resolution(["t.*"], Topics()).done
+
+
+@pytest.mark.parametrize(("wrong", "cause"), [("(", "missing )"), ("(?!x)", "invalid perl operator"), ("(a{900}){900}", "repetition size")])
+def test_what_re2_does_not_take_is_refused_with_its_cause(wrong: str, cause: str) -> None:
+    with pytest.raises(MqError) as refused:
+        compile_expression(wrong)
+    assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert refused.value.message.startswith(f"SubscribedTopicRegex `{wrong}` is not a valid regular expression: ")
+    assert cause in refused.value.message
+
+
+def test_expressions_that_explode_elsewhere_are_matched_in_linear_time() -> None:
+    pattern = compile_expression("(a+)+" * 20 + "b")
+    assert pattern.fullmatch("a" * 249) is None
+
+
+def test_the_hash_changes_with_what_assignments_depend_on_and_with_nothing_else() -> None:
+    topics = Topics({"a": 2, "b": 1})
+    hashes = TopicHashes(topics)
+    first = hashes.of(["a"])
+    assert first != 0 and hashes.of(["a", "missing"]) == first and hashes.of([]) == hashes.of(["missing"]) == 0
+    topics.create("unrelated", 1)
+    assert hashes.of(["a"]) == first
+    assert hashes.of(["a", "b"]) == hashes.of(["b", "a"]) != first
+    topics._racks["a", 1] = frozenset({"x", "y"})
+    topics.version += 1
+    racks = hashes.of(["a"])
+    assert racks != first
+    topics.create("a", 2)
+    topics._racks.clear()
+    topics.version += 1
+    assert hashes.of(["a"]) not in (first, racks), "another topic of the same name"
+
+
+def test_the_hash_is_the_same_on_every_node() -> None:
+    one, other = Topics({"a": 3, "b": 1}), Topics({"a": 3, "b": 1})
+    assert TopicHashes(one).of({"a", "b"}) == TopicHashes(other).of(["b", "a"])
+    assert -(2**63) <= TopicHashes(one).of({"a"}) < 2**63
