@@ -37,6 +37,13 @@ class GroupOffsets:
         stored = self.committed.get(topic, _NONE).get(partition)
         return None if stored is None else stored.commit
 
+    def replaced_by(self, topic: str, partition: int, producer_id: int | None) -> OffsetCommit | None:
+        """What a commit takes the place of at once; one of a transaction, only of what waits in the same."""
+        if producer_id is None:
+            return self.get(topic, partition)
+        stored = self.pending.get(topic, _NOBODY).get(partition, _NONE).get(producer_id)
+        return None if stored is None else stored.commit
+
     def is_unstable(self, topic: str, partition: int) -> bool:
         """Whether an open transaction may still change it."""
         return partition in self.pending.get(topic, _NOBODY)

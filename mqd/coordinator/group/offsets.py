@@ -29,7 +29,7 @@ _PAUSE_SECONDS: Final = 0.005
 _PORTION_BYTES: Final = 256 * 1024
 """Of tombstones."""
 _PORTION_ROWS: Final = 5_000
-"""Offsets, groups or topics that are looked at."""
+"""Offsets and groups that are looked at."""
 _TIMESTAMP_MAX: Final = 2**63 - 1
 _BY_ID_SINCE: Final = 10
 """OffsetCommit and OffsetFetch from this version on name topics by their ids."""
@@ -82,8 +82,10 @@ class Offsets(Part):
         self.store = OffsetStore()
         self._groups_to_look_at: deque[str] = deque()
         """What is left of a search for expired offsets."""
-        self._topics_to_look_at: deque[str] = deque()
-        """What is left of a search for offsets of deleted topics."""
+        self._to_look_at: deque[tuple[str, str]] = deque()
+        """(topic, group): what is left of a search for offsets of deleted topics."""
+        self._looked_at: dict[str, UUID | None] = {}
+        """Which topic had the name when its offsets were looked at last: no other could be committed since."""
         self._topics_version: int | None = None
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -139,7 +141,7 @@ class Offsets(Part):
         if wanted:
             try:
                 check = self._may_commit(request, call.version, now)
-                records = self._commit(request.group_id, wanted, rows, now, check, expire_timestamp)
+                records = self._commit(request.group_id, wanted, rows, now, check, expire_timestamp=expire_timestamp)
             except MqError as error:
                 _refuse(wanted, rows, error.code)
         return Decision(records, ((ticket, rows.answer()),))
@@ -159,7 +161,7 @@ class Offsets(Part):
         if wanted:
             try:
                 check = self._may_commit_in_transaction(request, call.version)
-                records = self._commit(request.group_id, wanted, rows, now, check, NO_TIMESTAMP)
+                records = self._commit(request.group_id, wanted, rows, now, check, producer_id=request.producer_id)
             except MqError as error:
                 stale = error.code is ErrorCode.STALE_MEMBER_EPOCH  # which this API does not know
                 _refuse(wanted, rows, ErrorCode.ILLEGAL_GENERATION if stale else error.code)
@@ -205,7 +207,15 @@ class Offsets(Part):
         return group.check_commit(request.member_id, request.generation_id, request.group_instance_id, transactional=True, version=version)
 
     def _commit(
-        self, group_id: str, wanted: Sequence[_Wanted], rows: _Rows, now: Moment, check: CheckPartition | None, expire_timestamp: int
+        self,
+        group_id: str,
+        wanted: Sequence[_Wanted],
+        rows: _Rows,
+        now: Moment,
+        check: CheckPartition | None,
+        *,
+        expire_timestamp: int = NO_TIMESTAMP,
+        producer_id: int | None = None,
     ) -> list[Record]:
         """The records of what may be committed; the rows tell of each partition. MqError refuses all of them."""
         if len(wanted) > limits.COMMITTED_PARTITIONS_MAX:
@@ -223,9 +233,9 @@ class Offsets(Part):
             if check is not None:
                 check(topic, topic_id, row.partition_index)
             commit = OffsetCommit(row.committed_offset, row.committed_leader_epoch, metadata, now.wall_ms, expire_timestamp, topic_id)
-            standing = group.get(topic, row.partition_index) if group else None
-            more = weight(commit) - (weight(standing) if standing else 0)
-            if more > room:
+            replaced = group.replaced_by(topic, row.partition_index, producer_id) if group else None
+            more = weight(commit) - (weight(replaced) if replaced else 0)
+            if more > max(0, room):
                 codes.append(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
                 continue
             room -= max(0, more)
@@ -341,10 +351,15 @@ class Offsets(Part):
         return True
 
     def on_metadata(self, now: Moment) -> Decision:
-        if self.state.topics.version == self._topics_version:
+        view = self.state.topics
+        if view.version == self._topics_version:
             return NOTHING
-        self._topics_version = self.state.topics.version
-        self._topics_to_look_at = deque(self.store.topics())
+        self._topics_version = view.version
+        ids = {topic: view.topic_id(topic) for topic in self.store.topics()}
+        for topic, topic_id in ids.items():
+            if self._looked_at.get(topic, ZERO_UUID) != topic_id:
+                self._to_look_at.extend((topic, group_id) for group_id in self.store.groups_of(topic))
+        self._looked_at = ids
         return self._on_topics(_TOPICS, now)
 
     def _on_topics(self, key: TimerKey, now: Moment) -> Decision:
@@ -353,22 +368,20 @@ class Offsets(Part):
         Whatever topic is not there was deleted: a commit is taken only of a topic that exists, and who leads this partition after
         another knows all the metadata that the other knew while it led."""
         portion = _Portion()
-        while self._topics_to_look_at and not portion.is_full:
-            topic = self._topics_to_look_at[0]
-            portion.rows += 1
-            topic_id = self.state.topics.topic_id(topic)
-            if all(self._delete_stale(group_id, topic, topic_id, portion) for group_id in self.store.groups_of(topic)):
-                self._topics_to_look_at.popleft()
-        if self._topics_to_look_at:
+        while self._to_look_at and not portion.is_full:
+            topic, group_id = self._to_look_at[0]
+            if self._delete_stale(group_id, topic, self.state.topics.topic_id(topic), portion):
+                self._to_look_at.popleft()
+        if self._to_look_at:
             self.state.timers.set(_TOPICS, now.seconds + _PAUSE_SECONDS)
         return portion.decision()
 
     def _delete_stale(self, group_id: str, topic: str, topic_id: UUID | None, portion: _Portion) -> bool:
         """`topic_id`: of the topic that has the name now. False where the portion did not suffice."""
-        offsets = self.store.group(group_id)
-        assert offsets is not None
+        offsets = self.store.group(group_id) or GroupOffsets()
         committed = offsets.committed.get(topic, {})
         waiting = offsets.pending.get(topic, {})
+        portion.rows += 1
         for partition in dict.fromkeys((*committed, *waiting)):
             portion.rows += 1
             known = [one.commit for one in waiting.get(partition, {}).values()]

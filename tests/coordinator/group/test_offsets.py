@@ -212,6 +212,21 @@ def test_room_that_is_given_up_counts_once(group: Group, monkeypatch: pytest.Mon
     assert [row["error_code"] for row in answer["topics"][0]["partitions"]] == [0, 0, ErrorCode.INVALID_COMMIT_OFFSET_SIZE]
 
 
+def test_what_waits_takes_room_and_what_is_there_may_go_on(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "GROUP_OFFSETS_BYTES_MAX", 2 * OFFSET_BYTES)
+    refused = {0: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+    commit(group, (0, 5))
+    assert commit_in_transaction(group, (0, 50)) == {0: 0}
+    assert commit_in_transaction(group, (0, 50), producer=Producer(8, 0)) == refused
+    assert commit(group, (1, 6)) == {1: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+    assert commit_in_transaction(group, (0, 51)) == {0: 0}
+    monkeypatch.setattr(limits, "GROUP_OFFSETS_BYTES_MAX", 0)
+    assert commit(group, (0, 7)) == {0: 0}
+    assert commit_in_transaction(group, (0, 52)) == {0: 0}
+    group.mark(PRODUCER, True)
+    assert fetched(group, 0) == {0: 52}
+
+
 # -- TxnOffsetCommit
 
 
@@ -537,6 +552,27 @@ def test_offsets_that_do_not_say_of_which_topic_stay_with_the_one_there_is(group
     assert fetched(group, 0) == {0: 5}
     answer = fetch_answer(group, 10, topics=[{"topic_id": topics.topic_id("t"), "partition_indexes": [0]}])
     assert [row["committed_offset"] for row in answer["topics"][0]["partitions"]] == [5]
+
+
+def test_a_search_is_made_once_for_each_topic_that_had_the_name(group: Group, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(group, (0, 5))
+    commit(group, (0, 5), topic="u")
+    searched: list[str] = []
+    offsets = group.shard.state.offsets
+    delete_stale = offsets._delete_stale
+
+    def note(group_id: str, topic: str, *rest: Any) -> bool:
+        searched.append(topic)
+        return delete_stale(group_id, topic, *rest)
+
+    monkeypatch.setattr(offsets, "_delete_stale", note)
+    for _ in range(3):
+        topics.create("v", 1)
+        group.metadata_changed()
+    assert searched == ["t", "u"]
+    topics.create("t", 1)
+    group.metadata_changed()
+    assert searched == ["t", "u", "t"]
 
 
 def test_a_change_of_the_metadata_that_deletes_nothing_writes_nothing(group: Group, topics: Topics) -> None:
