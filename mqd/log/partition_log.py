@@ -162,6 +162,7 @@ class PartitionLog:
         "_tail",
         "_tail_bytes",
         "cleaned_to",
+        "cleanings",
         "config",
         "cuts",
         "directory",
@@ -228,6 +229,8 @@ class PartitionLog:
         """The last one that was checkpointed: a lower bound of the true one. Retention does not go beyond it."""
         self.cleaned_to: Offset | None = None
         """Up to where it was compacted: what the cleaner's checkpoint on disk says. None: never, here or where it was copied from."""
+        self.cleanings = 0
+        """How often a cleaned segment took the place of others, in this process."""
         self.replacement: Replacement | None = None
         """The cleaned segment that is taking the place of others, as long as that is not done."""
         self.opened = False
@@ -434,6 +437,7 @@ class PartitionLog:
 
     def _replay_marker(self, queued: Queued, view: memoryview, offset: Offset) -> None:
         aborted = replay_marker(self.producers, view, offset)
+        self.producers.first_unstable_offset(self.high_watermark)  # which forgets what is past: perhaps nobody asks for long
         if aborted is not None:
             queued.aborted.append(aborted)
 
@@ -635,6 +639,7 @@ class PartitionLog:
         assert (cleaned.base_offset, cleaned.next_offset) == (old[0].base_offset, old[-1].next_offset)
         self.segments[at : at + len(old)] = [cleaned]
         self.positions.clear()
+        self.cleanings += 1
 
     def on_retired(self, count: int) -> None:
         """The oldest `count` segments were taken out."""

@@ -64,6 +64,7 @@ class Shadow:
     """(base offset of the segment, position in its file) of each batch."""
     end: int = 0
     cuts: int = -1
+    cleanings: int = 0
     life: int = 0
     high_watermark: int = 0
     state: tuple[Any, ...] = ()
@@ -100,6 +101,8 @@ class Committed:
     leader_epochs: list[int] = field(default_factory=list)
     """Of the leader whose high watermark passed each of them first."""
     first_offset: int = 0
+    cleaned_to: int = 0
+    """Below it some replica was compacted: there batches may be missing, or have lost records, on any."""
 
     @property
     def end(self) -> int:
@@ -347,7 +350,7 @@ class Probes:
                     partition.high_watermark,
                     log.written_end_offset,
                     log.log_start_offset,
-                    log.cuts,
+                    (log.cuts, log.cleanings),
                     partition.leader_epoch,
                     partition.is_leader,
                     partition.assignment,
@@ -381,8 +384,10 @@ class Probes:
                 raise Violation(f"I5: the high watermark of {where} went back from {shadow.high_watermark} to {high_watermark}")
         elif high_watermark < shadow.high_watermark:
             self.counts.high_watermark_after_restart_lower += 1
-        if log.written_end_offset != shadow.end or log.cuts != shadow.cuts or shadow.life != life:
-            died_in_cut = shadow.life != life and bool(before) and before[8].cuts != before[3]  # its last log, and what was seen of it
+        if log.cleaned_to or log.cleanings:
+            committed.cleaned_to = max(committed.cleaned_to, log.segments[-1].base_offset)
+        if log.written_end_offset != shadow.end or (log.cuts, log.cleanings) != (shadow.cuts, shadow.cleanings) or shadow.life != life:
+            died_in_cut = shadow.life != life and bool(before) and before[8].cuts != before[3][0]  # its last log, and what was seen of it
             self._read_log(node_id, life, log, shadow, died_in_cut, where)
         shadow.life, shadow.high_watermark = life, high_watermark
         if partition.is_leader:
@@ -438,6 +443,9 @@ class Probes:
         """The replica must hold the committed batches below `end`, those that are older than its log excepted."""
         if not committed.batches or end <= committed.first_offset:
             return
+        if committed.cleaned_to:
+            self._compare_compacted(shadow, committed, end, what)
+            return
         first = bisect_left(committed.batches, (shadow.batches[0].base_offset,)) if shadow.batches else 0
         at = first + shadow.agreed
         while at < len(committed.batches) and committed.batches[at].next_offset <= end:
@@ -450,12 +458,29 @@ class Probes:
             at += 1
         shadow.agreed = at - first
 
+    @staticmethod
+    def _compare_compacted(shadow: Shadow, committed: Committed, end: int, what: str) -> None:
+        """What the replica has is what was committed, or less of it; above what any replica has compacted nothing is missing."""
+        ours = {batch.base_offset: batch for batch in shadow.batches if batch.next_offset <= end}
+        start = shadow.batches[0].base_offset if shadow.batches else 0
+        for theirs in committed.batches:
+            if theirs.next_offset > end:
+                break
+            batch = ours.pop(theirs.base_offset, None)
+            if batch is None:
+                if theirs.base_offset >= max(committed.cleaned_to, start):
+                    raise Violation(f"{what} has no batch at {theirs.base_offset}, which was committed, above all that is compacted")
+            elif batch[1:3] != theirs[1:3] or (batch.crc != theirs.crc and batch.base_offset >= committed.cleaned_to):
+                raise Violation(f"{what} has {batch[:4]}, and {theirs[:4]} was committed (base, next, leader epoch, CRC)")
+        if any(base_offset >= committed.first_offset for base_offset in ours):
+            raise Violation(f"{what} has a batch at {min(ours)} that nobody committed")
+
     def _read_log(self, node_id: int, life: int, log: Any, shadow: Shadow, died_in_cut: bool, where: str) -> None:
         """Bring the shadow up to the file, and see what was cut off.
 
         A process that was killed while it cut its log has lost nothing by dying: what its leader does not have goes, finished or not.
         """
-        if log.cuts == shadow.cuts and life == shadow.life and log.written_end_offset > shadow.end:
+        if (log.cuts, log.cleanings, life) == (shadow.cuts, shadow.cleanings, shadow.life) and log.written_end_offset > shadow.end:
             self._extend(node_id, log, shadow, where)
             return
         before, end_before = shadow.batches, shadow.end
@@ -468,6 +493,8 @@ class Probes:
         kept = next((at for at, (old, new) in enumerate(zip(before, shadow.batches)) if old != new), min(len(before), len(shadow.batches)))
         shadow.agreed = min(shadow.agreed, kept)
         cut_at = before[kept].base_offset if kept < len(before) else end_before
+        if log.cleaned_to or log.cleanings:  # what is missing in between, or has fewer records, was compacted
+            cut_at, shadow.agreed = min(shadow.batches[-1].next_offset if shadow.batches else 0, end_before), 0
         excused = shadow.lost_power or shadow.set_aside or shadow.unassigned or self.may_lose(log.topic_partition.topic)
         if life != shadow.life and not died_in_cut:
             if cut_at < end_before and not excused:
@@ -479,7 +506,7 @@ class Probes:
                 if not excused:
                     raise Violation(f"I8: {where} was cut to {cut_at}, below its high watermark {shadow.high_watermark}")
         shadow.lost_power = shadow.set_aside = shadow.unassigned = False
-        shadow.end, shadow.cuts = log.written_end_offset, log.cuts
+        shadow.end, shadow.cuts, shadow.cleanings = log.written_end_offset, log.cuts, log.cleanings
 
     def _extend(self, node_id: int, log: Any, shadow: Shadow, where: str) -> None:
         for segment in log.segments[log.segment_index(shadow.end) :]:
@@ -493,7 +520,7 @@ class Probes:
                 if position + HEADER_BYTES > len(data):
                     raise Violation(f"I3: {where}: the file of segment {segment.base_offset} ends before position {segment.size}")
                 header = parse_header(memoryview(data), position)
-                if header.base_offset != shadow.end:
+                if header.base_offset != shadow.end and not (log.cleaned_to is not None and header.base_offset > shadow.end):
                     raise Violation(f"I3: {where}: a batch begins at {header.base_offset}, the one before it ended at {shadow.end}")
                 if shadow.batches and header.partition_leader_epoch < shadow.batches[-1].leader_epoch:
                     raise Violation(f"{where}: leader epoch {header.partition_leader_epoch} after {shadow.batches[-1].leader_epoch}")
@@ -502,7 +529,7 @@ class Probes:
                 shadow.end = header.next_offset
                 position += header.size
                 self.counts.batches += 1
-        shadow.cuts = log.cuts
+        shadow.cuts, shadow.cleanings = log.cuts, log.cleanings
 
     # -- everything
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
-from mqd.protocol.batch import build_batch
+from mqd.protocol.batch import build_batch, iterate_batches
 from mqd.protocol.files import ProducerSnapshotEntry
 from mqd.testing.probes import Probes
 from mqd.types import NodeId, TopicPartition
@@ -27,7 +27,7 @@ class Replica:
         self.data = bytearray()
         self.log: Any = SimpleNamespace(
             topic_partition=TP, topic_id=ID, path=self.path, log_start_offset=0, log_end_offset=0, written_end_offset=0, cuts=0,
-            failed=None, queue=[], segments=[SimpleNamespace(base_offset=0, size=0)], segment_index=lambda offset: 0,
+            cleanings=0, cleaned_to=None, failed=None, queue=[], segments=[SimpleNamespace(base_offset=0, size=0)], segment_index=lambda offset: 0,
             producers=SimpleNamespace(entries=list), epochs=SimpleNamespace(latest=0),
         )  # fmt: skip
         self.partition: Any = SimpleNamespace(
@@ -37,7 +37,7 @@ class Replica:
 
     def restart(self) -> None:
         """The next life of its process: the same file, and a log of its own, which was never cut."""
-        self.log = self.partition.log = SimpleNamespace(**{**vars(self.log), "cuts": 0})
+        self.log = self.partition.log = SimpleNamespace(**{**vars(self.log), "cuts": 0, "cleanings": 0})
 
     def append(self, value: bytes, *, epoch: int = 0) -> None:
         self.data += build_batch([(None, value)], base_offset=self.log.log_end_offset, partition_leader_epoch=epoch)
@@ -47,6 +47,17 @@ class Replica:
         del self.data[size:]
         self.log.cuts += 1
         self._ends(offset)
+
+    def clean(self, *kept: int) -> None:
+        """Of the batches only these stay, by their place; all lie before the active segment."""
+        places = [(position, size) for position, size, _ in iterate_batches(self.data)]
+        self.data = bytearray().join(self.data[position : position + size] for position, size in (places[at] for at in kept))
+        self.log.cleanings += 1
+        self.log.segments = [
+            SimpleNamespace(base_offset=0, size=len(self.data)),
+            SimpleNamespace(base_offset=self.log.log_end_offset, size=0),
+        ]
+        self.log.cleaned_to = self.log.log_end_offset
 
     def _ends(self, offset: int) -> None:
         self.log.log_end_offset = self.log.written_end_offset = offset
@@ -257,3 +268,42 @@ def test_nodes_that_know_other_producers(world: Cardboard) -> None:
     world.replicas[2].log.producers.entries = lambda: [ProducerSnapshotEntry(4, 0, 9, 1, 0, 0)]
     world.probes.validate()
     assert "I7" in str(world.probes.violation)
+
+
+def test_a_compacted_replica_lacks_what_others_have_and_no_more(world: Cardboard) -> None:
+    for replica in world.replicas.values():
+        replica.append(b"c")
+        assert world.look() is None
+    for replica in world.replicas.values():
+        replica.partition.high_watermark = 3
+        assert world.look() is None
+    world.replicas[2].clean(1, 2)
+    assert world.look() is None
+    world.probes.validate()
+    assert world.probes.violation is None
+    world.replicas[2].restart()
+    world.daemons[2] = world.new_daemon(2)
+    assert world.look() is None, "it has lost nothing by dying"
+    world.replicas[1].clean(2)
+    world.replicas[3].clean(0, 2)
+    assert world.look() is None
+    world.replicas[3].partition.is_leader, world.replicas[3].partition.leader_epoch = True, 1
+    assert world.look() is None
+    world.probes.validate()
+    assert world.probes.violation is None
+
+
+def test_a_compacted_replica_has_no_batch_that_nobody_committed(world: Cardboard) -> None:
+    world.replicas[2].data[12:16] = (5).to_bytes(4, "big")  # of an epoch in which nobody led
+    world.replicas[2].clean(0)
+    assert "was committed" in str(world.look())
+
+
+def test_above_what_is_compacted_nothing_is_missing(world: Cardboard) -> None:
+    world.replicas[2].clean(1)
+    assert world.look() is None
+    for number in (1, 3):
+        world.replicas[number].append(b"c")
+    assert world.look() is None
+    world.replicas[1].partition.high_watermark = 3
+    assert "in-sync replica 2" in str(world.look())
