@@ -25,7 +25,7 @@ with warnings.catch_warnings():
     from kafka.protocol.schemas import StructField, load_json
 
 PEER_APIS = {"AllocateProducerIds", "AlterPartition", "BrokerHeartbeat", "BrokerRegistration", "ReportOfflineReplicas"}
-UNKNOWN = PEER_APIS | {"UnregisterBroker"}
+UNKNOWN = PEER_APIS | {"ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "UnregisterBroker"}
 """What kafka-python has no schemas of."""
 
 KNOWN = [(api, version) for api, version in VERSIONS if api.name not in UNKNOWN]
