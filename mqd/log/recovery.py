@@ -496,6 +496,7 @@ class _Loader:
             log_start_offset=start, epochs=self.epochs, producers=self.producers,
         )  # fmt: skip
         log.high_watermark = min(max(known.high_watermark, start), log.log_end_offset)
+        log.producers.first_unstable_offset(log.high_watermark)  # which forgets what is past
         log.durable_end_offset = min(log.durable_end_offset, self.unstored)  # what is written is, but not what it says was aborted
         log.recovery_point = known.recovery_point
         if known.cleaned_to is not None:

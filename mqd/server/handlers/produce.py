@@ -13,6 +13,7 @@ connection waits, too. The other batches of a transaction go the way of all.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any
@@ -27,6 +28,8 @@ from mqd.server.connection import Connection, Part
 from mqd.server.context import Node
 from mqd.server.partitions import Endpoint, current_leader, endpoints, unknown_partition
 from mqd.server.verification import Speaks, Verification, confirm, produce_refusal, withdraw
+
+logger = logging.getLogger(__name__)
 
 _NONE = -1
 _ZSTD = 4
@@ -215,22 +218,31 @@ class Produce:
         self, pending: _Pending, body: bytearray, transactional_id: bytes, waiting: list[tuple[Partition, int, int, Guard]]
     ) -> None:
         """A task: what comes behind this request on its connection is held back until it has ended."""
-        connection, version = pending.connection, pending.version
-        speaks = Speaks.of(version, _ABORTABLE_FROM, _ADDS_FROM)
+        connection = pending.connection
+        speaks = Speaks.of(pending.version, _ABORTABLE_FROM, _ADDS_FROM)
         connection.owner.frame_bytes += len(body)
         try:
             refusals = await self._refusals(transactional_id.decode(errors="replace"), waiting, speaks)
+            connection.barrier = False
+            if connection.open:
+                self._append_confirmed(pending, body, waiting, refusals)
+        except Exception:  # a bug costs this client its connection, and not all clients the node
+            logger.exception("bug in a handler, closing the connection api=Produce peer=%s", connection.peer)
+            connection.close()
         finally:
             connection.owner.frame_bytes -= len(body)
-        connection.barrier = False
-        if not connection.open:
-            return
+
+    def _append_confirmed(
+        self, pending: _Pending, body: bytearray, waiting: list[tuple[Partition, int, int, Guard]], refusals: dict[Partition, MqError]
+    ) -> None:
+        """A turn of its own: appended, written, and the connection goes on."""
+        connection = pending.connection
         guards = [(partition, producer_id, guard) for partition, producer_id, _, guard in waiting if partition not in refusals]
         clock = self._node.clock
         word = _Word(pending, refusals, clock.monotonic(), clock.wall_ms())
         confirm(guards)
         try:
-            self(connection, body, memoryview(body), 0, len(body), version, pending.correlation_id, word)
+            self(connection, body, memoryview(body), 0, len(body), pending.version, pending.correlation_id, word)
         finally:
             withdraw(guards)
         self._replica.end_of_turn()
