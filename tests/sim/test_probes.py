@@ -27,7 +27,8 @@ class Replica:
         self.data = bytearray()
         self.log: Any = SimpleNamespace(
             topic_partition=TP, topic_id=ID, path=self.path, log_start_offset=0, log_end_offset=0, written_end_offset=0, cuts=0,
-            cleanings=0, cleaned_to=None, failed=None, queue=[], segments=[SimpleNamespace(base_offset=0, size=0)], segment_index=lambda offset: 0,
+            cleanings=0, cleaned_to=None, failed=None, queue=[],
+            segments=[SimpleNamespace(base_offset=0, size=0)], segment_index=lambda offset: 0,
             producers=SimpleNamespace(entries=list), epochs=SimpleNamespace(latest=0),
         )  # fmt: skip
         self.partition: Any = SimpleNamespace(
@@ -294,8 +295,9 @@ def test_a_compacted_replica_lacks_what_others_have_and_no_more(world: Cardboard
 
 
 def test_a_compacted_replica_has_no_batch_that_nobody_committed(world: Cardboard) -> None:
-    world.replicas[2].data[12:16] = (5).to_bytes(4, "big")  # of an epoch in which nobody led
-    world.replicas[2].clean(0)
+    second = list(iterate_batches(world.replicas[2].data))[1][0]
+    world.replicas[2].data[second + 12 : second + 16] = (5).to_bytes(4, "big")  # of an epoch in which nobody led
+    world.replicas[2].clean(0, 1)
     assert "was committed" in str(world.look())
 
 
