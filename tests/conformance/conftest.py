@@ -28,6 +28,16 @@ OPTIONS = (
     "auto.leader.rebalance.enable=false",
     "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector",
 )
+GROUP_OPTIONS = (
+    "group.initial.rebalance.delay.ms=0",
+    "group.min.session.timeout.ms=1000",
+    "group.consumer.min.session.timeout.ms=1000",
+    "group.consumer.session.timeout.ms=3000",
+    "group.consumer.min.heartbeat.interval.ms=100",
+    "group.consumer.heartbeat.interval.ms=300",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms=200",
+)
+"""So that tests need not wait for members that died and transactions that were left behind. A foreign broker is to be started with them."""
 SESSION_MS = 3000
 HEAL_S = 60.0
 CLUSTER_TIMEOUT_S = 240
@@ -99,11 +109,13 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         return
     count, kind = request.config.getoption("--nodes", default=1), request.config.getoption("--kind", default="mqd")
     if count > 1 or kind != "mqd":
-        with running(ensemble(kind, tmp_path_factory.mktemp(kind), count, options=("auto.create.topics.enable=true",))) as cluster:
+        with running(
+            ensemble(kind, tmp_path_factory.mktemp(kind), count, options=("auto.create.topics.enable=true", *GROUP_OPTIONS))
+        ) as cluster:
             first = cluster.nodes[1]
             yield Broker("127.0.0.1", first.port, first if isinstance(first, Node) else None, cluster.bootstrap)
         return
-    node = Node(tmp_path_factory.mktemp("mqd"), ("auto.create.topics.enable=true",))
+    node = Node(tmp_path_factory.mktemp("mqd"), ("auto.create.topics.enable=true", *GROUP_OPTIONS))
     node.start()
     try:
         yield Broker("127.0.0.1", node.port, node)
@@ -155,7 +167,9 @@ def topic(broker: Broker, wire: Wire, new_name: Callable[[], str]) -> str:
 @pytest.fixture(scope="session")
 def three_nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     kind = request.config.getoption("--kind", default="mqd")
-    with running(ensemble(kind, tmp_path_factory.mktemp(kind), 3, session_ms=SESSION_MS, racks=RACKS, options=OPTIONS)) as cluster:
+    with running(
+        ensemble(kind, tmp_path_factory.mktemp(kind), 3, session_ms=SESSION_MS, racks=RACKS, options=(*OPTIONS, *GROUP_OPTIONS))
+    ) as cluster:
         yield cluster
 
 

@@ -133,11 +133,11 @@ class Wire:
             return True
 
 
-def until(condition: Callable[[], Any], what: str, timeout_s: float = TIMEOUT_S) -> Any:
-    """Poll until `condition` returns something true, and return that. Fails the test after the deadline."""
+def until(condition: Callable[[], Any], what: str, timeout_s: float = TIMEOUT_S, *, told: Callable[[], Any] = lambda: "") -> Any:
+    """Poll until `condition` returns something true, and return that. Fails the test after the deadline, with what `told` says then."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s:g} s"
+        assert time.monotonic() < deadline, f"{what}: not within {timeout_s:g} s {told()}"
         time.sleep(0.02)
     return value
 
