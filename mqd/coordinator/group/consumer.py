@@ -91,6 +91,7 @@ class ConsumerGroups(Part):
         self._names = frozenset(self.state.topics.names())
         self._steps.names_version = self.state.topics.version
         for group in self._groups():
+            group.count_owners()
             for member in group.members.values():
                 self._steps.expect(group, member, now)
                 if member.state is MemberState.UNREVOKED_PARTITIONS and not member.uses_classic:

@@ -197,12 +197,12 @@ def _decoded(metadata: bytes) -> Subscription:
 
 def _updated(member: Member, call: Call, subscription: Subscription, protocols: tuple[records.ClassicProtocol, ...]) -> Member:
     request = call.request
-    rebalance_ms = request.rebalance_timeout_ms
+    rebalance_ms = request.session_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
     return replace(
         member,
         instance_id=member.instance_id if request.group_instance_id is None else request.group_instance_id,
         rack_id=subscription.rack or member.rack_id,
-        rebalance_timeout_ms=member.rebalance_timeout_ms if rebalance_ms == -1 else rebalance_ms,
+        rebalance_timeout_ms=rebalance_ms,
         topic_names=tuple(sorted(set(subscription.topics))),
         topic_regex="",
         client_id=call.client_id,

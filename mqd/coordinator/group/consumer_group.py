@@ -133,6 +133,11 @@ class ConsumerGroup:
         if new.instance_id is not None:
             self.static[new.instance_id] = new.member_id
 
+    def count_owners(self) -> None:
+        """Who has what, when everything is loaded. A log that was compacted in part may have told of it in another order."""
+        self.owners = {place: member.member_id for member in self.members.values() for place in _places(member)}
+        assert len(self.owners) == sum(1 for member in self.members.values() for _ in _places(member)), self.group_id
+
     # -- what it says ----------------------------------------------------------------------------------------------
 
     def resolved(self) -> dict[str, frozenset[str]]:

@@ -311,6 +311,16 @@ def test_members_of_both_protocols_leave_by_leave_group() -> None:
     owners(group.state)
 
 
+def test_a_classic_member_of_old_has_its_session_to_join_again() -> None:
+    group, classic = mixed()
+    protocols = [{"name": PROTOCOL, "metadata": encode_subscription(Subscription(("a",)), 0)}]
+    request = {"group_id": GROUP, "member_id": classic, "session_timeout_ms": 10_000, "protocol_type": "consumer", "protocols": protocols}
+    assert group.harness.call("join_group", 0, request)["error_code"] == 0
+    assert group.state.members[classic].rebalance_timeout_ms == 10_000
+    group.later(5)
+    assert classic in group.state.members
+
+
 def test_the_next_coordinator_knows_both_kinds_of_members() -> None:
     group, classic = mixed()
     before = group.described()
