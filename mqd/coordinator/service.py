@@ -23,7 +23,7 @@ from mqd.coordinator.shard import INTERNAL, NO_PRODUCER, Decision, Moment, Produ
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
-from mqd.limits import COORDINATOR_LOAD_BYTES
+from mqd.limits import COORDINATOR_KEY_BYTES_MAX, COORDINATOR_LOAD_BYTES
 from mqd.log.service import LogService
 from mqd.protocol.batch import build_batch, iterate_batches, iterate_records
 from mqd.protocol.markers import parse_end_marker
@@ -173,7 +173,10 @@ class CoordinatorService:
     # -- asking ----------------------------------------------------------------------------------------------------
 
     def partition_of(self, key: str) -> int:
-        """The shard of a group or a transactional id. MqError COORDINATOR_NOT_AVAILABLE before the topic exists."""
+        """The shard of a group or a transactional id. MqError COORDINATOR_NOT_AVAILABLE before the topic exists, INVALID_REQUEST for a
+        name beyond all bounds."""
+        if len(key) > COORDINATOR_KEY_BYTES_MAX or len(key.encode()) > COORDINATOR_KEY_BYTES_MAX:
+            raise MqError(ErrorCode.INVALID_REQUEST, f"The name of a group or a transaction has at most {COORDINATOR_KEY_BYTES_MAX} bytes.")
         partitions = self._partitions()
         if not partitions:
             raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet.")
