@@ -54,10 +54,8 @@ AS_THEY_COME = _Fate(Status.IGNORED, "batches are stored as they come, and segme
 QUOTAS = _Fate(Status.IGNORED, "there are no quotas yet")
 NODES = _Fate(Status.IGNORED, "connections and requests between nodes have timings and sizes of their own")
 PATIENT = _Fate(Status.IGNORED, "a node tries until it is heard, and says whom it waits for")
-GROUPS = _Fate(Status.IGNORED, "consumer groups are not in this release")
 SHARE = _Fate(Status.IGNORED, "share groups are not in this release")
 STREAMS = _Fate(Status.IGNORED, "streams groups are not in this release")
-TRANSACTIONS = _Fate(Status.IGNORED, "transactions are not in this release")
 TWO_PHASE = _Fate(Status.IGNORED, "transactions are not prepared by an outside coordinator in this release")
 NO_SECURITY = _Fate(Status.IGNORED, "TLS, SASL and access control are not in this release")
 
@@ -176,7 +174,7 @@ _TABLE: Final = (
     _node("group.consumer.min.session.timeout.ms", INT, 45000, DONE, "Lower bound of a group's own session timeout", minimum=1),
     _node("group.consumer.session.timeout.ms", INT, 45000, DONE,
           "A member of the consumer protocol silent for this long is removed", minimum=1),
-    _node("group.coordinator.append.linger.ms", INT, -1, GROUPS, "Time the coordinator gathers writes; -1 adapts to the load", minimum=-1),
+    _node("group.coordinator.append.linger.ms", INT, -1, FIXED, "Time the coordinator gathers writes; -1 adapts to the load", minimum=-1),
     _node("group.coordinator.background.threads", INT, 2, ONE_LOOP, "Threads for the coordinator's background work", minimum=1),
     _node("group.coordinator.cached.buffer.max.bytes", INT, 1_048_588, NOTHING,
           "Largest write buffer that the group coordinator keeps for reuse", minimum=524_288, dynamic=True),
@@ -338,11 +336,11 @@ _TABLE: Final = (
     _node("num.replica.alter.log.dirs.threads", INT, None, ONE_LOOP, "Threads that move replicas between directories"),
     _node("num.replica.fetchers", INT, 1, ONE_LOOP, "Threads that fetch from each leader", minimum=1, dynamic=True),
     _node("offset.metadata.max.bytes", INT, 4096, DONE, "Longest note stored with a committed offset"),
-    _node("offsets.commit.timeout.ms", INT, 5000, GROUPS, "Time a commit waits for its replicas", minimum=1),
-    _node("offsets.load.buffer.size", INT, 5_242_880, GROUPS, "Bytes per read when committed offsets are loaded", minimum=1),
+    _node("offsets.commit.timeout.ms", INT, 5000, DONE, "Time a commit waits for its replicas", minimum=1),
+    _node("offsets.load.buffer.size", INT, 5_242_880, FIXED, "Bytes per read when committed offsets are loaded", minimum=1),
     _node("offsets.retention.check.interval.ms", LONG, 600_000, DONE, "Time between searches for expired offsets", minimum=1),
     _node("offsets.retention.minutes", INT, 10080, DONE, "Time offsets of an empty group are kept", minimum=1),
-    _node("offsets.topic.compression.codec", INT, 0, GROUPS, "Codec of the offsets topic, by number"),
+    _node("offsets.topic.compression.codec", INT, 0, FIXED, "Codec of the offsets topic, by number"),
     _node("offsets.topic.num.partitions", INT, 50, DONE, "Partitions of the offsets topic", minimum=1),
     _node("offsets.topic.replication.factor", SHORT, 3, DONE, "Replicas of the offsets topic", minimum=1),
     _node("offsets.topic.segment.bytes", INT, 104_857_600, DONE, "Segment size of the offsets topic", minimum=1),
