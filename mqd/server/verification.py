@@ -9,8 +9,8 @@ The coordinator's word counts for the guard under which it was asked for (log/pr
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from enum import Enum
 from typing import Any
 
@@ -22,7 +22,7 @@ from mqd.log.producers import Guard
 from mqd.replica.partition import Partition
 from mqd.server.context import Node
 from mqd.server.handlers.add_partitions_to_txn import add_partitions
-from mqd.types import NO_NODE, TopicPartition
+from mqd.types import NO_NODE, NO_PRODUCER_ID, TopicPartition
 
 ASK_SECONDS = 30.0
 """Kafka's `request.timeout.ms` of a broker."""
@@ -32,6 +32,8 @@ _GROUPS_TOPIC = "__consumer_offsets"
 _RETRY_MS = "add.partitions.to.txn.retry.backoff.ms"
 _RETRY_MAX_MS = "add.partitions.to.txn.retry.backoff.max.ms"
 _NO_SEQUENCE = -1
+_ASKED_MAX = 20
+"""Each time but the last a marker came in between: more than one is rare."""
 
 Producer = tuple[int, int]
 """Id and epoch."""
@@ -49,6 +51,41 @@ class Speaks(Enum):
     @classmethod
     def of(cls, version: int, abortable_from: int, adds_from: int) -> Speaks:
         return cls.ADDS if version >= adds_from else cls.ABORTABLE if version >= abortable_from else cls.OLD_ERRORS
+
+
+class Word:
+    """What the coordinator has said of some partitions."""
+
+    __slots__ = ("_guards", "_producer_id", "refusals")
+
+    def __init__(self, refusals: dict[Partition, ErrorCode], producer_id: int, guards: dict[Partition, Guard]) -> None:
+        self.refusals = refusals
+        """Which of them are not part of the transaction, and why."""
+        self._producer_id = producer_id
+        self._guards = guards
+
+    @property
+    def came_too_late(self) -> bool:
+        """Whether a marker has taken away the guard of a partition that was not refused."""
+        return any(
+            partition.log.producers.guards.get(self._producer_id) is not guard
+            for partition, guard in self._guards.items()
+            if partition not in self.refusals and not partition.log.producers.in_transaction(self._producer_id, guard.epoch)
+        )
+
+    @contextmanager
+    def counts(self) -> Iterator[None]:
+        """Within it, and nothing waits there, what was confirmed may begin its transaction."""
+        for partition, guard in self._guards.items():
+            guard.confirmed = partition not in self.refusals and partition.log.producers.guards.get(self._producer_id) is guard
+        try:
+            yield
+        finally:
+            for guard in self._guards.values():
+                guard.confirmed = False
+
+
+NO_WORD = Word({}, NO_PRODUCER_ID, {})
 
 
 class Verification:
@@ -69,24 +106,36 @@ class Verification:
             self._enabled = bool(config["transaction.partition.verification.enable"])
         return self._enabled
 
-    async def ask(
-        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition], speaks: Speaks
-    ) -> dict[TopicPartition, ErrorCode]:
-        """Which partitions are not part of the transaction, and why; empty where all of them are. Nothing is raised.
+    async def ask(self, transactional_id: str, producer: Producer, wanted: Mapping[Partition, int], speaks: Speaks) -> Word:
+        """May batches with these base sequences begin the producer's transaction in their partitions? Nothing is raised.
 
-        NETWORK_EXCEPTION where the coordinator cannot be asked. While the transaction before this one is being completed
-        (CONCURRENT_TRANSACTIONS) those who add partitions are given a moment: with version 2 that is common.
+        Refused with NETWORK_EXCEPTION where the coordinator cannot be asked. Those who add partitions need not have waited for the markers
+        of the transaction before this one: while it is being completed (CONCURRENT_TRANSACTIONS) they are given a moment. When such
+        a marker comes to one of these partitions meanwhile, the coordinator is asked anew: their epoch tells the transactions apart.
         """
-        if not partitions or (speaks is not Speaks.ADDS and not self.is_enabled):
-            return {}
         clock, config = self._node.clock, self._node.config
         give_up_at = clock.monotonic() + config.integer(_RETRY_MAX_MS) / 1000
+        asked = 0
         while True:
-            refused = await self._ask_once(transactional_id, producer, partitions, speaks)
-            concurrent = ErrorCode.CONCURRENT_TRANSACTIONS in refused.values()
-            if speaks is not Speaks.ADDS or not concurrent or clock.monotonic() >= give_up_at:
-                return refused
-            await trio.sleep(config.integer(_RETRY_MS) / 1000)
+            guards: dict[Partition, Guard] = {}
+            for partition, sequence in wanted.items():
+                guard = partition.log.producers.guard(*producer, sequence, speaks is Speaks.ADDS, clock.wall_ms())
+                if guard is not None:
+                    guards[partition] = guard
+            if not guards or (speaks is not Speaks.ADDS and not self.is_enabled):
+                return Word({}, producer[0], guards)
+            places = {partition.assignment.topic_partition: partition for partition in guards}
+            refused = await self._ask_once(transactional_id, producer, places, speaks)
+            word = Word({places[place]: code for place, code in refused.items() if place in places}, producer[0], guards)
+            asked += 1
+            if speaks is not Speaks.ADDS:
+                return word
+            if ErrorCode.CONCURRENT_TRANSACTIONS in refused.values():
+                if clock.monotonic() >= give_up_at:
+                    return word
+                await trio.sleep(config.integer(_RETRY_MS) / 1000)
+            elif not word.came_too_late or asked >= _ASKED_MAX:
+                return word
 
     async def _ask_once(
         self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition], speaks: Speaks
@@ -162,19 +211,6 @@ def produce_refusal(code: ErrorCode, speaks: Speaks) -> MqError:
     return MqError(code)
 
 
-def confirm(guards: Collection[tuple[Partition, int, Guard]]) -> None:
-    """The coordinator said yes for these (partition, producer id, guard): what is appended in this stretch may begin the transaction."""
-    for partition, producer_id, guard in guards:
-        if partition.log.producers.guards.get(producer_id) is guard:
-            guard.confirmed = True
-
-
-def withdraw(guards: Collection[tuple[Partition, int, Guard]]) -> None:
-    """The stretch is over."""
-    for _, _, guard in guards:
-        guard.confirmed = False
-
-
 @asynccontextmanager
 async def offsets_confirmed(node: Node, group_id: str, transactional_id: str, producer: Producer, speaks: Speaks) -> AsyncIterator[None]:
     """Within it, the coordinator of the group may append offsets of this transaction. Where it is not here, it says so itself.
@@ -182,20 +218,12 @@ async def offsets_confirmed(node: Node, group_id: str, transactional_id: str, pr
     MqError where the partition is not part of the transaction; COORDINATOR_LOAD_IN_PROGRESS where nobody can tell now, for that has
     clients try again without looking for another coordinator.
     """
-    guard = None
     partition = node.replica.get(TopicPartition(_GROUPS_TOPIC, node.groups.partition_of(group_id)))
-    if partition is not None and partition.serves:
-        guard = partition.log.producers.guard(*producer, _NO_SEQUENCE, speaks is Speaks.ADDS, node.clock.wall_ms())
-    if partition is None or guard is None:
+    if partition is None or not partition.serves or partition.log.producers.in_transaction(*producer):
         yield
         return
-    topic_partition = partition.assignment.topic_partition
-    refused = (await Verification(node).ask(transactional_id, producer, [topic_partition], speaks)).get(topic_partition)
-    if refused is not None:
+    word = await Verification(node).ask(transactional_id, producer, {partition: _NO_SEQUENCE}, speaks)
+    for refused in word.refusals.values():
         raise MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if refused is ErrorCode.NETWORK_EXCEPTION else refused)
-    guards = [(partition, producer[0], guard)]
-    confirm(guards)
-    try:
+    with word.counts():
         yield
-    finally:
-        withdraw(guards)

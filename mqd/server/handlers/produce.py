@@ -19,7 +19,6 @@ from struct import Struct
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
-from mqd.log.producers import Guard
 from mqd.protocol.batch import HEADER_BYTES, PRODUCER_ID_POSITION, TRANSACTIONAL_MASK
 from mqd.protocol.hot import decode_produce_request, encode_produce_response
 from mqd.replica.partition import Partition
@@ -27,7 +26,7 @@ from mqd.replica.waiters import Append, ProduceTicket, until_durable
 from mqd.server.connection import Connection, Part
 from mqd.server.context import Node
 from mqd.server.partitions import Endpoint, current_leader, endpoints, unknown_partition
-from mqd.server.verification import Speaks, Verification, confirm, produce_refusal, withdraw
+from mqd.server.verification import NO_WORD, Speaks, Verification, Word, produce_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +79,8 @@ class _Pending(ProduceTicket):
         self.connection.answered()
 
 
-class _Word:
-    """What the transaction coordinator has said of the batches of one request."""
+class _Second:
+    """What is known when a request is taken up for the second time, after the transaction coordinator was asked."""
 
     __slots__ = ("now", "now_ms", "pending", "refusals")
 
@@ -111,17 +110,17 @@ class Produce:
         end: int,
         version: int,
         correlation_id: int,
-        word: _Word | None = None,
+        second: _Second | None = None,
     ) -> None:
         """Append what the request in [position, end) carries, and answer it when that is settled.
 
-        With a `word` it is called for the second time, with the bytes of the request's body alone.
+        With `second` it is called for the second time, with the bytes of the request's body alone.
         """
         transactional_id, acks, timeout_ms, asked = decode_produce_request(view, position, end, version)
         replica = self._replica
         append_nowait = replica.append_nowait
         odd = acks not in (1, -1, 0)
-        if word is None:
+        if second is None:
             now, now_ms = connection.owner.now, connection.owner.now_ms
             pending = _Pending(self._node, connection, version, correlation_id)
             connection.slots.append(pending)
@@ -133,7 +132,7 @@ class Produce:
                     self._spawn(self._append_when_confirmed, pending, body, transactional_id, waiting)
                     return
         else:
-            now, now_ms, pending, odd = word.now, word.now_ms, word.pending, True
+            now, now_ms, pending, odd = second.now, second.now_ms, second.pending, True
         appends = pending.appends
         refused = False
         for name, topic_id, partitions in asked:
@@ -144,7 +143,7 @@ class Produce:
                 partition = held.get(index)
                 try:
                     if partition is None or odd or start < 0 or partition.is_internal:
-                        self._check(partition, name, topic_id, index, acks, start, connection, word)
+                        self._check(partition, name, topic_id, index, acks, start, connection, second)
                         assert partition is not None
                     if version < 7 and stop - start > _ATTRIBUTES_POSITION and buffer[start + _ATTRIBUTES_POSITION] & _CODEC_MASK == _ZSTD:
                         raise MqError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later")
@@ -179,7 +178,7 @@ class Produce:
         acks: int,
         start: int,
         connection: Connection,
-        word: _Word | None,
+        second: _Second | None,
     ) -> None:
         """Raises MqError where nothing may be appended, for what can be known without looking at the batch."""
         if acks not in (1, -1, 0):
@@ -192,14 +191,14 @@ class Produce:
             raise MqError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.assignment.topic_partition.topic} is written by this cluster only"
             )
-        if word is not None and partition in word.refusals:
-            raise word.refusals[partition]
+        if second is not None and partition in second.refusals:
+            raise second.refusals[partition]
 
     # -- transactions that begin -----------------------------------------------------------------------------------
 
-    def _beginning(self, view: memoryview, asked: Sequence[Any], version: int, now_ms: int) -> list[tuple[Partition, int, int, Guard]]:
-        """(partition, producer id, epoch, guard) of each batch that is part of a transaction which is not open in its partition."""
-        waiting = []
+    def _beginning(self, view: memoryview, asked: Sequence[Any], version: int, now_ms: int) -> dict[Partition, tuple[int, int, int]]:
+        """(producer id, epoch, base sequence) of each batch that is part of a transaction which is not open in its partition."""
+        waiting = {}
         replica = self._replica
         for name, topic_id, partitions in asked:
             held = replica.by_name.get(name, _NO_PARTITIONS) if name is not None else replica.by_id.get(topic_id or b"", _NO_PARTITIONS)
@@ -211,53 +210,42 @@ class Produce:
                 if producer_id >= 0 and view[start + _ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK:
                     guard = partition.log.producers.guard(producer_id, epoch, sequence, version >= _ADDS_FROM, now_ms)
                     if guard is not None:
-                        waiting.append((partition, producer_id, epoch, guard))
+                        waiting[partition] = producer_id, epoch, sequence
         return waiting
 
     async def _append_when_confirmed(
-        self, pending: _Pending, body: bytearray, transactional_id: bytes, waiting: list[tuple[Partition, int, int, Guard]]
+        self, pending: _Pending, body: bytearray, transactional_id: bytes, waiting: dict[Partition, tuple[int, int, int]]
     ) -> None:
         """A task: what comes behind this request on its connection is held back until it has ended."""
         connection = pending.connection
         speaks = Speaks.of(pending.version, _ABORTABLE_FROM, _ADDS_FROM)
         connection.owner.frame_bytes += len(body)
         try:
-            refusals = await self._refusals(transactional_id.decode(errors="replace"), waiting, speaks)
+            producers = {one[:2] for one in waiting.values()}
+            if len(producers) > 1:
+                error = MqError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID")
+                word, refusals = NO_WORD, dict.fromkeys(waiting, error)
+            else:
+                sequences = {partition: one[2] for partition, one in waiting.items()}
+                word = await self._verification.ask(transactional_id.decode(errors="replace"), producers.pop(), sequences, speaks)
+                refusals = {partition: produce_refusal(code, speaks) for partition, code in word.refusals.items()}
             connection.barrier = False
             if connection.open:
-                self._append_confirmed(pending, body, waiting, refusals)
+                self._append_confirmed(pending, body, word, refusals)
         except Exception:  # a bug costs this client its connection, and not all clients the node
             logger.exception("bug in a handler, closing the connection api=Produce peer=%s", connection.peer)
             connection.close()
         finally:
             connection.owner.frame_bytes -= len(body)
 
-    def _append_confirmed(
-        self, pending: _Pending, body: bytearray, waiting: list[tuple[Partition, int, int, Guard]], refusals: dict[Partition, MqError]
-    ) -> None:
+    def _append_confirmed(self, pending: _Pending, body: bytearray, word: Word, refusals: dict[Partition, MqError]) -> None:
         """A turn of its own: appended, written, and the connection goes on."""
-        connection = pending.connection
-        guards = [(partition, producer_id, guard) for partition, producer_id, _, guard in waiting if partition not in refusals]
-        clock = self._node.clock
-        word = _Word(pending, refusals, clock.monotonic(), clock.wall_ms())
-        confirm(guards)
-        try:
-            self(connection, body, memoryview(body), 0, len(body), pending.version, pending.correlation_id, word)
-        finally:
-            withdraw(guards)
+        connection, clock = pending.connection, self._node.clock
+        second = _Second(pending, refusals, clock.monotonic(), clock.wall_ms())
+        with word.counts():
+            self(connection, body, memoryview(body), 0, len(body), pending.version, pending.correlation_id, second)
         self._replica.end_of_turn()
         connection.owner.resume_later(connection)
-
-    async def _refusals(
-        self, transactional_id: str, waiting: list[tuple[Partition, int, int, Guard]], speaks: Speaks
-    ) -> dict[Partition, MqError]:
-        producers = {(producer_id, epoch) for _, producer_id, epoch, _ in waiting}
-        if len(producers) > 1:
-            error = MqError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID")
-            return dict.fromkeys((partition for partition, _, _, _ in waiting), error)
-        places = {partition.assignment.topic_partition: partition for partition, _, _, _ in waiting}
-        refused = await self._verification.ask(transactional_id, producers.pop(), places, speaks)
-        return {places[place]: produce_refusal(code, speaks) for place, code in refused.items()}
 
 
 def refused_row(index: int, error: MqError, leader: tuple[int, int] | None) -> Row:

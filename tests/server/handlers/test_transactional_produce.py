@@ -8,11 +8,13 @@ import pytest
 from trio.testing import MockClock
 
 from mqd.errors import ErrorCode, MqError
+from mqd.server.verification import Speaks, offsets_confirmed
 from mqd.types import TopicPartition
 from tests.log.support import NOW, batch
 from tests.server.coordinator import STATE, SaysSo
 from tests.server.rig import ME, OTHER, Rig, rig, settle
 
+OFFSETS = "__consumer_offsets"
 PID = 9
 TX = "tx"
 
@@ -146,6 +148,65 @@ async def test_a_word_that_comes_after_the_marker_begins_no_transaction(tmp_path
         assert answer.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_TXN_STATE
         assert node.partition("t").last_stable_offset == 1
         assert not node.partition("t").log.producers.open
+
+
+@pytest.mark.parametrize("says", [ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS])
+async def test_the_marker_of_the_transaction_before_may_come_while_the_next_one_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock, says: ErrorCode
+) -> None:
+    """With version 2 a transaction goes on before the markers of the last one are written: its epoch is another."""
+    async with rig(tmp_path) as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create("t")
+        client = await node.connect()
+        assert (await client.produce("t", part(0), version=12, transactional_id=TX)).error_code == 0
+        coordinator.goes = type(coordinator.goes)()
+        coordinator.says["t", 0] = says
+        client.post("produce", 12, node.produce_body("t", part(0, epoch=1), version=12, transactional_id=TX))
+        await settle()
+        mark(node, committed=True, epoch=1, version=2)
+        coordinator.goes.set()
+        await settle()
+        coordinator.says.clear()
+        mock_clock.jump(0.02)
+        await settle()
+        (answer,) = client.answers()
+        row = answer.responses[0].partition_responses[0]
+        assert (row.error_code, row.base_offset) == (0, 2)
+        assert len(coordinator.asked) == 3, "once for the first, twice for the second"
+
+
+async def test_offsets_are_appended_on_the_coordinator_s_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create(OFFSETS)
+        partition = node.partition(OFFSETS)
+
+        def append() -> None:
+            data = memoryview(batch(producer_id=PID, transactional=True))
+            node.replica.append_nowait(partition, data, -1, NOW, client=False)
+            node.replica.end_of_turn()
+
+        with pytest.raises(MqError) as caught:
+            append()
+        assert caught.value.code is ErrorCode.INVALID_TXN_STATE
+        for says, told in (
+            (ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+            (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        ):
+            coordinator.says[OFFSETS, 0] = says
+            with pytest.raises(MqError) as caught:
+                async with offsets_confirmed(node.node, "g", TX, (PID, 0), Speaks.ADDS):
+                    raise AssertionError
+            assert caught.value.code is told
+        coordinator.says.clear()
+        async with offsets_confirmed(node.node, "g", TX, (PID, 0), Speaks.ADDS):
+            append()
+        asked = len(coordinator.asked)
+        async with offsets_confirmed(node.node, "g", TX, (PID, 0), Speaks.ADDS):
+            append()
+        assert len(coordinator.asked) == asked, "it is open"
+        assert partition.log.log_end_offset == 2
 
 
 async def test_a_word_is_for_one_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
