@@ -192,8 +192,8 @@ MARKERS_PER_REQUEST = 1000
 """Transactions that one WriteTxnMarkers tells of."""
 SUBSCRIPTION_REGEX_MEMORY = 128 * KIB
 """What a compiled regular expression of a subscription may take: it bounds the time that one topic name costs."""
-SUBSCRIPTION_REGEX_STEPS = 10_000_000
-"""Steps of matching (characters times instructions) that a coordinator takes in one go; the rest follows a little later."""
+SUBSCRIPTION_REGEX_STEPS = 1_000_000
+"""Steps of matching (characters times instructions, 2 to 40 ns each) that a coordinator takes in one go; the rest follows later."""
 ASSIGNOR_CHAINS_MAX = 1_000
 """Chains of moves that one assignment of a group with different subscriptions may make, after all single moves that help."""
 

@@ -35,8 +35,8 @@ SYNC = "consumer-sync"
 RESOLVE = "consumer-resolve"
 """Kinds of deadlines. The first four are of members, the last is of a group."""
 
-SLICE_SECONDS = 0.005
-"""Between two slices of a long search the node does other things."""
+SLICE_SECONDS = 0.05
+"""Between two slices of a long search the node does other things: for at least as long as the slowest slice takes."""
 _REFRESH_MS_MIN = 10_000
 _REFRESH_MS_MAX = 600_000
 """Expressions are matched against new topics not more often than the one, and once in the other in any case."""
