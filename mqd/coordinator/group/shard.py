@@ -40,13 +40,14 @@ class GroupShard:
             _add(self._handlers, part.handlers())
             _add(self._replays, part.replays())
             _add(self._timers, part.timers())
+        self._classic = self.state.classic
 
     def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
         assert isinstance(op, Call), op
         return self._handlers[op.api](ticket, op, now)
 
     def replay(self, record: Record, producer: Producer = NO_PRODUCER) -> None:
-        if self.state.classic.replay_staged(record):
+        if self._classic.replay_staged(record):
             return
         entry = records.decode(record)
         if entry is not None:
