@@ -1,0 +1,137 @@
+"""A compacted topic comes down to what a dictionary would hold, with transactions, while it is written and read. So it is with Kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from .clients import confluent_consumer
+from .conftest import Broker
+from .wire import Wire, create_topic
+
+UPDATES = 24_000
+KEYS = 100
+CLEAN_S = 120.0
+CONFIGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(1 << 20),
+    "segment.ms": "1000",
+    "min.cleanable.dirty.ratio": "0.01",
+    "file.delete.delay.ms": "1000",
+}
+Held = dict[bytes, tuple[int, bytes]]
+"""Key -> offset and value of its newest record."""
+
+
+@contextmanager
+def cleaned_often(broker: Broker) -> Iterator[None]:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+
+    def alter(operation: AlterConfigOpType) -> None:
+        for node_id in admin.list_topics(timeout=30).brokers:
+            entry = ConfigEntry("log.cleaner.backoff.ms", "100", incremental_operation=operation)
+            node = ConfigResource(ResourceType.BROKER, str(node_id), incremental_configs=[entry])
+            admin.incremental_alter_configs([node])[node].result(30)
+
+    alter(AlterConfigOpType.SET)
+    yield
+    alter(AlterConfigOpType.DELETE)
+
+
+def read(broker: Broker, topic: str) -> tuple[int, Held]:
+    """How many committed records there are from the beginning to the end, and the newest of each key."""
+    consumer = confluent_consumer(broker.address, isolation_level="read_committed", enable_partition_eof=True)
+    count, held = 0, Held()
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        offset = -1
+        while True:
+            for message in consumer.consume(5000, 1.0):
+                error, following, key, value = message.error(), message.offset(), message.key(), message.value()
+                if error is not None:
+                    assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
+                    return count, held
+                assert isinstance(key, bytes) and following is not None and following > offset
+                offset = following
+                count += 1
+                held.pop(key, None)
+                if isinstance(value, bytes):
+                    held[key] = offset, value
+    finally:
+        consumer.close()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_compacted_topic_is_a_dictionary(broker: Broker, wire: Wire, new_name: Callable[[], str], transactional: bool) -> None:
+    topic = create_topic(wire, new_name(), configs=CONFIGS)
+    options: dict[str, Any] = {"bootstrap.servers": broker.address, "enable.idempotence": True, "compression.type": "lz4", "linger.ms": 5}
+    producer = confluent_kafka.Producer(options | ({"transactional.id": new_name()} if transactional else {}))
+    dictionary: Held = {}
+    pending: Held = {}
+    removed: set[bytes] = set()
+
+    def delivered(error: Any, message: Any) -> None:
+        assert error is None, error
+        assert isinstance(message.key(), bytes)
+        if message.value() is None:
+            pending.pop(message.key(), None)
+            removed.add(message.key())
+        else:
+            pending[message.key()] = message.offset(), message.value()
+            removed.discard(message.key())
+
+    def settle(committed: bool) -> None:
+        if committed:
+            for key in removed:
+                dictionary.pop(key, None)
+            dictionary.update(pending)
+        pending.clear()
+        removed.clear()
+
+    with cleaned_often(broker):
+        if transactional:
+            producer.init_transactions(30)
+        rounds = 24
+        for part in range(rounds):
+            if transactional:
+                producer.begin_transaction()
+            for number in range(part * UPDATES // rounds, (part + 1) * UPDATES // rounds):
+                value = None if number % 11 == 5 else (b"%d " % number) * 20
+                producer.produce(topic, value, b"k%d" % (number * 31 % KEYS), on_delivery=delivered)
+            assert producer.flush(60) == 0
+            committed = not transactional or part % 3 != 1
+            if transactional:
+                (producer.commit_transaction if committed else producer.abort_transaction)(30)
+            settle(committed)
+            if part % 8 == 0:
+                assert read(broker, topic)[1] == dictionary, "while it is cleaned"
+        deadline = time.monotonic() + CLEAN_S
+        paced = 0
+        while True:  # the last segment is not cleaned: more records come, and others begin
+            time.sleep(1.1)
+            paced += 1
+            if transactional:
+                producer.begin_transaction()
+            producer.produce(topic, b"%d" % paced, b"paced", on_delivery=delivered)
+            assert producer.flush(30) == 0
+            if transactional:
+                producer.commit_transaction(30)
+            settle(True)
+            count, held = read(broker, topic)
+            assert held == dictionary
+            if count <= KEYS + 1 + 2 * paced:
+                break
+            assert time.monotonic() < deadline, f"{count} records are left of {UPDATES}"
