@@ -37,7 +37,7 @@ from .workload import VALUE
 
 COPY = struct.Struct(">qq")
 """A copied record begins with its source (partition and offset, `history.value_of`) and the value that was found there."""
-BATCH_MAX = 60
+BATCH_MAX = 300
 GATHER_S = 0.1
 PATIENCE_S = 60.0
 """For one call of a client. A worker that waits longer begins anew."""
@@ -307,8 +307,9 @@ class Aiokafka:
 
         async def transaction() -> None:
             await producer.begin_transaction()
-            for message in batch:
-                await producer.send(task.target, task.copied(message), partition=message.partition % task.targets)
+            targets = [(task.copied(message), message.partition % task.targets) for message in batch]
+            sent = [await producer.send(task.target, value, partition=target) for value, target in targets]
+            await asyncio.gather(*sent)  # its commit does not look at what became of them
             if task.dice.random() < DAWDLES:
                 await asyncio.sleep(task.dice.random() * DAWDLE_S_MAX)
             await producer.send_offsets_to_transaction({partition: batch[-1].offset + 1}, task.group)
