@@ -216,6 +216,20 @@ async def test_a_cancelled_block_aborts(nursery: trio.Nursery, autojump_clock: t
     assert cluster.partition(A0).last_stable_offset == cluster.partition(A0).end
 
 
+@both
+async def test_records_that_were_not_sent_before_the_abort_are_not_in_the_next_transaction(nursery: trio.Nursery, version: int) -> None:
+    cluster = cluster_of(nursery, version)
+    async with producing(cluster, linger_ms=60_000) as (client, producer):
+        await producer.begin()
+        delivery = await producer.enqueue("a", b"waits", partition=0)
+        await producer.abort()
+        with pytest.raises(ClientError, match="was aborted"):
+            await delivery.wait()
+        async with producer.transaction():
+            await producer.enqueue("a", b"goes", partition=0)
+        assert await read(client) == [b"goes"]
+
+
 async def test_what_is_open_at_the_end_of_the_block_is_aborted(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, 2)
     async with producing(cluster) as (_, producer):
