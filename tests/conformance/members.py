@@ -1,0 +1,225 @@
+"""Members of consumer groups as tests hold them: processes that join, leave and are killed, what they own and what they have done."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+
+from .wire import until
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+KINDS = ("eager", "cooperative", "consumer", "kafka-python", "aiokafka")
+"""confluent-kafka in three ways: the classic protocol with `range`, with `cooperative-sticky`, and KIP-848's; then the other two."""
+SESSION_MS = 3000
+SETTLE_S = 45.0
+
+
+class Member:
+    """One process of member_process.py."""
+
+    def __init__(
+        self, kind: str, address: str, group: str, topic: str, *, session_ms: int = SESSION_MS, instance: str | None = None
+    ) -> None:
+        self.kind = kind
+        self.owned: set[int] = set()
+        self.assignments: list[set[int]] = []
+        """What it owned after each change that gave it something."""
+        self.revoked: list[set[int]] = []
+        self.done: Counter[tuple[int, int]] = Counter()
+        """(partition, offset) -> how often it was consumed and committed."""
+        self.maybe: set[tuple[int, int]] = set()
+        self.failures: list[str] = []
+        self.held = False
+        command = [sys.executable, "-m", "tests.conformance.member_process", "--client", kind, "--bootstrap", address]
+        command += ["--group", group, "--topic", topic, "--session-ms", str(session_ms), *(["--instance", instance] if instance else [])]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT, start_new_session=True
+        )
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            what, *rest = json.loads(line)
+            getattr(self, f"_on_{what}")(*rest)
+
+    def _on_assigned(self, partitions: list[int]) -> None:
+        self.owned = set(partitions)
+        self.assignments.append(set(partitions))
+
+    def _on_revoked(self, partitions: list[int]) -> None:
+        self.owned = self.owned - set(partitions)
+        self.revoked.append(set(partitions))
+
+    def _on_done(self, rows: list[tuple[int, int, int]]) -> None:
+        self.done.update(_each(rows))
+
+    def _on_maybe(self, rows: list[tuple[int, int, int]]) -> None:
+        self.maybe.update(_each(rows))
+
+    def _on_held(self) -> None:
+        self.held = True
+
+    def _on_failed(self, why: str) -> None:
+        self.failures.append(why)
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def hold(self) -> None:
+        """Have it consume nothing more, and wait until it has committed what it had."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("hold\n")
+        self._process.stdin.flush()
+        until(lambda: self.held, "the member holds")
+
+    def kill(self) -> None:
+        """SIGKILL: the group hears of it when its session is over."""
+        self._process.kill()
+        self._end()
+
+    def leave(self) -> None:
+        """Leave the group in peace."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(SETTLE_S)
+        self._end()
+
+    def _end(self) -> None:
+        self._process.wait()
+        self._listener.join()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None and not stream.closed:
+                stream.close()
+        self.owned = set()
+
+
+def _each(rows: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    return [(partition, offset) for partition, first, last in rows for offset in range(first, last + 1)]
+
+
+class Group:
+    """The members of one group, those that have gone included."""
+
+    def __init__(self, kind: str, address: str, group: str, topic: str, *, session_ms: int = SESSION_MS) -> None:
+        self.kind = kind
+        self.group = group
+        self.members: list[Member] = []
+        self._start = lambda instance: Member(kind, address, group, topic, session_ms=session_ms, instance=instance)
+
+    def join(self, instance: str | None = None) -> Member:
+        """One more; does not wait until it owns something."""
+        self.members.append(self._start(instance))
+        return self.members[-1]
+
+    def owns(self, partitions: int, *members: Member) -> bool:
+        """Whether exactly these members own all partitions between them, each some and none twice."""
+        owned = [member.owned for member in members]
+        everything = sorted(partition for rows in owned for partition in rows)
+        return all(owned) and everything == list(range(partitions)) and not any(m.owned for m in self.members if m not in members)
+
+    def wait_owned(self, partitions: int, *members: Member) -> None:
+        """Until that is so."""
+
+        def settled() -> bool:
+            assert not self.failures(), self.failures()
+            return self.owns(partitions, *members)
+
+        until(settled, f"{len(members)} members own {partitions} partitions", SETTLE_S, told=lambda: [m.owned for m in members])
+
+    def failures(self) -> list[str]:
+        return [failure for member in self.members for failure in member.failures]
+
+    def done(self) -> Counter[tuple[int, int]]:
+        return sum((member.done for member in self.members), Counter[tuple[int, int]]())
+
+    def wait_consumed(self, produced: Iterable[tuple[int, int]]) -> None:
+        """Until everything was consumed, and assert that nothing was consumed twice."""
+        wanted = set(produced)
+
+        def missing() -> set[tuple[int, int]]:
+            return wanted - set(self.done()) - set().union(*(member.maybe for member in self.members))
+
+        until(lambda: not missing(), f"{len(wanted)} records are consumed", SETTLE_S, told=lambda: sorted(missing())[:10])
+        twice = {place: count for place, count in self.done().items() if count > 1}
+        assert not twice, f"{len(twice)} records were consumed more than once, for example {sorted(twice.items())[:10]}"
+        assert set(self.done()) <= wanted
+
+    def end(self) -> None:
+        """Kill whoever still runs."""
+        for member in self.members:
+            if member.running:
+                member.kill()
+
+
+class Feeder:
+    """Produces to all partitions of a topic in turn until it is told to stop."""
+
+    def __init__(self, address: str, topic: str, partitions: int, *, rate: float = 200.0) -> None:
+        self.produced: list[tuple[int, int]] = []
+        self.partitions = partitions
+        self._topic = topic
+        self._rate = rate
+        self._stop = threading.Event()
+        self._errors: list[Any] = []
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": address,
+                "enable.idempotence": True,
+                "message.timeout.ms": 0,
+                "topic.metadata.refresh.interval.ms": 1000,
+                "log_level": 0,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        count = 0
+        while not self._stop.is_set():
+            try:
+                self._producer.produce(self._topic, b"%d" % count, partition=count % self.partitions, on_delivery=self._delivered)
+            except confluent_kafka.KafkaException as error:
+                if error.args[0].code() != confluent_kafka.KafkaError._UNKNOWN_PARTITION:
+                    raise  # one that is new is known soon
+            count += 1
+            self._producer.poll(1 / self._rate)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.produced.append((message.partition(), message.offset()))
+        else:
+            self._errors.append(error)
+
+    def stop(self) -> None:
+        """Produce nothing more."""
+        self._stop.set()
+        self._thread.join()
+
+    def finish(self) -> list[tuple[int, int]]:
+        """Stop; (partition, offset) of everything that was produced."""
+        self.stop()
+        assert self._producer.flush(60) == 0
+        assert not self._errors, self._errors[:3]
+        return self.produced
+
+
+def steady(look: Callable[[], Any], seconds: float) -> Any:
+    """What `look` says, asserted to stay the same for so long."""
+    first, end = look(), time.monotonic() + seconds
+    while time.monotonic() < end:
+        now = look()
+        assert now == first, (first, now)
+        time.sleep(0.05)
+    return first
