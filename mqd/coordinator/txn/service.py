@@ -139,6 +139,8 @@ class MarkerSender:
         outcome = _Outcome(index, leader_epoch, effect)
         self._wanted[outcome.key] = outcome
         self._hand_out(nursery, _Job(outcome, list(effect.partitions)))
+        if not effect.partitions:
+            nursery.start_soon(self._report, outcome, ())  # there is nobody to tell
 
     def _is_wanted(self, outcome: _Outcome) -> bool:
         return self._wanted.get(outcome.key) is outcome

@@ -225,14 +225,8 @@ class TransactionShard:
     def on_loaded(self, now: Moment) -> Decision:
         self._abort_search_at = now.seconds + self._interval(ABORT_INTERVAL)
         self._expiry_search_at = now.seconds + self._interval(EXPIRY_INTERVAL)
-        completed, effects = [], []
-        for transactional_id in self._unmarked:
-            transaction = self._transactions[transactional_id]
-            if transaction.partitions:
-                effects.append(_markers(transactional_id, transaction))
-            else:
-                completed.append(self._record(transactional_id, state.complete(transaction, now.wall_ms)))
-        return Decision(records=completed, effects=effects)
+        # nothing is written here: were that refused, nobody would have the markers written
+        return Decision(effects=[_markers(one, self._transactions[one]) for one in self._unmarked])
 
     def on_metadata(self, now: Moment) -> Decision:
         return NOTHING
@@ -326,12 +320,12 @@ class TransactionShard:
         current = self._transactions.get(op.transactional_id)
         if current is None or not current.state.prepared or current.producer != op.producer:
             return _answer(ticket, {"wanted": False})  # of an earlier transaction
-        unmarked = self._unmarked[op.transactional_id]
-        unmarked.difference_update(op.partitions)
+        unmarked = self._unmarked[op.transactional_id].difference(op.partitions)
         if unmarked:
+            self._unmarked[op.transactional_id] = unmarked
             return _answer(ticket, {"wanted": True})
         completed = self._record(op.transactional_id, state.complete(current, now.wall_ms))
-        return Decision(records=(completed,), replies=((ticket, {"wanted": False}),), also_changed=True)
+        return Decision(records=(completed,), replies=((ticket, {"wanted": False}),))
 
     # -- questions -------------------------------------------------------------------------------------------------
 

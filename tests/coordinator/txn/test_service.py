@@ -275,6 +275,16 @@ async def test_the_next_transaction_takes_the_place_of_the_one_before(autojump_c
         assert [(id_, epoch) for _, id_, _, _, epoch in cluster.told] == [(4001, EPOCH + 1)]
 
 
+async def test_where_there_is_nobody_to_tell_the_shard_hears_so(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        nobody = WriteMarkers("t", Producer(4000, 1), False, (), 2)
+        cluster.refusals = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 3
+        cluster.want(nobody)
+        await trio.sleep(5)
+        assert [report.partitions for report in cluster.reports] == [()]
+        assert not cluster.requests and not cluster.sender._wanted
+
+
 async def test_a_spare_producer_id_is_fetched(autojump_clock: trio.testing.MockClock) -> None:
     async with running() as cluster:
         cluster.sender.perform(SHARD, EPOCH, SpareProducerId("t", Producer(4000, 32766)))

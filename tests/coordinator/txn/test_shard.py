@@ -6,7 +6,7 @@ import pytest
 
 from mqd.coordinator.shard import Producer
 from mqd.coordinator.txn import records
-from mqd.coordinator.txn.shard import AbortTimedOut, SpareProducerId, WriteMarkers
+from mqd.coordinator.txn.shard import AbortTimedOut, MarkersWritten, SpareProducerId, WriteMarkers
 from mqd.coordinator.txn.state import EPOCH_MAX, Transaction
 from mqd.errors import ErrorCode
 from mqd.limits import TRANSACTIONS_PER_SEARCH
@@ -395,7 +395,24 @@ def test_a_decision_without_partitions_that_was_cut_in_two_is_completed_on_loadi
     txn.end(producer, commit=False)
     txn.log.pop()
     txn.fail_over()
+    assert txn.state() == "PrepareAbort"
+    assert txn.complete().partitions == ()
     assert txn.state() == "CompleteAbort"
+
+
+def test_an_end_that_cannot_be_written_is_written_when_it_is_reported_again() -> None:
+    txn = Transactions()
+    producer = txn.init()
+    txn.add(producer, A0, B0)
+    txn.end(producer)
+    (markers,) = txn.markers()
+    assert txn.written(markers, A0)
+    report = MarkersWritten("t", markers.producer, (B0,))
+    refused_append = txn.shard.handle(99, report, txn.now)
+    assert len(refused_append.records) == 1 and not refused_append.also_changed
+    assert txn.state() == "PrepareCommit"
+    assert not txn.written(markers, B0)
+    assert txn.state() == "CompleteCommit"
 
 
 # -- time

@@ -164,6 +164,8 @@ class World:
             if isinstance(effect, SpareProducerId):
                 self.ask(AbortTimedOut(effect.transactional_id, effect.producer, next(self.txn.spare_ids)))
         for markers in self.txn.markers():
+            if not markers.partitions:
+                self.ask(MarkersWritten("t", markers.producer, ()))
             self.pending.extend(Sent(self.coordinator_epoch, markers, partition) for partition in markers.partitions)
         self.txn.effects.clear()
         present = self.txn.shard._transactions.get("t")
