@@ -10,9 +10,9 @@ restarted node and a follower come to the same state. Kafka's rules, KIP-98, KIP
 - A transaction begins with the first transactional batch, which needs a `Guard` that the transaction coordinator has confirmed
   (INVALID_TXN_STATE), and ends with a marker. A marker may carry a higher epoch: then that is the producer's from there on.
 - A marker of an older coordinator is TRANSACTION_COORDINATOR_FENCED.
-- Unlike Apache Kafka's: no batch of a transaction that has ended is taken for a duplicate. librdkafka forgets a batch whose fate it does not
-  know when its application aborts, and begins the next transaction with the same sequence number: Kafka takes that for a repetition, and
-  a record of a committed transaction is gone. Here it is OUT_OF_ORDER_SEQUENCE_NUMBER, upon which the client begins a new epoch.
+- Unlike Apache Kafka's: no batch of a transaction that has ended is taken for a duplicate. librdkafka forgets a batch whose fate it does
+  not know when its application aborts, and begins the next transaction with the same sequence number: Kafka takes that for a repetition,
+  and a record of a committed transaction is gone. Here it is OUT_OF_ORDER_SEQUENCE_NUMBER, upon which the client begins a new epoch.
 
 A transaction is unstable from its first batch on until the high watermark has passed its marker: what is unstable, and all behind it, is
 not for those who read committed records only.
