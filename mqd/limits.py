@@ -223,7 +223,7 @@ FOLLOWER_STRETCH_BYTES = 4 * MIB
 SYNC_THREADS = 4
 """fdatasyncs of one log directory that run at the same time."""
 CLEANED_RECORDS_PER_SLICE = 2048
-"""Records that the cleaner of logs handles in a worker thread before others get the processor: 5 ms of work."""
+"""Records that the cleaner of logs handles in a worker thread before others get the processor: 5 to 9 ms of work."""
 CLEANER_REST_SECONDS_MAX = 0.01
 """After a slice the cleaner rests as long as that took, and no longer than this: on a busy machine most of it was waiting."""
 CLEANER_BUFFER_BYTES_MIN = 1 * MIB
