@@ -20,7 +20,7 @@ from pathlib import Path
 
 from mqd.testing.jobs import bugs, results
 from mqd.testing.plots import PLOTS
-from mqd.testing.runner import SECONDS_OF_SAFETY, Result, Settings
+from mqd.testing.runner import LOADS, SECONDS_OF_SAFETY, Result, Settings
 
 SHOWN = ("acknowledged", "read", "elections", "leader_changes", "isr_changes", "truncations", "kill", "power", "stop", "pause", "partition")
 
@@ -36,7 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     first, _, last = options.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
-    settings = [Settings(seed, options.nodes, options.observers, options.seconds, options.bug, options.plot) for seed in seeds]
+    chosen = (options.nodes, options.observers, options.seconds, options.bug, options.plot, options.load)
+    settings = [Settings(seed, *chosen) for seed in seeds]
     if options.trace is not None and len(settings) > 1:
         print("--trace takes one seed", file=sys.stderr)
         return 2
@@ -108,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--keep-going", action="store_true", help="do not end at the first seed with a violation")
     parser.add_argument("--bug", help="plant this defect: how many seeds until it is found")
     parser.add_argument("--plot", choices=sorted(PLOTS), help="play this sequence of faults, whatever the seed would")
+    parser.add_argument("--load", choices=LOADS, help="what clients do, whatever the seed would")
     parser.add_argument("--list-bugs", action="store_true")
     parser.add_argument("--trace", type=Path, help="write every event of the one seed to this file")
     parser.add_argument("--verbose", action="store_true", help="a line for each seed")

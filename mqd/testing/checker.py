@@ -77,9 +77,12 @@ class Anomaly:
     partition: TopicPartition
     count: int
     examples: tuple[str, ...]
+    meaning: str = ""
+    """MEANINGS of the kind, when empty."""
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.partition}, {self.count} time(s): {MEANINGS[self.kind]} (first: {', '.join(self.examples)})"
+        meaning = self.meaning or MEANINGS[self.kind]
+        return f"{self.kind}: {self.partition}, {self.count} time(s): {meaning} (first: {', '.join(self.examples)})"
 
 
 MEANINGS = {

@@ -205,6 +205,21 @@ class Probes:
         committed = self.committed.get((topic_id, partition.partition)) if topic_id is not None else None
         return committed is not None and offset < committed.end
 
+    def committed_end(self, partition: TopicPartition) -> int:
+        """The end of what is committed of a partition."""
+        committed = self.committed.get((self.names[partition], partition.partition))
+        return committed.end if committed is not None else 0
+
+    def unstable(self) -> str | None:
+        """A partition in which readers of committed records are held up, by the word of whoever leads it."""
+        for daemon in self._live().values():
+            for partitions in daemon.replica.by_name.values():
+                for partition in partitions.values():
+                    if partition.is_leader and partition.last_stable_offset < partition.log.log_end_offset:
+                        place = partition.log.topic_partition
+                        return f"the end of a transaction in {place}, stable up to {partition.last_stable_offset}"
+        return None
+
     # -- looking
 
     def look(self, node_id: int) -> None:

@@ -23,12 +23,16 @@ import trio
 
 from mqd.client.admin import Admin
 from mqd.client.cluster import ClusterClient
+from mqd.client.coordinator import Coordinator, KeyType
 from mqd.errors import MqError
-from mqd.testing.checker import History
+from mqd.server.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from mqd.testing.checker import History, Outcome
 from mqd.testing.cluster import Cluster
 from mqd.testing.faults import THROWAWAY, Administration, Mode, Nemesis, Plan
+from mqd.testing.ledger import Ledger
 from mqd.testing.plots import Plots, draw_plot
 from mqd.testing.probes import Probes
+from mqd.testing.transactions import TOPIC, Transactional
 from mqd.testing.workload import Workload
 from mqd.testing.world import current_world, run
 from mqd.types import TopicPartition
@@ -48,6 +52,26 @@ OPTIONS = {
     "replica.fetch.wait.max.ms": "400",
     "auto.create.topics.enable": "false",
 }
+COPIED = "a"
+"""The topic whose copy is made in transactions."""
+COORDINATOR_PARTITIONS = 2
+COORDINATOR_OPTIONS = {
+    "min.insync.replicas": "2",
+    "offsets.topic.num.partitions": str(COORDINATOR_PARTITIONS),
+    "transaction.state.log.num.partitions": str(COORDINATOR_PARTITIONS),
+    "group.initial.rebalance.delay.ms": "50",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.session.timeout.ms": "1500",
+    "group.consumer.min.session.timeout.ms": "500",
+    "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.assignment.interval.ms": "100",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+}
+"""Besides, where there are groups and transactions: few partitions, for each costs time, and timers of a run of seconds."""
+LOADS = ("plain", "copy")
+"""What clients do: produce and consume; and besides, transactions and the copy of a topic."""
+_LIKELIHOODS = (1.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +86,8 @@ class Settings:
     bug: str | None = None
     plot: str | None = None
     """Played whatever the seed would (plots.py)."""
+    load: str | None = None
+    """One of LOADS, whatever the seed would."""
 
     @property
     def command(self) -> str:
@@ -69,6 +95,7 @@ class Settings:
         seconds = "" if self.seconds == SECONDS_OF_SAFETY else f" --seconds {self.seconds:g}"
         bug = f" --bug {self.bug}" if self.bug else ""
         bug += f" --plot {self.plot}" if self.plot else ""
+        bug += f" --load {self.load}" if self.load else ""
         observers = f" --observers {self.observers}" if self.observers else ""
         return f"python -m mqd.testing --seeds {self.seed} --nodes {self.nodes}{observers}{seconds}{bug} --trace trace-{self.seed}.txt"
 
@@ -143,7 +170,10 @@ class _Run:
         self.chance = random.Random(f"{settings.seed}/plan")
         self.plan = Plan.draw(self.chance)
         self.plot = settings.plot or draw_plot(self.plan.mode, self.source("plot"))
+        self.load = settings.load or self.source("load").choices(LOADS, _LIKELIHOODS)[0]
         self.history = History()
+        self.ledger = Ledger()
+        self.transactional: Transactional | None = None
         self.scope = trio.CancelScope()
 
     def source(self, purpose: str) -> random.Random:
@@ -154,11 +184,12 @@ class _Run:
         if self.lines is not None:
             world.trace.write_to = self.lines
         try:
-            async with Cluster(nodes=self.settings.nodes, observers=self.settings.observers, options=OPTIONS, start=False) as cluster:
+            options = self._options()
+            async with Cluster(nodes=self.settings.nodes, observers=self.settings.observers, options=options, start=False) as cluster:
                 voters = tuple(range(1, self.settings.nodes + 1))
                 self.probes = Probes(cluster, tuple(sorted(cluster.nodes)), voters=voters, may_lose=self._may_lose)
                 self.probes.on_violation = self.scope.cancel
-                self.probes.on_restart = self.history.restarted
+                self.probes.on_restart = self._restarted
                 cluster.on_event(self.probes.look)
                 with self.scope:
                     await cluster.start()
@@ -173,12 +204,23 @@ class _Run:
             if self.result.violations:
                 self.result.tail = list(world.trace.lines)[-60:]
 
+    def _options(self) -> dict[str, str]:
+        if self.load == "plain":
+            return OPTIONS
+        flush = {"log.flush.before.ack": "true"} if self.plan.mode is Mode.POWER_ALL else {}
+        return OPTIONS | COORDINATOR_OPTIONS | flush
+
+    def _restarted(self, node_id: int) -> None:
+        self.history.restarted(node_id)
+        self.ledger.restarted(node_id)
+
     def _may_lose(self, topic: str) -> bool:
         """Topics of administration have no `flush.before.ack`, so a power cut of all their replicas may take what they hold."""
         return topic.startswith(THROWAWAY) and self.plan.mode is Mode.POWER_ALL
 
     async def _phases(self, cluster: Cluster) -> None:
         partitions = await self._form(cluster)
+        checked = partitions if self.load == "plain" else partitions + await self._form_transactions(cluster)
         workload = Workload(
             history=self.history,
             new_client=partial(_client, cluster),
@@ -189,11 +231,17 @@ class _Run:
         self.workload = workload
         client = await _client(cluster, "admin")
         async with trio.open_nursery() as nursery:
-            nemesis = self.nemesis = Nemesis(cluster, self.probes, self.plan, self.source("faults"), nursery, partitions)
-            administration = self.administration = Administration(
-                client, self.plan, self.source("admin"), sorted(cluster.nodes), partitions
-            )
+            nemesis = self.nemesis = Nemesis(cluster, self.probes, self.plan, self.source("faults"), nursery, checked)
+            administration = self.administration = Administration(client, self.plan, self.source("admin"), sorted(cluster.nodes), checked)
             workload.start(nursery, partitions, own=self.chance.choice([1, 2]), raw=self.chance.choice([1, 2]), hasty=1)
+            if self.load == "copy":
+                choose = self.source("transactions")
+                written = [partition for partition in checked if partition.topic == TOPIC]
+                copied = [partition for partition in partitions if partition.topic == COPIED]
+                transactional = self.transactional = Transactional(
+                    ledger=self.ledger, new_client=partial(_client, cluster), source=self.source, end_of=self.probes.committed_end
+                )
+                transactional.start(nursery, written, copied, writers=choose.choice([0, 1, 2]), copiers=choose.choice([1, 2, 3]))
             if self.plot is not None:
                 self.plots = Plots(self.plot, nemesis, administration, workload, self.source("play"))
                 nemesis.beside = self.plots.run
@@ -204,10 +252,14 @@ class _Run:
                     beside.start_soon(self._validate_now_and_then)
             await nemesis.heal()
             await self._converge(cluster, nemesis, workload, partitions)
+            if self.transactional is not None:
+                await self._end_transactions(client, self.transactional)
             self.probes.validate()
             with trio.fail_after(CONVERGE_SECONDS):
                 final = await workload.read_everything(client, partitions)
             self.result.violations += [str(anomaly) for anomaly in self.history.check(final)]
+            if self.transactional is not None:
+                await self._judge_transactions(client, self.transactional, final)
             self._check_metadata(cluster, nemesis.newest_image())
             nursery.cancel_scope.cancel()
 
@@ -221,7 +273,28 @@ class _Run:
             "segment.ms": str(segment_ms),
             "flush.before.ack": str(flush).lower(),
         }
-        topics = {"a": self.chance.choice([1, 2]), "b": self.chance.choice([1, 3])}
+        topics = {COPIED: self.chance.choice([1, 2]), "b": self.chance.choice([1, 3])}
+        return await self._make(cluster, topics, configs)
+
+    async def _form_transactions(self, cluster: Cluster) -> list[TopicPartition]:
+        """The topic that is written in transactions, and those of the coordinators, which are made when somebody asks for them."""
+        choose = self.source("topics")
+        configs = {
+            "min.insync.replicas": "2",
+            "segment.ms": choose.choice(["300", "2000", "60000"]),
+            "flush.before.ack": str(self.plan.mode is Mode.POWER_ALL).lower(),
+        }
+        partitions = await self._make(cluster, {TOPIC: choose.choice([1, 2])}, configs)
+        client = await _client(cluster, "asker")
+        try:
+            for kind, topic in ((KeyType.GROUP, GROUPS_TOPIC), (KeyType.TRANSACTION, TRANSACTIONS_TOPIC)):
+                await Coordinator(client, "anybody", kind).wait_connection("forming", timeout_s=FORM_SECONDS)
+                partitions += [TopicPartition(topic, number) for number in range(COORDINATOR_PARTITIONS)]
+        except MqError as error:
+            raise self._violation(f"no coordinator within {FORM_SECONDS:g} s: {error}") from error
+        return partitions
+
+    async def _make(self, cluster: Cluster, topics: dict[str, int], configs: dict[str, str]) -> list[TopicPartition]:
         try:
             with trio.fail_after(FORM_SECONDS):
                 admin = Admin(await _client(cluster, "maker"), timeout_s=FORM_SECONDS)
@@ -280,6 +353,36 @@ class _Run:
                 return f"records from {offset} on of {place} for {consumer}"
         return None
 
+    async def _end_transactions(self, client: ClusterClient, transactional: Transactional) -> None:
+        """Everything is copied, every transaction has its end, and readers of committed records are not held up."""
+        missing: str | None = "copies of everything"
+        with trio.move_on_after(CONVERGE_SECONDS):
+            await transactional.drain(client)
+            missing = "an end of the transactions' clients"
+            await transactional.stop()
+            while missing is not None:
+                await trio.sleep(LOOK_SECONDS)
+                missing = self.probes.unstable()
+        if missing is not None:
+            behind = {str(place): (at, self.probes.committed_end(place)) for place, at in transactional.copied.items()}
+            raise self._violation(f"liveness: {CONVERGE_SECONDS:g} s after all was read there was missing: {missing}; copied: {behind}")
+
+    async def _judge_transactions(
+        self, client: ClusterClient, transactional: Transactional, final: dict[TopicPartition, list[tuple[int, bytes]]]
+    ) -> None:
+        with trio.fail_after(CONVERGE_SECONDS):
+            committed = await transactional.read_everything(client, committed=True)
+            everything = await transactional.read_everything(client, committed=False)
+        missing = transactional.unread(committed)
+        with trio.move_on_after(CONVERGE_SECONDS):
+            while missing is not None:
+                await trio.sleep(LOOK_SECONDS)
+                missing = transactional.unread(committed)
+        if missing is not None:
+            raise self._violation(f"liveness: {CONVERGE_SECONDS:g} s after all transactions had ended there was still missing: {missing}")
+        source = {partition: final[partition] for partition in transactional.copied}
+        self.result.violations += [str(anomaly) for anomaly in self.ledger.check(committed, everything, source)]
+
     def _check_metadata(self, cluster: Cluster, image: Any) -> None:
         """Topics that were acknowledged are there, deleted ones are gone, and so are their records, from every node."""
         violations, administration = self.result.violations, self.administration
@@ -310,3 +413,6 @@ class _Run:
         if hasattr(self, "workload"):
             counts["lost_producer_state"] = self.workload.statistics.lost_producer_state
             counts["reconnects"] = self.workload.statistics.reconnects
+        counts["committed_transactions"] = self.ledger.commits
+        counts["aborted_transactions"] = sum(one.outcome is Outcome.FAIL for one in self.ledger.transactions)
+        counts["read_committed"] = self.ledger.reads

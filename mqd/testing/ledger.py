@@ -1,0 +1,220 @@
+"""What transactions promised, against what the cluster holds in the end.
+
+A ledger is written down while clients run: what each transaction wrote, and how it ended. *Aborted* is a transaction whose commit was
+never asked for: whatever happened to it since, nothing of it may be seen. *Committed* is one whose producer was told so: all of it must be
+seen. Of one whose commit was asked for and not answered nobody can tell: all or nothing. Values are unique, so a value names its
+transaction; a copy's value names the record that it is a copy of.
+
+`Ledger.check` compares this with both views of each partition, and the copies with their source. Pure: no client, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mqd.testing.checker import SHOWN_MAX, Anomaly, Outcome
+from mqd.types import TopicPartition
+
+Log = Sequence[tuple[int, bytes]]
+"""(offset, value) of records, in their order."""
+
+MEANINGS = {
+    "txn-torn": "a part of a transaction is there for readers of committed records, and another is not",
+    "txn-lost": "a transaction was committed, and something of it is not there",
+    "txn-aborted-read": "a record of a transaction that nobody committed is there for readers of committed records",
+    "txn-duplicate": "a record of a transaction is there more than once",
+    "txn-unknown": "a record that no transaction wrote",
+    "txn-reordered": "records of one transaction are not in the order in which they were sent",
+    "txn-ghost": "a record is there for readers of committed records, and not for those of all records, or at another offset",
+    "txn-reader": "a reader of committed records saw something else than what is there in the end",
+    "copy-missing": "a record was not copied",
+    "copy-twice": "a record was copied more than once",
+    "copy-unknown": "a copy of a record that is not in the source, or was another",
+    "copy-reordered": "copies of one source partition are not in its order",
+    "stable-back": "one leader in one epoch told a lower last stable offset than before",
+    "beyond-stable": "a record was served to readers of committed records at or above the last stable offset of the same answer",
+    "stable-beyond-watermark": "log start <= last stable offset <= high watermark does not hold in an answer",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """One transaction of one producer. `asked` tells whether its commit was ever asked for."""
+
+    name: str
+    outcome: Outcome = Outcome.PENDING
+    asked: bool = False
+    values: list[tuple[TopicPartition, bytes]] = field(default_factory=list)
+
+    def commit_asked(self) -> None:
+        """From here on nobody but the coordinator can tell."""
+        self.asked = True
+
+    def committed(self) -> None:
+        """The producer was told so."""
+        assert self.asked and self.outcome is Outcome.PENDING, self
+        self.outcome = Outcome.OK
+
+    def given_up(self) -> None:
+        """Aborted, or its producer is gone."""
+        assert self.outcome is Outcome.PENDING, self
+        self.outcome = Outcome.INFO if self.asked else Outcome.FAIL
+
+
+def copy_of(partition: TopicPartition, offset: int, value: bytes) -> bytes:
+    """The value of a copy."""
+    return b"%s %d %d %s" % (partition.topic.encode(), partition.partition, offset, value)
+
+
+class Ledger:
+    """Every transaction of one run, and what readers of committed records saw."""
+
+    def __init__(self) -> None:
+        self.transactions: list[Transaction] = []
+        self.commits = 0
+        self.reads = 0
+        self._by_value: dict[tuple[TopicPartition, bytes], list[Transaction]] = {}
+        self._readers: dict[tuple[str, TopicPartition], list[tuple[int, bytes]]] = {}
+        self._stable: dict[tuple[str, TopicPartition, int, int], int] = {}
+        self._found: dict[tuple[str, TopicPartition], list[str]] = {}
+
+    # -- what clients do
+
+    def begin(self, name: str) -> Transaction:
+        """A transaction begins."""
+        self.transactions.append(transaction := Transaction(name))
+        return transaction
+
+    def write(self, transaction: Transaction, partition: TopicPartition, value: bytes) -> None:
+        """It sends a record. A copy is sent again by the transaction after one that was aborted."""
+        transaction.values.append((partition, value))
+        self._by_value.setdefault((partition, value), []).append(transaction)
+
+    def read(self, reader: str, partition: TopicPartition, records: Log) -> None:
+        """A reader of committed records, which began at the beginning, got these."""
+        self.reads += len(records)
+        self._readers.setdefault((reader, partition), []).extend(records)
+
+    def unread(self, reader: str, partition: TopicPartition, log: Log) -> Log:
+        """What that reader did not get of the records that are there."""
+        seen = set(self._readers.get((reader, partition), ()))
+        return [row for row in log if row not in seen]
+
+    def told(
+        self,
+        reader: str,
+        partition: TopicPartition,
+        *,
+        node: int,
+        leader_epoch: int,
+        log_start: int,
+        last_stable: int,
+        high_watermark: int,
+        newest: int,
+    ) -> None:
+        """What one answer of one node says of its log; `newest`: the offset of the last record that it holds, -1 without one."""
+        if not log_start <= last_stable <= high_watermark:
+            self._note("stable-beyond-watermark", partition, f"{reader}: {log_start}, {last_stable}, {high_watermark}")
+        if newest >= last_stable:
+            self._note("beyond-stable", partition, f"{reader}: {newest}, last stable offset {last_stable}")
+        key = (reader, partition, node, leader_epoch)
+        if last_stable < self._stable.get(key, -1):
+            text = f"{reader}: {self._stable[key]} to {last_stable} by node {node} in epoch {leader_epoch}"
+            self._note("stable-back", partition, text)
+        self._stable[key] = last_stable
+
+    def restarted(self, node: int) -> None:
+        """A node began a new life: what it said in the one before does not bind it."""
+        for key in [key for key in self._stable if key[2] == node]:
+            del self._stable[key]
+
+    def _note(self, kind: str, partition: TopicPartition, example: str) -> None:
+        self._found.setdefault((kind, partition), []).append(example)
+
+    # -- the verdict
+
+    def check(
+        self, committed: Mapping[TopicPartition, Log], everything: Mapping[TopicPartition, Log], source: Mapping[TopicPartition, Log]
+    ) -> list[Anomaly]:
+        """Every anomaly. `committed` and `everything`: both views of the partitions that were written in transactions, whole; `source`:
+        the partitions that were copied."""
+        places: dict[tuple[TopicPartition, bytes], list[int]] = {}
+        for partition, log in committed.items():
+            all_records = dict(everything[partition])
+            for offset, value in log:
+                places.setdefault((partition, value), []).append(offset)
+                if all_records.get(offset) != value:
+                    self._note("txn-ghost", partition, f"{value!r} at {offset}")
+        for (partition, value), offsets in places.items():
+            self._check_value(partition, value, offsets)
+        for transaction in self.transactions:
+            self._check_transaction(transaction, places)
+        self._check_copies(committed, source)
+        self._check_readers(committed)
+        return [
+            Anomaly(kind, partition, len(rows), tuple(rows[:SHOWN_MAX]), MEANINGS[kind])
+            for (kind, partition), rows in sorted(self._found.items())
+        ]
+
+    def _check_value(self, partition: TopicPartition, value: bytes, offsets: list[int]) -> None:
+        if len(offsets) > 1:
+            self._note("txn-duplicate", partition, f"{value!r} at {offsets}")
+        writers = self._by_value.get((partition, value), [])
+        if not writers:
+            self._note("txn-unknown", partition, f"{value!r} at {offsets[0]}")
+        elif all(writer.outcome is Outcome.FAIL or not writer.asked for writer in writers):
+            self._note("txn-aborted-read", partition, f"{value!r} at {offsets[0]} of {writers[-1].name}")
+
+    def _check_transaction(self, transaction: Transaction, places: Mapping[tuple[TopicPartition, bytes], list[int]]) -> None:
+        if not transaction.asked:
+            return
+        missing = [key for key in transaction.values if key not in places]
+        if missing and transaction.outcome is Outcome.OK:
+            self._note("txn-lost", missing[0][0], f"{missing[0][1]!r} of {transaction.name}")
+        elif missing and len(missing) < len(transaction.values):
+            alone = [key for key in transaction.values if key in places and len(self._by_value[key]) == 1]
+            if alone:
+                self._note("txn-torn", missing[0][0], f"{transaction.name}: {alone[0]} is there, {missing[0]} is not")
+        before: dict[TopicPartition, int] = {}
+        for partition, value in transaction.values:
+            offset = places.get((partition, value), [-1])[0]
+            if 0 <= offset < before.get(partition, -1) and not missing:
+                self._note("txn-reordered", partition, f"{value!r} of {transaction.name} at {offset}")
+            before[partition] = max(offset, before.get(partition, -1))
+
+    def _check_copies(self, committed: Mapping[TopicPartition, Log], source: Mapping[TopicPartition, Log]) -> None:
+        copies: dict[TopicPartition, list[int]] = {partition: [] for partition in source}
+        rows = {partition: dict(log) for partition, log in source.items()}
+        for log in committed.values():
+            for _, value in log:
+                topic, _, rest = value.partition(b" ")
+                if not rest:
+                    continue  # no copy
+                number, offset, original = rest.split(b" ", 2)
+                partition = TopicPartition(topic.decode(), int(number))
+                if rows.get(partition, {}).get(int(offset)) != original:
+                    self._note("copy-unknown", partition, f"{original!r} at {int(offset)}")
+                else:
+                    copies[partition].append(int(offset))
+        for partition, offsets in copies.items():
+            seen: set[int] = set()
+            newest = -1
+            for copied in offsets:
+                if copied in seen:
+                    self._note("copy-twice", partition, str(copied))
+                elif copied < newest:
+                    self._note("copy-reordered", partition, f"{copied} after {newest}")
+                seen.add(copied)
+                newest = max(newest, copied)
+            for at in rows[partition]:
+                if at not in seen:
+                    self._note("copy-missing", partition, str(at))
+
+    def _check_readers(self, committed: Mapping[TopicPartition, Log]) -> None:
+        for (reader, partition), seen in self._readers.items():
+            log = list(committed.get(partition, ()))[: len(seen)]
+            if log != seen:
+                at = next((at for at, (a, b) in enumerate(zip(log, seen)) if a != b), len(log))
+                there = log[at] if at < len(log) else None
+                self._note("txn-reader", partition, f"{reader} saw {seen[at]}, there is {there}")
