@@ -92,7 +92,8 @@ class Cluster:
                     partitions.append({"partition_index": index, "error_code": code})
                 topics.append({"name": topic.name, "partitions": partitions})
             rows.append({"producer_id": marker.producer_id, "topics": topics})
-        return api.decode_response(2, api.encode_response(2, {"markers": rows}))
+        response: Mapping[str, Any] = api.decode_response(2, api.encode_response(2, {"markers": rows}))
+        return response
 
     async def call_shard(self, index: int, op: Any) -> Mapping[str, Any]:
         assert index == SHARD
