@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import faulthandler
 import logging
 import random
+import signal
 import struct
 import sys
 import threading
@@ -366,6 +368,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--transaction-ms", type=int, default=10_000)
     options = vars(parser.parse_args())
+    faulthandler.register(signal.SIGUSR1)  # where does it wait?
     logging.disable(logging.CRITICAL)
     task = Task(dice=random.Random(options.pop("seed")), **options)
 

@@ -86,7 +86,7 @@ def confluent(task: Task) -> None:
         "auto.offset.reset": "earliest",
         "fetch.wait.max.ms": 50,
         "topic.metadata.refresh.interval.ms": METADATA_MS,
-        "error_cb": lambda error: task.say("failed", error.name()) if error.fatal() else None,
+        "error_cb": lambda error: task.say("failed", f"{error.name()} {error.str()}") if error.fatal() else None,
         "log_level": 0,
     }
     if options.client == "consumer":
@@ -109,8 +109,13 @@ def confluent(task: Task) -> None:
 
     def poll(seconds: float) -> None:
         message = consumer.poll(seconds)
-        if message is not None and message.error() is None and message.partition() in task.owned and not task.held.is_set():
+        if message is None:
+            return
+        error = message.error()
+        if error is None and message.partition() in task.owned and not task.held.is_set():
             task.consumed(message.partition(), message.offset())
+        elif error is not None and error.fatal():
+            raise confluent_kafka.KafkaException(error)
 
     while not task.stopped.is_set():
         until = time.monotonic() + POLL_S

@@ -39,6 +39,7 @@ class Member:
         self.maybe: set[tuple[int, int]] = set()
         self.failures: list[str] = []
         self.held = False
+        self._lock = threading.Lock()
         command = [sys.executable, "-m", "tests.conformance.member_process", "--client", kind, "--bootstrap", address]
         command += ["--group", group, "--topic", topic, "--session-ms", str(session_ms), *(["--instance", instance] if instance else [])]
         self._process = subprocess.Popen(
@@ -62,16 +63,23 @@ class Member:
         self.revoked.append(set(partitions))
 
     def _on_done(self, rows: list[tuple[int, int, int]]) -> None:
-        self.done.update(_each(rows))
+        with self._lock:
+            self.done.update(_each(rows))
 
     def _on_maybe(self, rows: list[tuple[int, int, int]]) -> None:
-        self.maybe.update(_each(rows))
+        with self._lock:
+            self.maybe.update(_each(rows))
 
     def _on_held(self) -> None:
         self.held = True
 
     def _on_failed(self, why: str) -> None:
         self.failures.append(why)
+
+    def told(self) -> tuple[Counter[tuple[int, int]], set[tuple[int, int]]]:
+        """`done` and `maybe`, while more may come."""
+        with self._lock:
+            return self.done.copy(), self.maybe.copy()
 
     @property
     def running(self) -> bool:
@@ -142,14 +150,14 @@ class Group:
         return [failure for member in self.members for failure in member.failures]
 
     def done(self) -> Counter[tuple[int, int]]:
-        return sum((member.done for member in self.members), Counter[tuple[int, int]]())
+        return sum((member.told()[0] for member in self.members), Counter[tuple[int, int]]())
 
     def wait_consumed(self, produced: Iterable[tuple[int, int]]) -> None:
         """Until everything was consumed, and assert that nothing was consumed twice."""
         wanted = set(produced)
 
         def missing() -> set[tuple[int, int]]:
-            return wanted - set(self.done()) - set().union(*(member.maybe for member in self.members))
+            return wanted - set(self.done()) - set().union(*(member.told()[1] for member in self.members))
 
         until(lambda: not missing(), f"{len(wanted)} records are consumed", SETTLE_S, told=lambda: sorted(missing())[:10])
         twice = {place: count for place, count in self.done().items() if count > 1}
