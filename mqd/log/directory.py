@@ -126,7 +126,7 @@ def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
             if segment is not log.active:
                 for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                     plan.indexes.append(log.path / segment_file_name(segment.base_offset, suffix))
-                plan.add_aborted(segment)
+            plan.add_aborted(segment)  # of the active one, too: no later plan looks at it if nothing more comes before it is full
     if log.epochs.dirty:
         plan.writes.append((log.path / LEADER_EPOCH_CHECKPOINT, encode_leader_epochs(log.epochs.entries())))
         log.epochs.dirty = False

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from mqd.log.directory import plan_sync
 from mqd.log.partition_log import LogConfig
+from mqd.protocol.files import AbortedTransaction, decode_txn_index
+from mqd.protocol.markers import EndMarker, build_end_marker
 from tests.log.support import Harness, batch
 
 
@@ -38,4 +40,24 @@ async def test_a_sync_that_began_before_a_cut_promises_nothing(tmp_path: Path) -
     assert list(log.path.glob("*.snapshot")), "the thread wrote snapshots of offsets that are gone"
     harness.service.after_sync(plan)
     assert not list(log.path.glob("*.snapshot")) and log.durable_end_offset == 0 and harness.durable == []
+    harness.kill()
+
+
+async def test_a_segment_that_was_durable_before_it_was_full_has_its_aborted_transactions_on_disk(tmp_path: Path) -> None:
+    """No later plan looks at it again, and recovery believes the file: without it, records that were aborted would be given out."""
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open(LogConfig(segment_bytes=400))
+    guard = log.producers.guard(1, 0, -1, False, 0)
+    assert guard is not None
+    guard.confirmed = True
+    harness.append(log, batch(b"x" * 100, producer_id=1, transactional=True), client=False)
+    harness.append(log, build_end_marker(1, 0, EndMarker(False, 0), harness.clock.now_ms), client=False)
+    assert harness.service.flush() == []
+    plan = plan_sync(harness.disk, log, whole=True)
+    plan.run(harness.disk)
+    harness.service.after_sync(plan)
+    harness.write(log, batch(b"y" * 300))
+    assert len(log.segments) == 2 and log.durable_end_offset == log.active.base_offset
+    assert decode_txn_index((log.path / f"{0:020d}.txnindex").read_bytes()) == [AbortedTransaction(1, 0, 1, 2)]
     harness.kill()
