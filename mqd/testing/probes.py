@@ -25,11 +25,9 @@ from uuid import UUID
 from mqd.daemon import _Daemon
 from mqd.protocol.batch import HEADER_BYTES, parse_header, validate
 from mqd.raft.machine import Role
+from mqd.testing.coordinator_probes import GroupProbe
+from mqd.testing.violation import Violation
 from mqd.types import NO_NODE, TopicPartition
-
-
-class Violation(AssertionError):
-    """An invariant does not hold. The text begins with its number in docs/INVARIANTS.md where it has one."""
 
 
 class World(Protocol):
@@ -67,6 +65,10 @@ class Shadow:
     cleanings: int = 0
     life: int = 0
     high_watermark: int = 0
+    stable: int = 0
+    """The last stable offset at the last look."""
+    open: dict[int, int] = field(default_factory=dict)
+    """Producer id -> first offset of its transaction, where the files hold no marker of its end."""
     state: tuple[Any, ...] = ()
     """What was seen at the last look."""
     agreed: int = 0
@@ -165,6 +167,7 @@ class Probes:
         self.violation: str | None = None
         self.on_violation: Callable[[], None] = lambda: None
         self.on_restart: Callable[[int], None] = lambda _node: None
+        self.groups: GroupProbe | None = None
         self.counts = Counts()
         self.quorum = Quorum()
         self.shadows: dict[Key, dict[int, Shadow]] = {}
@@ -240,6 +243,8 @@ class Probes:
             if daemon.machine.image.index != self._image_indexes.get(node_id):
                 self._look_at_image(node_id, daemon)
             self._look_at_replicas(node_id, life, daemon)
+            if self.groups is not None:
+                self.groups.look(node_id, daemon, lambda *key: self._newest.get(key))
         except Violation as violation:
             self.violation = str(violation)
             self.on_violation()
@@ -404,6 +409,7 @@ class Probes:
         if log.written_end_offset != shadow.end or (log.cuts, log.cleanings) != (shadow.cuts, shadow.cleanings) or shadow.life != life:
             died_in_cut = shadow.life != life and bool(before) and before[8].cuts != before[3][0]  # its last log, and what was seen of it
             self._read_log(node_id, life, log, shadow, died_in_cut, where)
+        self._look_at_stable(life, partition, shadow, where)
         shadow.life, shadow.high_watermark = life, high_watermark
         if partition.is_leader:
             became = not before or before[4] != partition.leader_epoch or not before[5]
@@ -424,6 +430,21 @@ class Probes:
             if high_watermark > committed.end:
                 raise Violation(f"I2: the high watermark of {where} is {high_watermark}; no leader's was above {committed.end}")
             self._compare(shadow, committed, high_watermark, f"replicas differ below the high watermark: {where}")
+
+    @staticmethod
+    def _look_at_stable(life: int, partition: Any, shadow: Shadow, where: str) -> None:
+        """Readers of committed records get nothing from the first open transaction on, and nothing is taken from them again."""
+        log, stable = partition.log, partition.last_stable_offset
+        if not log.log_start_offset <= stable <= partition.high_watermark:
+            raise Violation(f"{where}: start {log.log_start_offset}, stable {stable}, high watermark {partition.high_watermark}")
+        if shadow.set_aside or shadow.unassigned:
+            return
+        if shadow.life == life and stable < shadow.stable:
+            raise Violation(f"the last stable offset of {where} went back from {shadow.stable} to {stable}")
+        shadow.stable = stable
+        first = min(shadow.open.values(), default=stable)
+        if first < stable and first >= log.log_start_offset and not log.cleanings and not log.cleaned_to:
+            raise Violation(f"the last stable offset of {where} is {stable}, and the transaction that begins at {first} has no end")
 
     def _look_at_leader(self, partition: Any, key: Key, committed: Committed, where: str) -> None:
         """What a leader's high watermark passes must be on every in-sync replica: from here on it is committed."""
@@ -505,6 +526,7 @@ class Probes:
         older = [batch for batch in before if batch.next_offset <= log.segments[0].base_offset]
         shadow.places = [(-1, -1)] * len(older) + fresh.places
         shadow.batches = older + fresh.batches
+        shadow.open = fresh.open
         kept = next((at for at, (old, new) in enumerate(zip(before, shadow.batches)) if old != new), min(len(before), len(shadow.batches)))
         shadow.agreed = min(shadow.agreed, kept)
         cut_at = before[kept].base_offset if kept < len(before) else end_before
@@ -542,6 +564,10 @@ class Probes:
                 shadow.batches.append(Batch(header.base_offset, header.next_offset, header.partition_leader_epoch, header.crc, header.size))
                 shadow.places.append((segment.base_offset, position))
                 shadow.end = header.next_offset
+                if header.is_control:
+                    shadow.open.pop(header.producer_id, None)
+                elif header.is_transactional:
+                    shadow.open.setdefault(header.producer_id, header.base_offset)
                 position += header.size
                 self.counts.batches += 1
         shadow.cuts, shadow.cleanings = log.cuts, log.cleanings

@@ -28,11 +28,12 @@ from mqd.errors import MqError
 from mqd.server.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from mqd.testing.checker import History, Outcome
 from mqd.testing.cluster import Cluster
+from mqd.testing.coordinator_probes import GroupProbe
 from mqd.testing.faults import THROWAWAY, Administration, Mode, Nemesis, Plan
 from mqd.testing.ledger import Ledger
 from mqd.testing.plots import Plots, draw_plot
 from mqd.testing.probes import Probes
-from mqd.testing.transactions import TOPIC, Transactional
+from mqd.testing.transactions import TOPIC, Transactional, owned
 from mqd.testing.workload import Workload
 from mqd.testing.world import current_world, run
 from mqd.types import TopicPartition
@@ -241,6 +242,7 @@ class _Run:
                 transactional = self.transactional = Transactional(
                     ledger=self.ledger, new_client=partial(_client, cluster), source=self.source, end_of=self.probes.committed_end
                 )
+                self.probes.groups = GroupProbe(lambda: owned(transactional.members))
                 transactional.start(nursery, written, copied, writers=choose.choice([0, 1, 2]), copiers=choose.choice([1, 2, 3]))
             if self.plot is not None:
                 self.plots = Plots(self.plot, nemesis, administration, workload, self.source("play"))

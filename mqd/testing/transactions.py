@@ -10,7 +10,7 @@ All of it goes to one topic. What copiers read is what the other workload produc
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -62,6 +62,8 @@ class Transactional:
         self.copied: dict[TopicPartition, int] = {}
         """What the copiers' group has committed, as it was told last."""
         self.refused: dict[str, int] = {}
+        self.members: dict[GroupConsumer, None] = {}
+        """Of the copiers' group, as long as they live."""
         self._new_client = new_client
         self._source = source
         self._end_of = end_of
@@ -256,11 +258,12 @@ class Transactional:
                         close_timeout_s=1.0,
                     ) as consumer,
                 ):
-                    for _ in range(rounds):
-                        number += 1
-                        if not await self._copy(producer, consumer, f"{name}.{number}", chance):
-                            break
-                        await self._pause(chance, COPY_SECONDS)
+                    with lives(self.members, consumer):
+                        for _ in range(rounds):
+                            number += 1
+                            if not await self._copy(producer, consumer, f"{name}.{number}", chance):
+                                break
+                            await self._pause(chance, COPY_SECONDS)
             except MqError as error:
                 self._count(error)
                 await self._pause(chance, PAUSE_SECONDS)
@@ -394,6 +397,21 @@ class Transactional:
     def _count(self, error: MqError) -> None:
         name = error.code.name
         self.refused[name] = self.refused.get(name, 0) + 1
+
+
+@contextmanager
+def lives(members: dict[GroupConsumer, None], consumer: GroupConsumer) -> Iterator[None]:
+    """It is one of the members for the length of the block."""
+    members[consumer] = None
+    try:
+        yield
+    finally:
+        del members[consumer]
+
+
+def owned(members: Iterable[GroupConsumer]) -> dict[str, frozenset[TopicPartition]]:
+    """Member id -> what each may read, of those that believe to be members."""
+    return {one._member.member_id: one._member.owned for one in members if one._member.is_member}
 
 
 def _phase(producer: TransactionalProducer) -> Phase:

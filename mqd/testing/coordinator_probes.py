@@ -1,0 +1,67 @@
+"""What must hold inside of the coordinators, looked at after every event in which their records moved.
+
+Only the coordinator of the newest leader epoch counts: a deposed one may believe for a while what will never be committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import UUID
+
+from mqd.testing.violation import Violation
+from mqd.types import TopicPartition
+
+Owned = Callable[[], Mapping[str, frozenset[TopicPartition]]]
+"""Member id -> what that member, which has not given it up and was not told that it lost it, may read."""
+
+
+class GroupProbe:
+    """Partitions of groups with server-side assignment (KIP-848) have one owner each, and members own what the coordinator says."""
+
+    def __init__(self, owned: Owned) -> None:
+        self.looks = 0
+        self._owned = owned
+        self._seen: dict[tuple[int, int], tuple[Any, int]] = {}
+        self._epochs: dict[tuple[Any, str], int] = {}
+
+    def look(self, node_id: int, daemon: Any, newest: Callable[[UUID, int], Any]) -> None:
+        """After a step of this node. Raises Violation. `newest(topic id, partition)`: its newest image."""
+        for index, held in daemon.coordinators.groups._held.items():
+            if held.loading:
+                continue
+            known = self._seen.get((node_id, index))
+            if known is not None and known[0] is held and known[1] == held.end:
+                continue
+            self._seen[node_id, index] = held, held.end
+            image = newest(held.partition.log.topic_id, index)
+            if image is None or image.leader != node_id or image.leader_epoch != held.leader_epoch:
+                continue
+            self.looks += 1
+            for group in held.shard.state.by_id.values():
+                if group.type_name == "consumer" and (text := self._group(held, group, daemon.machine.image)) is not None:
+                    where = f"on node {node_id}, at offset {held.end} in epoch {held.leader_epoch} of its log"
+                    raise Violation(f"group {group.group_id} {where}: {text}")
+
+    def _group(self, held: Any, group: Any, image: Any) -> str | None:
+        if group.epoch < self._epochs.get((held, group.group_id), 0):
+            return f"its epoch went back to {group.epoch}"
+        self._epochs[held, group.group_id] = group.epoch
+        owners: dict[tuple[UUID, int], str] = {}
+        for member in group.members.values():
+            if member.epoch > group.epoch:
+                return f"member {member.member_id} has epoch {member.epoch}, the group {group.epoch}"
+            for what in (member.assigned, member.revoking):
+                for topic_id, partitions in what.items():
+                    for partition in partitions:
+                        owner = owners.setdefault((topic_id, partition), member.member_id)
+                        if owner != member.member_id:
+                            return f"partition {partition} belongs to {owner} and to {member.member_id}"
+        for member_id, mine in self._owned().items():
+            if member_id not in group.members:
+                continue
+            for place in mine:
+                topic = image.topics.get(place.topic)
+                if topic is not None and owners.get((topic.topic_id, place.partition)) != member_id:
+                    return f"member {member_id} reads {place}, of which {owners.get((topic.topic_id, place.partition))} is the owner"
+        return None
