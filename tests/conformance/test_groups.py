@@ -126,18 +126,6 @@ def test_a_static_member_that_comes_back_in_time_disturbs_nobody(six: str, new_g
     assert len(first.assignments) == changes and group.owns(PARTITIONS, first, again)
 
 
-@pytest.mark.parametrize("kind", ["eager", "kafka-python"])
-def test_the_later_of_two_static_members_of_one_name_wins_in_a_classic_group(six: str, new_group: Callable[..., Group], kind: str) -> None:
-    group = new_group(kind, PATIENT_MS)
-    first = group.join("one")
-    group.wait_owned(PARTITIONS, first)
-    second = group.join("one")
-    until(lambda: first.failures, "the first is told", SETTLE_S)
-    assert "FENCED" in first.failures[0].upper()
-    first.kill()
-    until(lambda: second.owned == set(range(PARTITIONS)), "the second owns everything", SETTLE_S)
-
-
 def test_the_earlier_of_two_static_members_of_one_name_wins_in_a_consumer_group(six: str, new_group: Callable[..., Group]) -> None:
     group = new_group("consumer")
     first = group.join("one")
