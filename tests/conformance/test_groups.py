@@ -126,16 +126,6 @@ def test_a_static_member_that_comes_back_in_time_disturbs_nobody(six: str, new_g
     assert len(first.assignments) == changes and group.owns(PARTITIONS, first, again)
 
 
-def test_the_earlier_of_two_static_members_of_one_name_wins_in_a_consumer_group(six: str, new_group: Callable[..., Group]) -> None:
-    group = new_group("consumer")
-    first = group.join("one")
-    group.wait_owned(PARTITIONS, first)
-    second = group.join("one")
-    until(lambda: second.failures, "the second is told", SETTLE_S)
-    assert "UNRELEASED" in second.failures[0].upper()
-    assert first.owned == set(range(PARTITIONS)) and not first.failures
-
-
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("protocol", ["classic", "cooperative", "consumer"])
 def test_twenty_members_share_a_hundred_partitions(broker: Broker, wire: Wire, new_name: Callable[[], str], protocol: str) -> None:
