@@ -41,10 +41,12 @@ COPY = struct.Struct(">qq")
 """A copied record begins with its source (partition and offset, `history.value_of`) and the value that was found there."""
 BATCH_MAX = 300
 GATHER_S = 0.1
-PATIENCE_S = 60.0
+PATIENCE_S = 20.0
 """For one call of a client. A worker that waits longer begins anew."""
 SESSION_MS = 6000
 HEARTBEAT_MS = 1000
+REBALANCE_MS = 25_000
+"""A worker that its client holds up for longer (librdkafka can wait for a dead coordinator within one call) is not waited for by its group."""
 OWN_ABORTS = 0.05
 """Transactions that the worker aborts by its own will."""
 DAWDLES = 0.2
@@ -122,6 +124,7 @@ class Confluent:
                 "group.id": task.group,
                 "client.id": task.name,
                 "enable.auto.commit": False,
+                "max.poll.interval.ms": REBALANCE_MS,
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
                 "fetch.wait.max.ms": 100,
@@ -256,6 +259,7 @@ class Aiokafka:
             isolation_level="read_committed",
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
             fetch_max_wait_ms=100,
         )
 
