@@ -79,7 +79,7 @@ def previous_broker_epoch(disk: Disk, path: Path, *, clean: bool, directories: C
 
     `clean`: whether an orderly stop left its marker in every log directory. `directories`: those that can be used. That a restart
     of the machine may have lost something is made durable: this life may end in order before it has registered, and its marker must not
-    vouch for what the one before had. StorageError for a file that cannot be understood; OSError when it can be neither written nor removed.
+    vouch for what the one before had. StorageError for a file that nobody understands; OSError when it can be neither written nor removed.
     """
     try:
         last = decode_last_registration(disk.read_bytes(path))
