@@ -46,7 +46,7 @@ PATIENCE_S = 20.0
 SESSION_MS = 6000
 HEARTBEAT_MS = 1000
 REBALANCE_MS = 25_000
-"""A worker that its client holds up for longer (librdkafka can wait for a dead coordinator within one call) is not waited for by its group."""
+"""A worker whose client holds it up for longer (librdkafka can wait for a dead coordinator within one call) is left out by its group."""
 OWN_ABORTS = 0.05
 """Transactions that the worker aborts by its own will."""
 DAWDLES = 0.2
