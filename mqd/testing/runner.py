@@ -24,12 +24,15 @@ import trio
 from mqd.client.admin import Admin
 from mqd.client.cluster import ClusterClient
 from mqd.client.coordinator import Coordinator, KeyType
+from mqd.client.group_consumer import GroupConsumer
 from mqd.errors import MqError
 from mqd.server.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from mqd.testing.checker import History, Outcome
 from mqd.testing.cluster import Cluster
 from mqd.testing.coordinator_probes import GroupProbe
 from mqd.testing.faults import THROWAWAY, Administration, Mode, Nemesis, Plan
+from mqd.testing.group_ledger import GroupLedger
+from mqd.testing.groups import Groups
 from mqd.testing.ledger import Ledger
 from mqd.testing.plots import Plots, draw_plot
 from mqd.testing.probes import Probes
@@ -70,9 +73,9 @@ COORDINATOR_OPTIONS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 """Besides, where there are groups and transactions: few partitions, for each costs time, and timers of a run of seconds."""
-LOADS = ("plain", "copy")
-"""What clients do: produce and consume; and besides, transactions and the copy of a topic."""
-_LIKELIHOODS = (1.0, 0.0)
+LOADS = ("plain", "copy", "groups", "all")
+"""What clients do: produce and consume; and besides, transactions and the copy of a topic; groups that read; or both."""
+_LIKELIHOODS = (1.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +178,8 @@ class _Run:
         self.history = History()
         self.ledger = Ledger()
         self.transactional: Transactional | None = None
+        self.group_ledger = GroupLedger()
+        self.groups: Groups | None = None
         self.scope = trio.CancelScope()
 
     def source(self, purpose: str) -> random.Random:
@@ -235,15 +240,8 @@ class _Run:
             nemesis = self.nemesis = Nemesis(cluster, self.probes, self.plan, self.source("faults"), nursery, checked)
             administration = self.administration = Administration(client, self.plan, self.source("admin"), sorted(cluster.nodes), checked)
             workload.start(nursery, partitions, own=self.chance.choice([1, 2]), raw=self.chance.choice([1, 2]), hasty=1)
-            if self.load == "copy":
-                choose = self.source("transactions")
-                written = [partition for partition in checked if partition.topic == TOPIC]
-                copied = [partition for partition in partitions if partition.topic == COPIED]
-                transactional = self.transactional = Transactional(
-                    ledger=self.ledger, new_client=partial(_client, cluster), source=self.source, end_of=self.probes.committed_end
-                )
-                self.probes.groups = GroupProbe(lambda: owned(transactional.members))
-                transactional.start(nursery, written, copied, writers=choose.choice([0, 1, 2]), copiers=choose.choice([1, 2, 3]))
+            if self.load != "plain":
+                self._start_coordinated(cluster, nursery, partitions, [place for place in checked if place.topic == TOPIC])
             if self.plot is not None:
                 self.plots = Plots(self.plot, nemesis, administration, workload, self.source("play"))
                 nemesis.beside = self.plots.run
@@ -254,14 +252,17 @@ class _Run:
                     beside.start_soon(self._validate_now_and_then)
             await nemesis.heal()
             await self._converge(cluster, nemesis, workload, partitions)
-            if self.transactional is not None:
-                await self._end_transactions(client, self.transactional)
+            await self._end_coordinated(client)
             self.probes.validate()
             with trio.fail_after(CONVERGE_SECONDS):
                 final = await workload.read_everything(client, partitions)
             self.result.violations += [str(anomaly) for anomaly in self.history.check(final)]
             if self.transactional is not None:
                 await self._judge_transactions(client, self.transactional, final)
+            if self.groups is not None:
+                offsets = {partition: [offset for offset, _ in log] for partition, log in final.items()}
+                found = self.group_ledger.check(self.groups.committed, offsets)
+                self.result.violations += [str(anomaly) for anomaly in found]
             self._check_metadata(cluster, nemesis.newest_image())
             nursery.cancel_scope.cancel()
 
@@ -355,19 +356,40 @@ class _Run:
                 return f"records from {offset} on of {place} for {consumer}"
         return None
 
-    async def _end_transactions(self, client: ClusterClient, transactional: Transactional) -> None:
-        """Everything is copied, every transaction has its end, and readers of committed records are not held up."""
-        missing: str | None = "copies of everything"
-        with trio.move_on_after(CONVERGE_SECONDS):
-            await transactional.drain(client)
-            missing = "an end of the transactions' clients"
-            await transactional.stop()
-            while missing is not None:
+    def _start_coordinated(
+        self, cluster: Cluster, nursery: trio.Nursery, partitions: list[TopicPartition], written: list[TopicPartition]
+    ) -> None:
+        choose = self.source("coordinated")
+        new_client, end_of = partial(_client, cluster), self.probes.committed_end
+        members: list[dict[GroupConsumer, None]] = []
+        if self.load != "groups":
+            copied = [partition for partition in partitions if partition.topic == COPIED]
+            self.transactional = Transactional(ledger=self.ledger, new_client=new_client, source=self.source, end_of=end_of)
+            self.transactional.start(nursery, written, copied, writers=choose.choice([0, 1, 2]), copiers=choose.choice([1, 2, 3]))
+            members.append(self.transactional.members)
+        if self.load != "copy":
+            self.groups = Groups(
+                ledger=self.group_ledger, new_client=new_client, source=self.source, end_of=end_of, request_seconds=REQUEST_SECONDS
+            )
+            self.groups.start(nursery, partitions, groups=choose.choice([1, 2]))
+            members.append(self.groups.members)
+        self.probes.groups = GroupProbe(lambda: owned(member for some in members for member in some))
+
+    async def _end_coordinated(self, client: ClusterClient) -> None:
+        """Everything is read and copied, every transaction has its end, and readers of committed records are not held up."""
+        missing: str | None = None
+        with trio.move_on_after(CONVERGE_SECONDS) as scope:
+            if self.groups is not None:
+                await self.groups.drain(client)
+            if self.transactional is not None:
+                await self.transactional.drain(client)
+                missing = "an end of the transactions' clients"
+                await self.transactional.stop()
+            while (missing := self.probes.unstable()) is not None:  # noqa: ASYNC110
                 await trio.sleep(LOOK_SECONDS)
-                missing = self.probes.unstable()
-        if missing is not None:
-            behind = {str(place): (at, self.probes.committed_end(place)) for place, at in transactional.copied.items()}
-            raise self._violation(f"liveness: {CONVERGE_SECONDS:g} s after all was read there was missing: {missing}; copied: {behind}")
+        if scope.cancelled_caught:
+            missing = (self.groups and self.groups.missing()) or (self.transactional and self.transactional.missing()) or missing
+            raise self._violation(f"liveness: {CONVERGE_SECONDS:g} s after all was read there was still missing: {missing}")
 
     async def _judge_transactions(
         self, client: ClusterClient, transactional: Transactional, final: dict[TopicPartition, list[tuple[int, bytes]]]
@@ -418,3 +440,6 @@ class _Run:
         counts["committed_transactions"] = self.ledger.commits
         counts["aborted_transactions"] = sum(one.outcome is Outcome.FAIL for one in self.ledger.transactions)
         counts["read_committed"] = self.ledger.reads
+        counts["offset_commits"] = self.group_ledger.commits
+        counts["assignments"] = self.group_ledger.assignments
+        counts["refused_ghosts"] = self.group_ledger.refused_ghosts

@@ -58,6 +58,8 @@ class Transactional:
     ) -> None:
         """`end_of(partition)`: the end of what is committed there. `source(purpose)`: where chance comes from."""
         self.ledger = ledger
+        self.draining = trio.Event()
+        """Copiers go on until all is copied, without ado."""
         self.stopping = trio.Event()
         self.copied: dict[TopicPartition, int] = {}
         """What the copiers' group has committed, as it was told last."""
@@ -99,8 +101,9 @@ class Transactional:
 
     async def drain(self, client: ClusterClient) -> None:
         """Returns when everything that is in the source is copied, and the offsets say so."""
+        self.draining.set()
         admin = GroupAdmin(client, timeout_s=CALL_SECONDS)
-        while not self.is_drained:
+        while self.missing() is not None:
             try:
                 found = (await admin.list_group_offsets([COPIERS], stable=True))[COPIERS]
             except MqError as error:
@@ -111,9 +114,12 @@ class Transactional:
                     self.copied[partition] = committed.offset
             await trio.sleep(DRAIN_LOOK_SECONDS)
 
-    @property
-    def is_drained(self) -> bool:
-        return all(offset == self._end_of(partition) for partition, offset in self.copied.items())
+    def missing(self) -> str | None:
+        """What is not copied, or not said to be."""
+        for partition, offset in self.copied.items():
+            if offset != self._end_of(partition):
+                return f"copies of {partition} from {offset} to {self._end_of(partition)}"
+        return None
 
     async def stop(self) -> None:
         """No new transactions; returns when writers and copiers have ended theirs."""
@@ -259,11 +265,13 @@ class Transactional:
                     ) as consumer,
                 ):
                     with lives(self.members, consumer):
-                        for _ in range(rounds):
+                        while rounds > 0 or self.draining.is_set():
+                            rounds -= 1
                             number += 1
                             if not await self._copy(producer, consumer, f"{name}.{number}", chance):
                                 break
-                            await self._pause(chance, COPY_SECONDS)
+                            if not self.draining.is_set():
+                                await self._pause(chance, COPY_SECONDS)
             except MqError as error:
                 self._count(error)
                 await self._pause(chance, PAUSE_SECONDS)
@@ -288,7 +296,7 @@ class Transactional:
                 await producer.send_offsets(dict(consumer.positions()), consumer.group_metadata())
             except MqError as error:
                 self._count(error)
-            fate = chance.random()
+            fate = chance.random() if not self.draining.is_set() else 0.5
             if fate < 0.03:
                 return False  # dies here
             if not await self._end(producer, transaction, commit=fate < 0.9):

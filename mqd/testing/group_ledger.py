@@ -1,0 +1,165 @@
+"""What groups promised: one owner for a partition at a time, no commit of somebody who is not its owner, committed offsets that stay.
+
+Written down while members run, judged at the end with the offsets that are committed then. Pure: no client; time comes in.
+
+An offset is a register: what is committed in the end was sent by some commit, and by none that was acknowledged before another commit that
+was acknowledged began. A commit whose fate nobody knows, or that took more than one attempt, may have come late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+from mqd.client.group import GroupMetadata
+from mqd.testing.checker import SHOWN_MAX, Anomaly, Outcome
+from mqd.types import NO_OFFSET, TopicPartition
+
+GHOST = "ghost"
+"""The metadata of commits that must never be accepted."""
+
+MEANINGS = {
+    "two-owners": "in one generation two members were told to read the same partition",
+    "stale-commit": "a commit of somebody who was the owner once, after another member had become it, was accepted",
+    "commit-beyond-read": "an offset is committed beyond all that members of the group were given",
+    "commit-lost": "the offset that is committed is not one that the last commits can have left",
+    "commit-unknown": "an offset is committed that nobody has sent",
+    "group-skip": "records below the committed offset were given to no member of the group",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Commit:
+    """One commit of one member. `began` and `ended` are places in the order of all that was written down."""
+
+    offsets: Mapping[TopicPartition, int]
+    began: int
+    ended: int = 0
+    outcome: Outcome = Outcome.PENDING
+    single: bool = False
+    """Whether it was sent once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ghost:
+    """Somebody who was the owner of a partition."""
+
+    metadata: GroupMetadata
+    partition: TopicPartition
+    since: int
+    """When it was the owner no more, or later."""
+
+
+@dataclass(slots=True)
+class _Group:
+    commits: list[Commit] = field(default_factory=list)
+    claims: dict[tuple[int, TopicPartition], str] = field(default_factory=dict)
+    owners: dict[TopicPartition, tuple[str, int]] = field(default_factory=dict)
+    """Who was told last that it may read, and when."""
+    given: dict[TopicPartition, set[int]] = field(default_factory=dict)
+    ghosts: list[Ghost] = field(default_factory=list)
+
+
+class GroupLedger:
+    """The groups of one run."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, _Group] = {}
+        self.commits = 0
+        self.assignments = 0
+        self.refused_ghosts = 0
+        self._clock = count(1)
+        self._found: dict[tuple[str, TopicPartition], list[str]] = {}
+
+    def _group(self, name: str) -> _Group:
+        return self.groups.setdefault(name, _Group())
+
+    # -- what members do
+
+    def assigned(self, metadata: GroupMetadata, owned: Iterable[TopicPartition], *, classic: bool) -> None:
+        """A member was told what it may read from here on. Where the protocol is classic a generation gives a partition once."""
+        self.assignments += 1
+        group, now = self._group(metadata.group_id), next(self._clock)
+        for partition in owned:
+            group.owners[partition] = metadata.member_id, now
+            if classic:
+                owner = group.claims.setdefault((metadata.generation, partition), metadata.member_id)
+                if owner != metadata.member_id:
+                    text = f"{metadata.group_id}, generation {metadata.generation}: {owner} and {metadata.member_id}"
+                    self._note("two-owners", partition, text)
+
+    def gone(self, metadata: GroupMetadata, partitions: Iterable[TopicPartition]) -> None:
+        """A member does not read these any more: revoked or lost, or it is gone itself."""
+        now = next(self._clock)
+        if metadata.member_id and metadata.generation >= 0:
+            self._group(metadata.group_id).ghosts += [Ghost(metadata, partition, now) for partition in partitions]
+
+    def given(self, group: str, partition: TopicPartition, offsets: Iterable[int]) -> None:
+        """A member got these records."""
+        self._group(group).given.setdefault(partition, set()).update(offsets)
+
+    def committing(self, group: str, offsets: Mapping[TopicPartition, int]) -> Commit:
+        """A commit is about to be sent."""
+        self._group(group).commits.append(commit := Commit(dict(offsets), next(self._clock)))
+        return commit
+
+    def committed(self, commit: Commit, *, single: bool) -> None:
+        """It was acknowledged; `single`: surely after one attempt."""
+        commit.outcome, commit.ended, commit.single = Outcome.OK, next(self._clock), single
+        self.commits += 1
+
+    def ghosts(self, group: str) -> list[Ghost]:
+        """Whose commits must be refused by now: another member was told since that the partition is its own."""
+        known = self._group(group)
+        return [
+            ghost
+            for ghost in known.ghosts
+            if (owner := known.owners.get(ghost.partition)) is not None and owner[0] != ghost.metadata.member_id and owner[1] > ghost.since
+        ]
+
+    def ghost_refused(self) -> None:
+        self.refused_ghosts += 1
+
+    def ghost_accepted(self, ghost: Ghost) -> None:
+        """A commit of a ghost was answered as if all were well."""
+        self._note("stale-commit", ghost.partition, str(ghost.metadata))
+
+    def _note(self, kind: str, partition: TopicPartition, example: str) -> None:
+        self._found.setdefault((kind, partition), []).append(example)
+
+    # -- the verdict
+
+    def check(
+        self, committed: Mapping[str, Mapping[TopicPartition, tuple[int, str]]], logs: Mapping[TopicPartition, Iterable[int]]
+    ) -> list[Anomaly]:
+        """Every anomaly. `committed`: (offset, metadata) of each group in the end; `logs`: the offsets of all records there are."""
+        for name, group in sorted(self.groups.items()):
+            for partition, offsets in logs.items():
+                found = committed.get(name, {}).get(partition)
+                self._check_register(name, group, partition, found)
+                if found is not None:
+                    given = group.given.get(partition, set())
+                    if found[0] > max(given, default=-1) + 1:
+                        self._note("commit-beyond-read", partition, f"{name}: {found[0]}, read up to {max(given, default=-1)}")
+                    for offset in offsets:
+                        if offset < found[0] and offset not in given:
+                            self._note("group-skip", partition, f"{name}: {offset}, committed {found[0]}")
+        return [
+            Anomaly(kind, partition, len(rows), tuple(rows[:SHOWN_MAX]), MEANINGS[kind])
+            for (kind, partition), rows in sorted(self._found.items())
+        ]
+
+    def _check_register(self, name: str, group: _Group, partition: TopicPartition, found: tuple[int, str] | None) -> None:
+        commits = [commit for commit in group.commits if partition in commit.offsets]
+        newest = max((commit.began for commit in commits if commit.outcome is Outcome.OK), default=0)
+        possible = [commit for commit in commits if not commit.single or commit.ended >= newest]
+        allowed = {commit.offsets[partition] for commit in possible} | (set() if newest else {NO_OFFSET})
+        offset, metadata = found if found is not None else (NO_OFFSET, "")
+        if metadata == GHOST:
+            self._note("stale-commit", partition, f"{name}: offset {offset} is committed with the metadata of a ghost")
+        elif offset not in allowed:
+            kind = (
+                "commit-lost" if offset == NO_OFFSET or any(commit.offsets[partition] == offset for commit in commits) else "commit-unknown"
+            )
+            self._note(kind, partition, f"{name}: {offset}, possible {sorted(allowed)}")

@@ -1,0 +1,229 @@
+"""Members of groups in the simulated cluster, which note down what they own, are given and commit (`group_ledger.GroupLedger`).
+
+A group speaks the classic protocol, KIP-848's, or both, each incarnation of a member as chance will have it (so the group migrates).
+Members come, commit now and then, leave, crash and stay away too long. Beside them ghosts: commits in the name of members that were
+the owners of a partition, and are not any more, none of which may be accepted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal
+
+import trio
+
+from mqd.client.cluster import ClusterClient
+from mqd.client.coordinator import Coordinator, KeyType
+from mqd.client.group_admin import GroupAdmin
+from mqd.client.group_consumer import GroupConsumer, open_group_consumer
+from mqd.client.offsets import NAMES_UP_TO, OFFSET_COMMIT, CommittedOffset, commit_body, commit_errors
+from mqd.errors import MqError
+from mqd.testing.group_ledger import GHOST, GroupLedger
+from mqd.testing.transactions import CALL_SECONDS, HEARTBEAT_MS, SESSION_MS, lives
+from mqd.testing.workload import FETCH_WAIT_MS, PAUSE_SECONDS
+from mqd.types import TopicPartition
+
+KINDS = ("classic", "eager", "consumer", "consumer", "mixed")
+"""What the members of a group speak: cooperative or eager assignors of the classic protocol, KIP-848's, or any."""
+WORK_SECONDS = 0.1
+GHOST_SECONDS = 0.2
+POLL_MS = 3000
+"""max.poll.interval.ms: how long a rebalance waits for a member that does not come for records."""
+DRAIN_LOOK_SECONDS = 0.2
+
+
+class Groups:
+    """The groups of one run; all read the same partitions."""
+
+    def __init__(
+        self,
+        *,
+        ledger: GroupLedger,
+        new_client: Callable[[str], Awaitable[ClusterClient]],
+        source: Callable[[str], random.Random],
+        end_of: Callable[[TopicPartition], int],
+        request_seconds: float,
+    ) -> None:
+        """`end_of(partition)`: the end of what is committed there. `request_seconds`: a call that took as long was sent more than once."""
+        self.ledger = ledger
+        self.draining = trio.Event()
+        """Members come and go no more, and commit what they have."""
+        self.members: dict[GroupConsumer, None] = {}
+        """As long as they live."""
+        self.refused: dict[str, int] = {}
+        self.committed: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
+        """(offset, metadata) of each group, as it was told last."""
+        self._new_client = new_client
+        self._source = source
+        self._end_of = end_of
+        self._request_seconds = request_seconds
+
+    # -- what the runner calls
+
+    def start(self, nursery: trio.Nursery, partitions: list[TopicPartition], *, groups: int) -> None:
+        """They go on until the nursery is cancelled."""
+        self.partitions = partitions
+        for number in range(groups):
+            group = f"group{number}"
+            chance = self._source(group)
+            kind = chance.choice(KINDS)
+            self.committed[group] = {}
+            for member in range(chance.choice([1, 2, 3, 4])):
+                nursery.start_soon(self._member, group, kind, f"{group}-{member}")
+            nursery.start_soon(self._ghost, group)
+
+    async def drain(self, client: ClusterClient) -> None:
+        """Returns when each group has read everything, and committed that it has."""
+        self.draining.set()
+        admin = GroupAdmin(client, timeout_s=CALL_SECONDS)
+        while self.missing() is not None:
+            try:
+                for group, found in (await admin.list_group_offsets(sorted(self.committed))).items():
+                    if isinstance(found, Mapping):
+                        self.committed[group] = {place: (row.offset, row.metadata) for place, row in found.items()}
+            except MqError as error:
+                self._count(error)
+            await trio.sleep(DRAIN_LOOK_SECONDS)
+
+    def missing(self) -> str | None:
+        """What a group has not read and committed yet."""
+        for group, found in self.committed.items():
+            for partition in self.partitions:
+                offset = found.get(partition, (0, ""))[0]
+                if offset < self._end_of(partition):
+                    return f"{group} has committed {offset} of {partition}, which ends at {self._end_of(partition)}"
+        return None
+
+    # -- members
+
+    async def _member(self, group: str, kind: str, name: str) -> None:
+        chance = self._source(name)
+        client = await self._new_client(name)
+        topics = sorted({partition.topic for partition in self.partitions})
+        while True:
+            if not self.draining.is_set():
+                await self._pause(chance, chance.choice([0.05, 0.5, 2.0]))
+            protocol: Literal["classic", "consumer"] = "classic" if kind in ("classic", "eager") else "consumer"
+            if kind == "mixed" and chance.random() < 0.5:
+                protocol = "classic"
+            assignors = ("range", "roundrobin") if kind == "eager" else ("cooperative-sticky",)
+            static = chance.random() < 0.2 and kind != "mixed"
+            told = _Told(self, chance, classic=protocol == "classic")
+            try:
+                async with open_group_consumer(
+                    client,
+                    group,
+                    topics,
+                    group_protocol=protocol,
+                    assignors=assignors if protocol == "classic" else (),
+                    instance_id=name if static else None,
+                    session_timeout_ms=SESSION_MS,
+                    heartbeat_interval_ms=HEARTBEAT_MS,
+                    max_poll_interval_ms=POLL_MS,
+                    auto_commit=False,
+                    reset="beginning",
+                    max_wait_ms=FETCH_WAIT_MS,
+                    timeout_s=CALL_SECONDS,
+                    leave=chance.random() < 0.6,
+                    close_timeout_s=1.0,
+                    on_assigned=told.assigned,
+                    on_revoked=told.revoked,
+                    on_lost=told.lost,
+                ) as consumer:
+                    told.consumer = consumer
+                    with lives(self.members, consumer):
+                        try:
+                            await self._live(group, consumer, chance)
+                        finally:
+                            self.ledger.gone(consumer.group_metadata(), consumer.assignment())
+            except MqError as error:
+                self._count(error)
+                await self._pause(chance, PAUSE_SECONDS)
+
+    async def _live(self, group: str, consumer: GroupConsumer, chance: random.Random) -> None:
+        rounds = chance.choice([1, 5, 20, 100])
+        while rounds or self.draining.is_set():
+            rounds -= 1
+            with trio.move_on_after(0.5) as scope:
+                batch = await consumer.next()
+            if not scope.cancelled_caught:
+                partition = TopicPartition(batch.topic, batch.partition)
+                self.ledger.given(group, partition, [record.offset for record in batch.records])
+            if not self.draining.is_set():
+                await self._pause(chance, WORK_SECONDS)
+                if chance.random() < 0.01:
+                    await trio.sleep(1.2 * POLL_MS / 1000)
+            if self.draining.is_set() or chance.random() < 0.3:
+                await self.commit(consumer)
+            if rounds < 0 and not self.draining.is_set():
+                return
+
+    async def commit(self, consumer: GroupConsumer) -> None:
+        """What it was given so far."""
+        ours = set(consumer.assignment())
+        offsets = {partition: offset for partition, offset in consumer.positions().items() if partition in ours}
+        if not offsets:
+            return
+        commit = self.ledger.committing(consumer.group_metadata().group_id, offsets)
+        began = trio.current_time()
+        try:
+            await consumer.commit(offsets)
+        except MqError as error:
+            self._count(error)
+        else:
+            self.ledger.committed(commit, single=trio.current_time() < began + self._request_seconds)
+
+    # -- ghosts
+
+    async def _ghost(self, group: str) -> None:
+        """Commits that must be refused."""
+        chance = self._source(f"ghost-{group}")
+        client = await self._new_client(f"ghost-{group}")
+        coordinator = Coordinator(client, group, KeyType.GROUP)
+        while True:
+            await self._pause(chance, GHOST_SECONDS)
+            ghosts = self.ledger.ghosts(group)
+            if not ghosts:
+                continue
+            ghost = chance.choice(ghosts[-5:])
+            body = commit_body(ghost.metadata, {ghost.partition: CommittedOffset(0, GHOST)})
+            try:
+                answer = await coordinator.ask(OFFSET_COMMIT, body, at_most=NAMES_UP_TO)
+            except MqError as error:
+                self._count(error)
+                continue
+            if commit_errors(answer):
+                coordinator.forget()
+                self.ledger.ghost_refused()
+            else:
+                self.ledger.ghost_accepted(ghost)
+
+    # -- common
+
+    async def _pause(self, chance: random.Random, mean: float) -> None:
+        await trio.sleep(min(chance.expovariate(1 / mean), 10 * mean))
+
+    def _count(self, error: MqError) -> None:
+        self.refused[error.code.name] = self.refused.get(error.code.name, 0) + 1
+
+
+class _Told:
+    """What one member is told while it lives."""
+
+    def __init__(self, groups: Groups, chance: random.Random, *, classic: bool) -> None:
+        self.consumer: GroupConsumer
+        self._groups = groups
+        self._chance = chance
+        self._classic = classic
+
+    async def assigned(self, _: list[TopicPartition]) -> None:
+        self._groups.ledger.assigned(self.consumer.group_metadata(), self.consumer.assignment(), classic=self._classic)
+
+    async def revoked(self, partitions: list[TopicPartition]) -> None:
+        if self._chance.random() < 0.7:
+            await self._groups.commit(self.consumer)
+        self._groups.ledger.gone(self.consumer.group_metadata(), partitions)
+
+    async def lost(self, partitions: list[TopicPartition]) -> None:
+        self._groups.ledger.gone(self.consumer.group_metadata(), partitions)
