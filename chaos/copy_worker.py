@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import faulthandler
 import logging
+import os
 import random
 import signal
 import struct
@@ -43,6 +44,10 @@ BATCH_MAX = 300
 GATHER_S = 0.1
 PATIENCE_S = 20.0
 """For one call of a client. A worker that waits longer begins anew."""
+HUNG_S = 3 * PATIENCE_S
+"""librdkafka's send_offsets_to_transaction was seen to send nothing and not to return, whatever its time-out, after coordinators died."""
+HUNG_CODE = 3
+"""How a worker ends whose client did not come back for so long. Whoever holds it starts another, as any supervisor would."""
 SESSION_MS = 6000
 HEARTBEAT_MS = 1000
 REBALANCE_MS = 25_000
@@ -71,6 +76,15 @@ class Task:
     transaction_ms: int
     dice: random.Random
     stopped: threading.Event = field(default_factory=threading.Event)
+    moved: float = field(default_factory=monotonic)
+    """When the client last came back."""
+
+    def watch(self) -> None:
+        """End this process when the client hangs."""
+        while monotonic() - self.moved < HUNG_S:
+            sleep(1)
+        self.tell("hung")
+        os._exit(HUNG_CODE)
 
     def tell(self, *words: object) -> None:
         """A line for whoever started this process; its absence is a reason to end."""
@@ -152,6 +166,7 @@ class Confluent:
         self.batch = [message for message in self.batch if message.partition() not in gone]
 
     def _gather(self) -> None:
+        self.task.moved = monotonic()
         until = monotonic() + GATHER_S
         while len(self.batch) < BATCH_MAX and (left := until - monotonic()) > 0:
             message = self.consumer.poll(left)
@@ -202,6 +217,7 @@ class Confluent:
         """Calls of transactions say themselves whether to call again; the same call, as librdkafka demands."""
         deadline = monotonic() + PATIENCE_S
         while True:
+            self.task.moved = monotonic()
             try:
                 return call()
             except confluent_kafka.KafkaException as failure:
@@ -268,11 +284,13 @@ class Aiokafka:
         await asyncio.wait_for(self.consumer.start(), PATIENCE_S)
         self.consumer.subscribe([self.task.source], listener=self.owned)
         while not self.task.stopped.is_set():
+            self.task.moved = monotonic()
             if self.prepared_for != self.owned.changes:
                 await self._prepare()
                 continue
             messages = await self.consumer.getmany(timeout_ms=int(GATHER_S * 1000), max_records=BATCH_MAX)
             for partition, batch in messages.items():
+                self.task.moved = monotonic()
                 if self.prepared_for != self.owned.changes:
                     break  # the next preparation seeks to what is committed
                 await self._copy(partition, batch)
@@ -289,6 +307,7 @@ class Aiokafka:
         for partition in set(self.producers) - set(partitions):
             await _closed(self.producers.pop(partition))
         for partition in partitions:
+            self.task.moved = monotonic()
             if self.owned.changes != changes:
                 return
             await self._take_over(partition)
@@ -381,6 +400,7 @@ def main() -> int:
         task.stopped.set()
 
     threading.Thread(target=listen, daemon=True).start()
+    threading.Thread(target=task.watch, daemon=True).start()
     WORK[task.client](task)
     return 0
 

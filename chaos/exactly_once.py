@@ -39,7 +39,7 @@ import confluent_kafka
 
 from .cluster import HEAL_TIMEOUT_S, PATIENT, SHOWN_MAX, verify_files
 from .copy_checker import Copy, check_copy
-from .copy_worker import COPY, SESSION_MS, WORK
+from .copy_worker import COPY, HUNG_CODE, SESSION_MS, WORK
 from .ensemble import Ensemble, ensemble
 from .hands import carry_out
 from .history import Key, Reads
@@ -56,7 +56,7 @@ SLOTS = 3
 """Workers of a group at most; at least one works."""
 AT_FIRST = 2
 TRANSACTION_MS = 10_000
-STUCK_S = 90.0
+STUCK_S = 120.0
 """Without a committed transaction of a group, while no fault goes on."""
 WORKER_END_S = 60.0
 COORDINATOR_PARTITIONS = 10
@@ -99,6 +99,11 @@ class Worker:
                 self.reasons[f"{what}: {rest}"] += 1
             self.told[what] += 1
 
+    @property
+    def hung(self) -> bool:
+        """Whether it ended because its client did not come back."""
+        return self._process.poll() == HUNG_CODE
+
     def check_alive(self) -> None:
         """Raises TrialFailed if it ended by itself."""
         if self._process.poll() is not None:
@@ -120,7 +125,7 @@ class Worker:
             self.kill()
             raise TrialFailed(f"worker {self.name} did not end within {WORKER_END_S:.0f} s of being asked to") from None
         self._thread.join()
-        if code:
+        if code not in (0, HUNG_CODE):
             self.check_alive()
 
     def kill(self) -> None:
@@ -184,6 +189,14 @@ class Copying:
         if "back" in fate:
             self.start_worker(slot, renamed=fate.endswith("id"))
         return f"{self.client} worker {fate}"
+
+    def revive(self) -> int:
+        """Start anew whoever hung; returns how many did."""
+        hung = [slot for slot, worker in self.workers.items() if worker.hung]
+        for slot in hung:
+            self._remember(self.workers.pop(slot))
+            self.start_worker(slot)
+        return len(hung)
 
     def finish(self) -> None:
         """Let all workers leave. Raises TrialFailed."""
@@ -408,6 +421,8 @@ class Trial:
         for node in self.cluster.nodes.values():
             node.check_alive()
         for copy in self.copies:
+            if hung := copy.revive():
+                self.changes["worker hangs and is started anew"] += hung
             for worker in copy.workers.values():
                 worker.check_alive()
 
