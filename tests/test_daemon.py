@@ -239,6 +239,7 @@ class RecordingReplica:
     def __init__(self) -> None:
         self.told: list[tuple[str, Any]] = []
         self.leader_throttle, self.follower_throttle = Throttle(), Throttle()
+        self.logs = SimpleNamespace(compactor=SimpleNamespace(options=None))
 
     def brokers_changed(self) -> None:
         self.told.append(("brokers", ""))

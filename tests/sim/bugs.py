@@ -2,7 +2,8 @@
 
 Nothing in the product knows of them: each replaces a few methods while `planted` is entered. They are the classics: acknowledgements
 before durability, truncation by high watermark (KIP-101), stale epochs that are believed, members of the ISR that are not in sync,
-producers that are forgotten. `FOUND` in test_bugs.py says at which seed each is found.
+producers that are forgotten, commits of who is a member no more, transactions in part. `FOUND` in test_bugs.py says at which seed each
+is found.
 """
 
 from __future__ import annotations
@@ -14,6 +15,13 @@ from typing import Any
 from unittest.mock import patch
 
 from mqd.controller import brokers, elections, isr
+from mqd.coordinator.group.classic_group import ClassicGroup
+from mqd.coordinator.group.consumer_group import ConsumerGroup
+from mqd.coordinator.group.offset_store import GroupOffsets, OffsetStore
+from mqd.coordinator.group.offsets import Offsets
+from mqd.coordinator.service import CoordinatorService
+from mqd.coordinator.txn.service import MarkerSender
+from mqd.log.directory import SyncPlan
 from mqd.log.partition_log import PartitionLog
 from mqd.log.producers import Producers
 from mqd.log.reading import Reader
@@ -35,6 +43,8 @@ class Bug:
 
     meaning: str
     patches: Callable[[], Patches]
+    load: str = "plain"
+    """What clients do in the runs that are to find it (mqd/testing/runner.py)."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -54,9 +64,9 @@ class Bug:
 BUGS: dict[str, Bug] = {}
 
 
-def bug(meaning: str) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
+def bug(meaning: str, *, load: str = "plain") -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
     def note(patches: Callable[[], Patches]) -> Callable[[], Patches]:
-        BUGS[patches.__name__.replace("_", "-")] = Bug(meaning, patches)
+        BUGS[patches.__name__.replace("_", "-")] = Bug(meaning, patches, load)
         return patches
 
     return note
@@ -282,3 +292,98 @@ def followers_forget_producers() -> Patches:
 @bug("logs of topics that were deleted while the node was down stay")
 def deletion_not_carried_out() -> Patches:
     yield ReplicaService, "remove_strays", lambda self, known: []
+
+
+# -- groups and transactions (docs/TESTING.md says what clients do there: `--load`)
+
+
+@bug("commits of old generations and member epochs are accepted", load="groups")
+def old_generation_accepted() -> Patches:
+    yield ClassicGroup, "check_commit", lambda self, *who, **how: None
+    yield ConsumerGroup, "check_commit", lambda self, *who, **how: None
+
+
+@bug("generations of classic groups begin anew with another coordinator", load="groups")
+def generations_begin_anew() -> Patches:
+    original = ClassicGroup.loaded.__func__  # type: ignore[attr-defined]
+
+    def loaded(cls: type[ClassicGroup], group_id: str, value: Any) -> ClassicGroup:
+        found: ClassicGroup = original(cls, group_id, value)
+        found.generation = 0
+        return found
+
+    yield ClassicGroup, "loaded", classmethod(loaded)
+
+
+@bug("a partition that is being revoked is given to another member at once (KIP-848)", load="groups")
+def revoked_partition_handed_out_early() -> Patches:
+    def is_owned(self: ConsumerGroup, topic_id: Any, partition: int) -> bool:
+        owner = self.members.get(self.owners.get((topic_id, partition), ""))
+        return owner is not None and partition not in owner.revoking.get(topic_id, {})
+
+    yield ConsumerGroup, "is_owned", is_owned
+
+
+@bug("coordinators answer before their records are committed", load="groups")
+def coordinator_answers_before_the_commit() -> Patches:
+    def answer(self: CoordinatorService, held: Any, replies: Any) -> None:
+        self._answer(held, replies)
+        original(self, held, ())
+
+    original = CoordinatorService._answer_when_committed
+    yield CoordinatorService, "_answer_when_committed", answer
+
+
+@bug("offsets count although their transaction was aborted", load="copy")
+def offsets_of_aborted_transactions_count() -> Patches:
+    original = OffsetStore.end
+    yield OffsetStore, "end", lambda self, producer_id, committed: original(self, producer_id, True)
+
+
+@bug("offsets that wait for their transaction are overlooked by who asks for stable ones (KIP-447)", load="copy")
+def pending_offsets_overlooked() -> Patches:
+    yield GroupOffsets, "is_unstable", lambda self, topic, partition: False
+
+
+@bug("offsets of a transaction are accepted from members that are none any more (KIP-447)", load="copy")
+def old_members_commit_in_transactions() -> Patches:
+    yield Offsets, "_may_commit_in_transaction", lambda self, request, version: None
+
+
+@bug("of several partitions of a transaction one does not get its marker", load="copy")
+def marker_left_out() -> Patches:
+    original = MarkerSender._hand_out
+
+    def hand_out(self: MarkerSender, nursery: Any, job: Any) -> None:
+        if len(job.partitions) > 1:
+            nursery.start_soon(self._report, job.outcome, [job.partitions.pop()])
+        original(self, nursery, job)
+
+    yield MarkerSender, "_hand_out", hand_out
+
+
+@bug("the last stable offset overlooks the oldest open transaction where there are several", load="copy")
+def stable_offset_overlooks_a_transaction() -> Patches:
+    original = Producers.first_unstable_offset
+
+    def first(self: Producers, high_watermark: int) -> Any:
+        if len(self.open) < 2:
+            return original(self, high_watermark)
+        kept, self.open = self.open, dict(list(self.open.items())[1:])
+        try:
+            return original(self, high_watermark)
+        finally:
+            self.open = kept
+
+    yield Producers, "first_unstable_offset", first
+
+
+@bug("what was aborted in a segment is not on disk when the segment is durable", load="copy")
+def aborted_transactions_not_synced() -> Patches:
+    original = SyncPlan.add_aborted
+
+    def add(self: SyncPlan, segment: Any) -> None:
+        if segment is not self.log.active:
+            original(self, segment)
+
+    yield SyncPlan, "add_aborted", add

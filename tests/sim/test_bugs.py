@@ -56,7 +56,7 @@ def test_every_bug_has_its_seed() -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", sorted(FOUND) if os.environ.get("MQD_SIM_BUGS") == "all" else QUICK)
 def test_planted_bugs_are_found(name: str) -> None:
-    settings = Settings(seed=FOUND[name], bug=name)
+    settings = Settings(seed=FOUND[name], bug=name, load=BUGS[name].load)
     with BUGS[name].planted():
         for seed in range(settings.seed, settings.seed + SEEDS_MAX):
             if run_seed(replace(settings, seed=seed)).violations:

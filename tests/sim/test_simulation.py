@@ -10,22 +10,39 @@ import pytest
 
 from mqd.testing.__main__ import main
 from mqd.testing.faults import Mode, Plan
-from mqd.testing.runner import Settings, run_seed
+from mqd.testing.runner import LOADS, Result, Settings, _Run, run_seed
 
 SEEDS = {3: range(3), 5: range(1)}
 
 
 @pytest.mark.parametrize(("nodes", "seed"), [(nodes, seed) for nodes, seeds in SEEDS.items() for seed in seeds])
 def test_seeds(nodes: int, seed: int) -> None:
-    settings = Settings(seed=seed, nodes=nodes, seconds=6.0)
+    settings = Settings(seed=seed, nodes=nodes, seconds=6.0, load="plain")
     result = run_seed(settings)
     assert not result.violations, (result.violations, settings.command)
     assert result.counts["acknowledged"] > 50 and result.counts["read"] > 50
 
 
-def test_a_seed_replays_byte_for_byte_whatever_the_hashes_are() -> None:
+@pytest.mark.parametrize(("load", "counts"), [("copy", ("committed_transactions", "read_committed")), ("groups", ("offset_commits",))])
+def test_seeds_with_coordinators(load: str, counts: tuple[str, ...]) -> None:
+    settings = Settings(seed=0, seconds=5.0, load=load)
+    result = run_seed(settings)
+    assert not result.violations, (result.violations, settings.command)
+    assert all(result.counts[name] > 10 for name in counts)
+
+
+def test_half_of_the_seeds_have_groups_or_transactions() -> None:
+    drawn = [_Run(Settings(seed), Result(Settings(seed)), None).load for seed in range(200)]
+    assert {load: drawn.count(load) > 10 for load in LOADS} == dict.fromkeys(LOADS, True)
+    assert 80 < drawn.count("plain") < 120
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("seed", "load"), [(3, "plain"), (7, "all")])
+def test_a_seed_replays_byte_for_byte_whatever_the_hashes_are(seed: int, load: str) -> None:
     """Sets are iterated in an order that hangs on PYTHONHASHSEED, objects in one that hangs on their addresses."""
-    script = "from mqd.testing.runner import *; print(run_seed(Settings(seed=3, seconds=3.0, plot='deposed')).digest)"
+    settings = f"Settings(seed={seed}, seconds=2.0, plot='deposed', load={load!r})"
+    script = f"from mqd.testing.runner import *; print(run_seed({settings}).digest)"
     digests = set()
     for hashes in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hashes}

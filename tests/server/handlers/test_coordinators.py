@@ -84,10 +84,6 @@ async def test_idempotent_producers_get_fresh_ids(version: int) -> None:
         ({"producer_id": 1000}, 42),
         ({"producer_epoch": 3}, 42),
         ({"producer_id": 1000, "producer_epoch": 3}, 0),
-        ({"transactional_id": "", "transaction_timeout_ms": 1000}, 42),
-        ({"transactional_id": "t", "transaction_timeout_ms": 0}, 50),
-        ({"transactional_id": "t", "transaction_timeout_ms": 900_001}, 50),
-        ({"transactional_id": "t", "transaction_timeout_ms": 900_000}, 53),
     ],
 )
 async def test_init_producer_id_refuses(request_: dict[str, Any], code: int) -> None:
