@@ -134,7 +134,8 @@ class GroupLedger:
         self, committed: Mapping[str, Mapping[TopicPartition, tuple[int, str]]], logs: Mapping[TopicPartition, Iterable[int]]
     ) -> list[Anomaly]:
         """Every anomaly. `committed`: (offset, metadata) of each group in the end; `logs`: the offsets of all records there are."""
-        for name, group in sorted(self.groups.items()):
+        for name in sorted(self.groups.keys() | committed.keys()):
+            group = self._group(name)
             for partition, offsets in logs.items():
                 found = committed.get(name, {}).get(partition)
                 self._check_register(name, group, partition, found)

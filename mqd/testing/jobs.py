@@ -11,6 +11,7 @@ import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,9 @@ def run_with_bug(settings: Settings, trace: Path | None = None) -> Result:
     try:
         if settings.bug is None:
             return run_seed(settings, trace)
-        with bugs()[settings.bug].planted():
-            return run_seed(settings, trace)
+        bug = bugs()[settings.bug]
+        with bug.planted():
+            return run_seed(replace(settings, load=settings.load or bug.load), trace)
     finally:
         gc.collect()  # the cluster that was: its nodes, disks and clients refer to each other
 

@@ -75,7 +75,7 @@ COORDINATOR_OPTIONS = {
 """Besides, where there are groups and transactions: few partitions, for each costs time, and timers of a run of seconds."""
 LOADS = ("plain", "copy", "groups", "all")
 """What clients do: produce and consume; and besides, transactions and the copy of a topic; groups that read; or both."""
-_LIKELIHOODS = (1.0, 0.0, 0.0, 0.0)
+_LIKELIHOODS = (0.5, 0.2, 0.2, 0.1)
 
 
 @dataclass(frozen=True, slots=True)
