@@ -26,7 +26,8 @@ from mqd.types import TopicPartition
 
 KINDS = ("classic", "eager", "consumer", "consumer", "mixed")
 """What the members of a group speak: cooperative or eager assignors of the classic protocol, KIP-848's, or any."""
-WORK_SECONDS = 0.1
+WORK_SECONDS = (0.02, 0.1, 0.4)
+"""Mean times that a member works on a batch: as long it keeps what is to be revoked."""
 GHOST_SECONDS = 0.2
 POLL_MS = 3000
 """max.poll.interval.ms: how long a rebalance waits for a member that does not come for records."""
@@ -69,7 +70,7 @@ class Groups:
             chance = self._source(group)
             kind = chance.choice(KINDS)
             self.committed[group] = {}
-            for member in range(chance.choice([1, 2, 3, 4])):
+            for member in range(chance.choice([2, 3, 4])):
                 nursery.start_soon(self._member, group, kind, f"{group}-{member}")
             nursery.start_soon(self._ghost, group)
 
@@ -103,7 +104,7 @@ class Groups:
         topics = sorted({partition.topic for partition in self.partitions})
         while True:
             if not self.draining.is_set():
-                await self._pause(chance, chance.choice([0.05, 0.5, 2.0]))
+                await self._pause(chance, chance.choice([0.05, 0.3, 1.0]))
             protocol: Literal["classic", "consumer"] = "classic" if kind in ("classic", "eager") else "consumer"
             if kind == "mixed" and chance.random() < 0.5:
                 protocol = "classic"
@@ -142,7 +143,7 @@ class Groups:
                 await self._pause(chance, PAUSE_SECONDS)
 
     async def _live(self, group: str, consumer: GroupConsumer, chance: random.Random) -> None:
-        rounds = chance.choice([1, 5, 20, 100])
+        rounds = chance.choice([1, 3, 10, 30])
         while rounds or self.draining.is_set():
             rounds -= 1
             with trio.move_on_after(0.5) as scope:
@@ -151,7 +152,7 @@ class Groups:
                 partition = TopicPartition(batch.topic, batch.partition)
                 self.ledger.given(group, partition, [record.offset for record in batch.records])
             if not self.draining.is_set():
-                await self._pause(chance, WORK_SECONDS)
+                await self._pause(chance, chance.choice(WORK_SECONDS))
                 if chance.random() < 0.01:
                     await trio.sleep(1.2 * POLL_MS / 1000)
             if self.draining.is_set() or chance.random() < 0.3:

@@ -402,6 +402,8 @@ class Probes:
         if shadow.life == life and not shadow.set_aside and not shadow.unassigned:
             if high_watermark < shadow.high_watermark:
                 raise Violation(f"I5: the high watermark of {where} went back from {shadow.high_watermark} to {high_watermark}")
+            if partition.last_stable_offset < shadow.stable:
+                raise Violation(f"the last stable offset of {where} went back from {shadow.stable} to {partition.last_stable_offset}")
         elif high_watermark < shadow.high_watermark:
             self.counts.high_watermark_after_restart_lower += 1
         if log.cleaned_to or log.cleanings:
@@ -409,7 +411,7 @@ class Probes:
         if log.written_end_offset != shadow.end or (log.cuts, log.cleanings) != (shadow.cuts, shadow.cleanings) or shadow.life != life:
             died_in_cut = shadow.life != life and bool(before) and before[8].cuts != before[3][0]  # its last log, and what was seen of it
             self._read_log(node_id, life, log, shadow, died_in_cut, where)
-        self._look_at_stable(life, partition, shadow, where)
+        self._look_at_stable(partition, shadow, where)
         shadow.life, shadow.high_watermark = life, high_watermark
         if partition.is_leader:
             became = not before or before[4] != partition.leader_epoch or not before[5]
@@ -432,18 +434,14 @@ class Probes:
             self._compare(shadow, committed, high_watermark, f"replicas differ below the high watermark: {where}")
 
     @staticmethod
-    def _look_at_stable(life: int, partition: Any, shadow: Shadow, where: str) -> None:
-        """Readers of committed records get nothing from the first open transaction on, and nothing is taken from them again."""
+    def _look_at_stable(partition: Any, shadow: Shadow, where: str) -> None:
+        """Readers of committed records get nothing from the first open transaction on."""
         log, stable = partition.log, partition.last_stable_offset
         if not log.log_start_offset <= stable <= partition.high_watermark:
             raise Violation(f"{where}: start {log.log_start_offset}, stable {stable}, high watermark {partition.high_watermark}")
-        if shadow.set_aside or shadow.unassigned:
-            return
-        if shadow.life == life and stable < shadow.stable:
-            raise Violation(f"the last stable offset of {where} went back from {shadow.stable} to {stable}")
         shadow.stable = stable
         first = min(shadow.open.values(), default=stable)
-        if first < stable and first >= log.log_start_offset and not log.cleanings and not log.cleaned_to:
+        if log.log_start_offset <= first < stable and not shadow.set_aside and not log.cleanings and not log.cleaned_to:
             raise Violation(f"the last stable offset of {where} is {stable}, and the transaction that begins at {first} has no end")
 
     def _look_at_leader(self, partition: Any, key: Key, committed: Committed, where: str) -> None:

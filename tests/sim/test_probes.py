@@ -10,13 +10,24 @@ from uuid import UUID
 import pytest
 
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
-from mqd.protocol.batch import build_batch, iterate_batches
+from mqd.protocol.batch import LEADER_EPOCH_POSITION, build_batch, iterate_batches
 from mqd.protocol.files import ProducerSnapshotEntry
+from mqd.protocol.markers import EndMarker, build_end_marker
 from mqd.testing.probes import Probes
 from mqd.types import NodeId, TopicPartition
 
 TP = TopicPartition("t", 0)
 ID = UUID(int=7)
+
+
+class CardboardPartition(SimpleNamespace):
+    """The last stable offset is the high watermark, or what a test has set."""
+
+    stable: int | None = None
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.high_watermark if self.stable is None else self.stable
 
 
 class Replica:
@@ -31,7 +42,7 @@ class Replica:
             segments=[SimpleNamespace(base_offset=0, size=0)], segment_index=lambda offset: 0,
             producers=SimpleNamespace(entries=list), epochs=SimpleNamespace(latest=0),
         )  # fmt: skip
-        self.partition: Any = SimpleNamespace(
+        self.partition: Any = CardboardPartition(
             node_id=node_id, log=self.log, high_watermark=0, leader_epoch=0, is_leader=node_id == leader,
             assignment=SimpleNamespace(isr=(1, 2, 3), partition_epoch=0),
         )  # fmt: skip
@@ -42,6 +53,13 @@ class Replica:
 
     def append(self, value: bytes, *, epoch: int = 0) -> None:
         self.data += build_batch([(None, value)], base_offset=self.log.log_end_offset, partition_leader_epoch=epoch)
+        self._ends(self.log.log_end_offset + 1)
+
+    def append_of_transaction(self, *, ends: bool = False) -> None:
+        batch = build_end_marker(7, 0, EndMarker(True, 0), 0) if ends else build_batch([(None, b"t")], producer_id=7, transactional=True)
+        batch[:8] = self.log.log_end_offset.to_bytes(8, "big")
+        batch[LEADER_EPOCH_POSITION : LEADER_EPOCH_POSITION + 4] = bytes(4)
+        self.data += batch
         self._ends(self.log.log_end_offset + 1)
 
     def cut(self, offset: int, size: int) -> None:
@@ -130,6 +148,34 @@ def test_a_high_watermark_that_goes_back(world: Cardboard) -> None:
 def test_a_high_watermark_beyond_the_end(world: Cardboard) -> None:
     world.replicas[2].partition.high_watermark = 3
     assert "I4" in str(world.look())
+
+
+def test_a_last_stable_offset_that_goes_back(world: Cardboard) -> None:
+    world.replicas[2].partition.stable = 1
+    world.replicas[2].partition.assignment = SimpleNamespace(isr=(1, 2, 3), partition_epoch=0, another=True)
+    assert "went back from 2 to 1" in str(world.look())
+
+
+def test_a_last_stable_offset_beyond_the_high_watermark(world: Cardboard) -> None:
+    world.replicas[1].append(b"c")
+    world.replicas[1].partition.stable = 3
+    assert "stable 3, high watermark 2" in str(world.look())
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_last_stable_offset_beyond_the_begin_of_a_transaction(world: Cardboard, ends: bool) -> None:
+    for replica in world.replicas.values():
+        replica.append_of_transaction()
+        if ends:
+            replica.append_of_transaction(ends=True)
+        replica.partition.stable = 2
+        assert world.look() is None
+    for replica in world.replicas.values():
+        replica.partition.high_watermark = replica.log.log_end_offset
+        assert world.look() is None
+    world.replicas[1].partition.stable = 3
+    world.replicas[1].append(b"d")
+    assert (world.look() is None) is ends
 
 
 def test_a_high_watermark_that_an_in_sync_replica_has_not_reached(world: Cardboard) -> None:

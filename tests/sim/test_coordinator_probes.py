@@ -1,0 +1,94 @@
+"""What the probe of groups sees in a coordinator, and what it leaves alone."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mqd.testing.coordinator_probes import GroupProbe
+from mqd.testing.violation import Violation
+from mqd.types import TopicPartition
+
+TOPIC = UUID(int=1)
+GROUPS = UUID(int=2)
+T0 = TopicPartition("t", 0)
+
+
+class Held(SimpleNamespace):
+    """One like another is another."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+class Cardboard:
+    """One consumer group, coordinated by node 1 in leader epoch 5; each `look` is after another record."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, Any] = {}
+        self.group: Any = SimpleNamespace(group_id="g", type_name="consumer", epoch=3, members=self.members)
+        partition = SimpleNamespace(log=SimpleNamespace(topic_id=GROUPS))
+        shard = SimpleNamespace(state=SimpleNamespace(by_id={"g": self.group}))
+        self.held = Held(loading=False, end=0, leader_epoch=5, partition=partition, shard=shard)
+        self.daemon = SimpleNamespace(
+            coordinators=SimpleNamespace(groups=SimpleNamespace(_held={0: self.held})),
+            machine=SimpleNamespace(image=SimpleNamespace(topics={"t": SimpleNamespace(topic_id=TOPIC)})),
+        )
+        self.leader = (1, 5)
+        self.reads: dict[str, frozenset[TopicPartition]] = {}
+        self.probe = GroupProbe(lambda: self.reads)
+
+    def member(self, name: str, assigned: tuple[int, ...] = (), revoking: tuple[int, ...] = (), epoch: int = 3) -> None:
+        rows = [{TOPIC: dict.fromkeys(partitions, epoch)} for partitions in (assigned, revoking)]
+        self.members[name] = SimpleNamespace(member_id=name, epoch=epoch, assigned=rows[0], revoking=rows[1])
+
+    def look(self) -> str | None:
+        self.held.end += 1
+        image = SimpleNamespace(leader=self.leader[0], leader_epoch=self.leader[1])
+        try:
+            self.probe.look(1, self.daemon, lambda topic_id, partition: image)
+        except Violation as violation:
+            return str(violation)
+        return None
+
+
+@pytest.fixture
+def world() -> Cardboard:
+    world = Cardboard()
+    world.member("m", (0,), (1,))
+    world.member("n", (2,))
+    world.reads = {"m": frozenset({T0}), "gone": frozenset({T0})}
+    assert world.look() is None and world.probe.looks == 1
+    return world
+
+
+def test_a_partition_that_is_given_while_another_member_lets_go_of_it(world: Cardboard) -> None:
+    world.member("n", (1, 2))
+    assert "partition 1 belongs to m and to n" in str(world.look())
+
+
+def test_a_member_that_reads_what_is_another_ones(world: Cardboard) -> None:
+    world.reads["n"] = frozenset({T0})
+    assert "member n reads t-0, of which m is the owner" in str(world.look())
+
+
+def test_epochs_that_go_back_or_are_ahead(world: Cardboard) -> None:
+    world.member("o", epoch=4)
+    assert "member o has epoch 4, the group 3" in str(world.look())
+    del world.members["o"]
+    world.group.epoch = 2
+    assert "its epoch went back to 2" in str(world.look())
+
+
+def test_a_deposed_coordinator_may_believe_what_it_likes(world: Cardboard) -> None:
+    world.member("n", (1, 2))
+    world.leader = (2, 6)
+    assert world.look() is None
+
+
+def test_nothing_is_looked_at_before_another_record_is_there(world: Cardboard) -> None:
+    world.member("n", (1, 2))
+    world.held.end -= 1
+    assert world.look() is None
