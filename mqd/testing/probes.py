@@ -133,6 +133,9 @@ class Quorum:
     """Index of the newest committed entry. The first one is everybody's base."""
     journals: dict[int, Any] = field(default_factory=dict)
     """The newest journal object of each voter, dead ones too."""
+    kept: dict[int, int] = field(default_factory=dict)
+    """Voter -> up to where its former lives had made durable what its journal still holds. A new life that writes its journal anew, because
+    it cannot know what was synced, does not count it at once; it is on the disk all the same."""
     states: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     newest: dict[int, Any] = field(default_factory=dict)
     compared: dict[int, int] = field(default_factory=dict)
@@ -269,6 +272,10 @@ class Probes:
         if quorum.states.get(node_id) == state:
             return
         quorum.states[node_id] = state
+        former = quorum.journals.get(node_id)
+        if former is not None and former is not journal:
+            quorum.kept[node_id] = max(quorum.kept.get(node_id, 0), former.durable_index)
+        quorum.kept[node_id] = min(quorum.kept.get(node_id, 0), journal.last_index)
         quorum.journals[node_id] = journal
         if node.role is Role.LEADER and quorum.leaders.get(node.term) != node_id:
             if node.term in quorum.leaders:
@@ -311,7 +318,10 @@ class Probes:
         copies = 0
         for voter in self.voters:
             copy = self.quorum.journals.get(voter)
-            if copy is not None and copy.durable_index >= index and (index <= copy.base_index or copy.holds(index, entry.term)):
+            if copy is None:
+                continue
+            durable_index = max(copy.durable_index, self.quorum.kept.get(voter, 0))
+            if durable_index >= index and (index <= copy.base_index or copy.holds(index, entry.term)):
                 copies += 1
         if copies * 2 <= len(self.voters):
             raise Violation(f"I11: node {node_id} commits {index} of term {entry.term} with {copies} durable copies of {len(self.voters)}")
