@@ -21,6 +21,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint unit conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate simulate-bugs bench bench-failover bench-replicated \
+        conformance-groups chaos-exactly-once bench-rebalance bench-compaction \
   chaos chaos-cluster chaos-rolling constraints clean
 
 help: ## this list
@@ -42,7 +43,7 @@ conformance: $(STAMP) ## stock clients end to end against a new `mqd start`, or 
 	@$(PYTEST) -q tests/conformance $(if $(BROKER),--broker $(BROKER))
 
 conformance-kafka: $(STAMP) ## the same tests against Apache Kafka 4.3.1 (needs Java 17; Maven for the first run)
-	@scripts/kafka.sh start 1 $(KAFKA_PORT) $(KAFKA_DIR)
+	@scripts/kafka.sh start 1 $(KAFKA_PORT) $(KAFKA_DIR) $$($(BIN)/python -c 'from tests.conformance.conftest import GROUP_OPTIONS; print(*GROUP_OPTIONS)')
 	@$(PYTEST) -q tests/conformance --broker 127.0.0.1:$(KAFKA_PORT); code=$$?; scripts/kafka.sh stop $(KAFKA_DIR); exit $$code
 
 conformance-cluster: $(STAMP) ## stock clients against a cluster of three nodes
@@ -50,6 +51,9 @@ conformance-cluster: $(STAMP) ## stock clients against a cluster of three nodes
 
 conformance-kafka-cluster: $(STAMP) ## the same against three nodes of Apache Kafka
 	@$(PYTEST) -q tests/conformance --nodes 3 --kind kafka
+
+conformance-groups: $(STAMP) ## members that join, leave, come back and die, of every stock client; minutes (NODES=3)
+	@$(PYTEST) -q tests/conformance/test_groups.py tests/conformance/test_cluster_groups.py $(if $(NODES),--nodes $(NODES))
 
 simulate: $(STAMP) ## whole clusters in virtual time under faults, seed by seed (SEEDS=0-99 NODES=3)
 	@$(BIN)/python -m mqd.testing --seeds $(SEEDS) --nodes $(or $(NODES),3) --jobs 2
@@ -69,8 +73,17 @@ chaos-cluster: $(STAMP) ## three nodes killed, frozen and restarted under load, 
 chaos-rolling: $(STAMP) ## every node restarted under load: no client may see an error
 	@$(BIN)/python -m chaos.rolling
 
+chaos-exactly-once: $(STAMP) ## exactly-once copies while brokers and workers are killed (CHAOS_SECONDS=180 SEED=1)
+	@$(BIN)/python -m chaos.exactly_once --seconds $(CHAOS_SECONDS) --seed $(SEED)
+
 bench-failover: $(STAMP) ## the silence when a leader, the controller, or both die, beside Apache Kafka
 	@$(BIN)/python -m bench.failover --peer-kafka
+
+bench-rebalance: $(STAMP) ## how long nobody consumes when a member joins, leaves or dies, beside Apache Kafka
+	@$(BIN)/python -m bench.rebalance --peer-kafka
+
+bench-compaction: $(STAMP) ## a million updates on a thousand keys, compacted while written and read, beside Apache Kafka
+	@$(BIN)/python -m bench.compaction --peer-kafka
 
 bench-replicated: $(STAMP) ## acks=all on three nodes, beside Apache Kafka
 	@$(BIN)/python -m bench.replicated --peer-kafka
