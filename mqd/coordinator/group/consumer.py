@@ -33,6 +33,8 @@ from mqd.coordinator.group.state import Draft, Expire, Handler, Part, Replay, St
 from mqd.coordinator.shard import NOTHING, Call, Decision, Moment, Producer, Ticket
 from mqd.errors import ErrorCode, MqError
 
+WRITE_AGAIN_SECONDS = 1.0
+"""Until a member whose removal could not be written is to be removed again."""
 _RECORDS_OF_GROUPS = (
     records.ConsumerGroupMetadataKey,
     records.MemberMetadataKey,
@@ -220,6 +222,7 @@ class ConsumerGroups(Part):
             return NOTHING
         draft = Draft()
         group, member = found
+        self.state.timers.set((SESSION, *key[1:]), now.seconds + WRITE_AGAIN_SECONDS)  # for too few replicas this may not be written
         self._steps.fence(group, [member], draft, now, f"{key[0]} expired")
         return draft.decision()
 

@@ -79,6 +79,19 @@ def test_a_silent_member_is_removed_when_its_session_ends() -> None:
     assert group.assigned(group.beat("m2", 3)) == [0, 1, 2, 3]
 
 
+def test_a_silent_member_is_removed_a_little_later_when_the_log_refuses_the_records() -> None:
+    """There may be too few replicas for a moment: nobody else would ever get its partitions."""
+    group = two_members()
+    group.later(30)
+    group.beat("m2", 3)
+    harness = group.harness
+    harness.now = harness.now._replace(seconds=harness.now.seconds + 16)
+    assert harness.shard.on_deadline(harness.now).records, "which are not written"
+    assert sorted(group.state.members) == ["m1", "m2"]
+    group.later(1.1)
+    assert sorted(group.state.members) == ["m2"]
+
+
 def test_the_session_of_a_group_may_be_its_own() -> None:
     group = Group(consumer_session_timeout_ms=50_000, consumer_heartbeat_interval_ms=7000)
     assert group.join("m1")["heartbeat_interval_ms"] == 7000
