@@ -45,6 +45,8 @@ SECONDS_OF_FAULTS = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
 """How long a node is down, paused or cut off: below, around and above a session."""
 BATCH_CHECKED_FROM = 21
 """The first byte of a batch that its CRC covers."""
+COORDINATORS_MIN_INSYNC = 2
+"""Where a topic does not say it, as those of the coordinators do not: runner.py gives the nodes this option."""
 THROWAWAY = "x"
 """The first letter of topics that administration makes and deletes; their records are nobody's business."""
 
@@ -375,7 +377,7 @@ class Nemesis:
         if image is None or not self.is_whole():
             return
         partition, node_id = self._chance.choice(self.checked), self._chance.choice(self.ids)
-        if int(image.topic_configs(partition.topic)["min.insync.replicas"]) < 2:
+        if int(image.topic_configs(partition.topic).get("min.insync.replicas", COORDINATORS_MIN_INSYNC)) < 2:
             return
         shadow = self._probes.shadow(node_id, partition)
         daemon = self.cluster.daemon(node_id)

@@ -30,7 +30,7 @@ from mqd.server.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from mqd.testing.checker import History, Outcome
 from mqd.testing.cluster import Cluster
 from mqd.testing.coordinator_probes import GroupProbe
-from mqd.testing.faults import THROWAWAY, Administration, Mode, Nemesis, Plan
+from mqd.testing.faults import COORDINATORS_MIN_INSYNC, THROWAWAY, Administration, Mode, Nemesis, Plan
 from mqd.testing.group_ledger import GroupLedger
 from mqd.testing.groups import Groups
 from mqd.testing.ledger import Ledger
@@ -60,7 +60,7 @@ COPIED = "a"
 """The topic whose copy is made in transactions."""
 COORDINATOR_PARTITIONS = 2
 COORDINATOR_OPTIONS = {
-    "min.insync.replicas": "2",
+    "min.insync.replicas": str(COORDINATORS_MIN_INSYNC),
     "offsets.topic.num.partitions": str(COORDINATOR_PARTITIONS),
     "transaction.state.log.num.partitions": str(COORDINATOR_PARTITIONS),
     "group.initial.rebalance.delay.ms": "50",

@@ -15,10 +15,11 @@ from typing import Any
 from unittest.mock import patch
 
 from mqd.controller import brokers, elections, isr
+from mqd.coordinator.group import consumer_steps
 from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.consumer_group import ConsumerGroup
-from mqd.coordinator.group.offset_store import GroupOffsets, OffsetStore
-from mqd.coordinator.group.offsets import Offsets
+from mqd.coordinator.group.member import reconcile
+from mqd.coordinator.group.offset_store import OffsetStore
 from mqd.coordinator.service import CoordinatorService
 from mqd.coordinator.txn.service import MarkerSender
 from mqd.log.directory import SyncPlan
@@ -315,13 +316,12 @@ def generations_begin_anew() -> Patches:
     yield ClassicGroup, "loaded", classmethod(loaded)
 
 
-@bug("a partition that is being revoked is given to another member at once (KIP-848)", load="groups")
+@bug("a partition is given to a member before another has let go of it (KIP-848)", load="groups")
 def revoked_partition_handed_out_early() -> Patches:
-    def is_owned(self: ConsumerGroup, topic_id: Any, partition: int) -> bool:
-        owner = self.members.get(self.owners.get((topic_id, partition), ""))
-        return owner is not None and partition not in owner.revoking.get(topic_id, {})
+    def given_at_once(member: Any, **how: Any) -> Any:
+        return reconcile(member, **{**how, "is_owned": lambda topic_id, partition: False})
 
-    yield ConsumerGroup, "is_owned", is_owned
+    yield consumer_steps, "reconcile", given_at_once
 
 
 @bug("coordinators answer before their records are committed", load="groups")
@@ -338,16 +338,6 @@ def coordinator_answers_before_the_commit() -> Patches:
 def offsets_of_aborted_transactions_count() -> Patches:
     original = OffsetStore.end
     yield OffsetStore, "end", lambda self, producer_id, committed: original(self, producer_id, True)
-
-
-@bug("offsets that wait for their transaction are overlooked by who asks for stable ones (KIP-447)", load="copy")
-def pending_offsets_overlooked() -> Patches:
-    yield GroupOffsets, "is_unstable", lambda self, topic, partition: False
-
-
-@bug("offsets of a transaction are accepted from members that are none any more (KIP-447)", load="copy")
-def old_members_commit_in_transactions() -> Patches:
-    yield Offsets, "_may_commit_in_transaction", lambda self, request, version: None
 
 
 @bug("of several partitions of a transaction one does not get its marker", load="copy")

@@ -18,7 +18,7 @@ from tests.sim.bugs import BUGS
 SEEDS_MAX = 50
 FOUND: dict[str, int] = {
     "acks-all-at-append": 0,
-    "aborted-transactions-not-synced": 2,
+    "aborted-transactions-not-synced": 18,
     "alter-partition-without-comparing": 25,
     "coordinator-answers-before-the-commit": 0,
     "deletion-not-carried-out": 1,
@@ -38,6 +38,7 @@ FOUND: dict[str, int] = {
     "raft-answers-before-fsync": 0,
     "raft-believes-previous": 0,
     "raft-counts-unsynced": 0,
+    "revoked-partition-handed-out-early": 0,
     "serves-uncommitted": 0,
     "stable-offset-overlooks-a-transaction": 0,
     "stale-leader-epoch-accepted": 0,
@@ -52,6 +53,7 @@ QUICK = (
     "high-watermark-ignores-a-member",
     "raft-answers-before-fsync",
     "raft-believes-previous",
+    "revoked-partition-handed-out-early",
 )
 
 
