@@ -30,6 +30,17 @@ async def leaders(running: RunningNode, topic: str) -> dict[int, int]:
     return {partition.partition_index: partition.leader_id for partition in answer.topics[0].partitions}
 
 
+async def all_alive(asked: RunningNode, count: int) -> None:
+    """Until so many nodes may be given replicas."""
+    with trio.fail_after(READY_SECONDS):
+        async with connected(asked) as connection:
+            while True:
+                answer = await ask(connection, "metadata", 9, {"topics": []})
+                if len(answer.brokers) == count:
+                    return
+                await trio.sleep(0.02)
+
+
 async def agreed(nodes: list[RunningNode], topic: str, partitions: int) -> dict[int, int]:
     """What every node says of the leaders, once they all say the same and every partition has one."""
     with trio.fail_after(READY_SECONDS):
@@ -47,6 +58,7 @@ async def test_three_nodes_share_one_image_and_survive_a_restart(tmp_path: Path)
             await stack.enter_async_context(node(tmp_path / str(node_id), peers=peers, node_id=node_id, wait=False)) for node_id in (1, 2)
         ]
         async with node(tmp_path / "3", peers=peers, node_id=3) as third:
+            await all_alive(third, 3)
             for one in (*nodes, third):  # whoever is asked: those that are not the controller forward
                 async with connected(one) as connection:
                     await create_topic(connection, f"of-{one.port}", partitions=6)

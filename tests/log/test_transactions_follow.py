@@ -80,7 +80,7 @@ async def test_a_follower_is_its_leader_after_any_cut(tmp_path: Path, seed: int)
         for offset in dice.sample(bases, 6):
             follower.service.truncate_to(target, offset)
             await wait_until(lambda: target.unsynced_cut is None)
-            await follower.service.checkpoint_recovery_points()
+            await wait_until(lambda: target.recovery_point <= target.durable_end_offset)
             assert target.log_end_offset == offset
             copy(leader, source, follower, target, dice)
             assert what_it_knows(follower, target) == what_it_knows(leader, source)
