@@ -47,16 +47,14 @@ class Ghost:
 
     metadata: GroupMetadata
     partition: TopicPartition
-    since: int
-    """When it was the owner no more, or later."""
 
 
 @dataclass(slots=True)
 class _Group:
     commits: list[Commit] = field(default_factory=list)
     claims: dict[tuple[int, TopicPartition], str] = field(default_factory=dict)
-    owners: dict[TopicPartition, tuple[str, int]] = field(default_factory=dict)
-    """Who was told last that it may read, and when."""
+    owners: dict[TopicPartition, GroupMetadata] = field(default_factory=dict)
+    """Who was told in the highest generation that it may read."""
     given: dict[TopicPartition, set[int]] = field(default_factory=dict)
     ghosts: list[Ghost] = field(default_factory=list)
 
@@ -78,22 +76,23 @@ class GroupLedger:
     # -- what members do
 
     def assigned(self, metadata: GroupMetadata, owned: Iterable[TopicPartition], *, classic: bool) -> None:
-        """A member was told what it may read from here on. Where the protocol is classic a generation gives a partition once."""
+        """A member was told what it may read from here on. Where the protocol is classic a generation gives a partition once; a static
+        member that comes back in the same generation has another member id (KIP-345)."""
         self.assignments += 1
-        group, now = self._group(metadata.group_id), next(self._clock)
+        group, name = self._group(metadata.group_id), metadata.instance_id or metadata.member_id
         for partition in owned:
-            group.owners[partition] = metadata.member_id, now
+            known = group.owners.get(partition)
+            if known is None or known.generation < metadata.generation:
+                group.owners[partition] = metadata
             if classic:
-                owner = group.claims.setdefault((metadata.generation, partition), metadata.member_id)
-                if owner != metadata.member_id:
-                    text = f"{metadata.group_id}, generation {metadata.generation}: {owner} and {metadata.member_id}"
-                    self._note("two-owners", partition, text)
+                owner = group.claims.setdefault((metadata.generation, partition), name)
+                if owner != name:
+                    self._note("two-owners", partition, f"{metadata.group_id}, generation {metadata.generation}: {owner} and {name}")
 
     def gone(self, metadata: GroupMetadata, partitions: Iterable[TopicPartition]) -> None:
         """A member does not read these any more: revoked or lost, or it is gone itself."""
-        now = next(self._clock)
         if metadata.member_id and metadata.generation >= 0:
-            self._group(metadata.group_id).ghosts += [Ghost(metadata, partition, now) for partition in partitions]
+            self._group(metadata.group_id).ghosts += [Ghost(metadata, partition) for partition in partitions]
 
     def given(self, group: str, partition: TopicPartition, offsets: Iterable[int]) -> None:
         """A member got these records."""
@@ -110,12 +109,17 @@ class GroupLedger:
         self.commits += 1
 
     def ghosts(self, group: str) -> list[Ghost]:
-        """Whose commits must be refused by now: another member was told since that the partition is its own."""
+        """Whose commits must be refused by now: in a later generation another member was told that the partition is its own.
+
+        When something was told says nothing: a member that was removed may hear late of what it had.
+        """
         known = self._group(group)
         return [
             ghost
             for ghost in known.ghosts
-            if (owner := known.owners.get(ghost.partition)) is not None and owner[0] != ghost.metadata.member_id and owner[1] > ghost.since
+            if (owner := known.owners.get(ghost.partition)) is not None
+            and owner.member_id != ghost.metadata.member_id
+            and owner.generation > ghost.metadata.generation
         ]
 
     def ghost_refused(self) -> None:
