@@ -472,6 +472,8 @@ async def test_when_the_leader_s_process_ends_another_leads_at_once(tmp_path: Pa
             await voters.start(i)
             voters.services[i].on_peer_gone = lambda peer, i=i: gone.append((i, peer))
         leader = await voters.wait_leader(seconds=30.0)
+        for drawn, other in zip((0.2, 0.8), sorted({1, 2, 3} - {leader})):  # they do not stand at one time, nor before both have noticed
+            monkeypatch.setattr(voters.services[other]._node, "_random", lambda drawn=drawn: drawn)
         began = trio.current_time()
         voters.end_process(leader)
         second = await voters.wait_leader(other_than=leader, seconds=30.0)
