@@ -57,9 +57,9 @@ def test_bytes_that_are_no_codec_stream(wire: Wire, new_name: Callable[[], str])
             row = produce(wire, topic, Batch(records=[record(b"v", key=b"k")], codec=codec, payload=payload).encode())
             assert row.error_code != 0, (codec, payload)
     assert produce(wire, topic, Batch(codec=7, payload=b"?").encode()).error_code != 0, "no such codec"
-    until = monotonic() + 10
+    deadline = time.monotonic() + 10
     while (row := produce(wire, topic, Batch(records=[record(b"v", key=b"k")]).encode())).error_code == 56:
-        assert monotonic() < until  # so much was looked at within one millisecond that this one is to be tried again
+        assert time.monotonic() < deadline  # so much was looked at within one millisecond that this one is to be tried again
     assert row.base_offset == 0
 
 
