@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, 
 from typing import Any
 from uuid import UUID
 
-from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
+from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context, Node
@@ -64,7 +64,7 @@ def _answer(context: Context, request: Any, found: list[dict[str, Any]]) -> dict
         row["topic_authorized_operations"] = operations
     return {
         "brokers": [
-            {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": broker.rack} for broker in image.alive_brokers()
+            {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": broker.rack} for broker in _brokers(image)
         ],
         "cluster_id": image.cluster_id,
         "controller_id": controller_id(context),
@@ -81,6 +81,14 @@ def controller_id(context: Context) -> int:
         return leader
     alive = image.alive_brokers()
     return alive[0].node_id if alive else NO_NODE
+
+
+def _brokers(image: MetadataImage) -> list[BrokerImage]:
+    """Those that are alive; all that there are where none is, such as the only node while it stops.
+
+    librdkafka forgets brokers that an answer does not name, and from an answer that names none it never comes back.
+    """
+    return image.alive_brokers() or [image.brokers[node_id] for node_id in sorted(image.brokers)]
 
 
 def _check_ids(request: Any, version: int) -> None:

@@ -201,3 +201,13 @@ async def test_describe_cluster() -> None:
         for endpoint, code in ((2, 114), (3, 115), (0, 115)):
             answer = await node.ask("describe_cluster", 1, endpoint_type=endpoint)
             assert (answer.error_code, answer.cluster_id, answer.controller_id, list(answer.brokers)) == (code, "", -1, [])
+
+
+async def test_the_only_broker_is_named_while_it_stops() -> None:
+    """librdkafka forgets brokers that are not named, and has none left then."""
+    async with running_node() as node:
+        epoch = node.image.brokers[NodeId(1)].epoch
+        await node.controller.heartbeat(Heartbeat(NodeId(1), epoch, node.image.index, want_fence=True))
+        assert not node.image.alive_brokers()
+        answer = await node.ask("metadata", 12, topics=names())
+        assert [row.node_id for row in answer.brokers] == [1]
