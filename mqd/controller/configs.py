@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -232,3 +232,21 @@ def effective_node_config(config: NodeConfig, image: MetadataImage, node_id: Nod
         if texts:
             config = config.replaced({name: NODE_OPTIONS[name].parse(text) for name, text in texts.items()}, source)
     return config
+
+
+class CurrentConfig:
+    """Called, gives what holds on a node now: with what was altered while it runs; made anew only when the metadata changed."""
+
+    def __init__(self, started_with: NodeConfig, image: Callable[[], MetadataImage], node_id: NodeId) -> None:
+        self._started_with = started_with
+        self._image = image
+        self._node_id = node_id
+        self._config = started_with
+        self._index = -1
+
+    def __call__(self) -> NodeConfig:
+        image = self._image()
+        if image.index != self._index:
+            self._index = image.index
+            self._config = effective_node_config(self._started_with, image, self._node_id)
+        return self._config

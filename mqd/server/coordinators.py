@@ -9,7 +9,7 @@ from uuid import UUID
 import trio
 
 from mqd.config import NodeConfig, group_option
-from mqd.controller.configs import effective_node_config
+from mqd.controller.configs import CurrentConfig
 from mqd.controller.image import Delta, MetadataImage
 from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.service import CoordinatorService
@@ -78,18 +78,8 @@ class _Options:
     """Options as they are now (GroupOptions)."""
 
     def __init__(self, config: NodeConfig, image: Callable[[], MetadataImage], node_id: NodeId) -> None:
-        self._started_with = config
+        self._current = CurrentConfig(config, image, node_id)
         self._image = image
-        self._node_id = node_id
-        self._config = config
-        self._index = -1
-
-    def _current(self) -> NodeConfig:
-        image = self._image()
-        if image.index != self._index:
-            self._index = image.index
-            self._config = effective_node_config(self._started_with, image, self._node_id)
-        return self._config
 
     def node(self, name: str) -> Any:
         return self._current()[name]

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import trio
 
-from mqd.config import NodeConfig
-from mqd.controller.configs import effective_node_config
+from mqd.controller.configs import CurrentConfig
 from mqd.errors import ProtocolError
 from mqd.io.net import Listener, Network, Socket
 from mqd.limits import (
@@ -71,8 +70,7 @@ class Server:
         self._strangers: dict[Connection, None] = {}
         """Of the peer listener: who has not introduced himself, the oldest first."""
         self._crowd_told_at = -math.inf
-        self._config = node.config
-        self._config_index = -1
+        self._current_config = CurrentConfig(node.config, lambda: node.image, node.node_id)
         self._dirty: list[Connection] = []
         self._want_memory: deque[Connection] = deque()
         self._exceeding: Connection | None = None
@@ -114,23 +112,27 @@ class Server:
     async def _serve(self) -> None:
         poller = self.poller
         arena = self.arena
-        clock, replica = self._node.clock, self._node.replica
         while True:
             await poller.wait_ready()
             for _ in range(_TURNS_BEFORE_OTHERS):
                 ready = poller.ready_nowait()
                 if not ready:
                     break
-                self.now, self.now_ms = clock.monotonic(), clock.wall_ms()
-                if self.now >= replica.contact_ends_at:
-                    replica.judge_contact(self.now)
-                self._in_turn = True
+                self._begin_turn()
                 for connection, events in ready:
                     if arena.full:
                         self._end_turn()
                     connection.on_ready(events)
                 self._end_turn()
                 self._in_turn = False
+
+    def _begin_turn(self) -> None:
+        """See what time it is, and whether this node still hears the controller."""
+        clock, replica = self._node.clock, self._node.replica
+        self.now, self.now_ms = clock.monotonic(), clock.wall_ms()
+        if self.now >= replica.contact_ends_at:
+            replica.judge_contact(self.now)
+        self._in_turn = True
 
     def _end_turn(self) -> None:
         """Write what was appended, send what can be answered; again, while that lets held-back requests go on."""
@@ -155,10 +157,7 @@ class Server:
         while True:
             await self._extra_turn_wanted.wait()
             self._extra_turn_wanted = trio.Event()
-            self.now, self.now_ms = self._node.clock.monotonic(), self._node.clock.wall_ms()
-            if self.now >= self._node.replica.contact_ends_at:
-                self._node.replica.judge_contact(self.now)
-            self._in_turn = True
+            self._begin_turn()
             held_back, self._held_back = self._held_back, []
             for connection in held_back:
                 connection.must_yield = False
@@ -230,14 +229,6 @@ class Server:
         if self._by_address[_address(sock)] >= self._current_config().integer("max.connections.per.ip"):
             return "max.connections.per.ip allows no more from this address"
         return None
-
-    def _current_config(self) -> NodeConfig:
-        """With what was altered while the node runs; made anew only when the metadata changed."""
-        image = self._node.image
-        if self._config_index != image.index:
-            self._config_index = image.index
-            self._config = effective_node_config(self._node.config, image, self._node.node_id)
-        return self._config
 
     def closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)

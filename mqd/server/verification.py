@@ -16,7 +16,7 @@ from typing import Any
 
 import trio
 
-from mqd.controller.configs import effective_node_config
+from mqd.controller.configs import CurrentConfig
 from mqd.errors import ErrorCode, MqError
 from mqd.log.producers import Guard
 from mqd.replica.partition import Partition
@@ -93,18 +93,12 @@ class Verification:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._image_index = -1
-        self._enabled = True
+        self._current_config = CurrentConfig(node.config, lambda: node.image, node.node_id)
 
     @property
     def is_enabled(self) -> bool:
         """`transaction.partition.verification.enable`, as it is now."""
-        image = self._node.image
-        if self._image_index != image.index:
-            self._image_index = image.index
-            config = effective_node_config(self._node.config, image, self._node.node_id)
-            self._enabled = bool(config["transaction.partition.verification.enable"])
-        return self._enabled
+        return self._current_config().boolean("transaction.partition.verification.enable")
 
     async def ask(self, transactional_id: str, producer: Producer, wanted: Mapping[Partition, int], speaks: Speaks) -> Word:
         """May batches with these base sequences begin the producer's transaction in their partitions? Nothing is raised.
