@@ -26,10 +26,11 @@ CHILD = """
 import pathlib, signal, sys
 node, directory = sys.argv[1], pathlib.Path(sys.argv[2])
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(int((directory / f"exit-{node}").read_text())))
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a handler and pause() lose one that comes between the two
 print(f"mqd node {node} ready on 127.0.0.1:1", file=sys.stderr, flush=True)
 while True:
-    signal.pause()
+    signal.sigwait({signal.SIGTERM})
+    sys.exit(int((directory / f"exit-{node}").read_text()))
 """
 PARENT = """
 import pathlib, sys
@@ -74,6 +75,32 @@ def test_a_signal_stops_every_node_and_that_is_fine(tmp_path: Path, number: sign
     for words in ("mqctl -b 127.0.0.1:", "kcat -b 127.0.0.1:", "from confluent_kafka import"):
         assert words in guide
     assert sorted(errors.splitlines()) == [f"node {i} | mqd node {i} ready on 127.0.0.1:1" for i in (1, 2)]
+
+
+@pytest.mark.parametrize("gone", ["at once", "later"])
+def test_whoever_read_the_lines_may_go_and_it_still_stops(tmp_path: Path, gone: str) -> None:
+    """Such as `mqd dev 2>&1 | head`: one pipe for everything, which breaks before or after the guide."""
+    for number in (1, 2):
+        (tmp_path / f"exit-{number}").write_text("0")
+    os.mkfifo(tmp_path / "up")
+    child = CHILD.replace("while True:", "(directory / 'up').write_text('.')\nwhile True:").replace(
+        "sys.exit(", "print('goes') or sys.exit("
+    )
+    reading, writing = os.pipe()
+    if gone == "at once":
+        os.close(reading)
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path), child, "2"], stdout=writing, stderr=writing) as process:
+        os.close(writing)
+        try:
+            with open(os.open(tmp_path / "up", os.O_RDWR), "rb", buffering=0) as up:
+                assert up.read(1) + up.read(1) == b".."
+            if gone == "later":
+                with os.fdopen(reading) as lines:
+                    assert any("c.close()" in line for line in lines)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
 
 
 def test_one_of_two_nodes_that_dies_takes_the_other_with_it(tmp_path: Path) -> None:
