@@ -4,12 +4,15 @@ The rules are in compaction.py, the work in rewriting.py, the change of files in
 thread, a slice at a time, and leaves the processor to others for about as long as each slice took. When nothing is dirty, nothing is read:
 every `log.cleaner.backoff.ms` the sizes of segments are looked at, in memory.
 
+A log for which there is no space now waits for as long as that, too, while others are cleaned: a disk may be too full for the copy of
+the dirtiest log, and not for those that would free some of it, or lie in another directory.
+
 A log may be cut, shortened, moved or deleted at any time. After every slice the pass asks whether all is as it was, and gives up
 otherwise; what it has put in place until then stays. It never looks at a high watermark or an offset but at its beginning.
 
 Memory: the key map, which takes 24 bytes for each offset in the dirty part, at most `log.cleaner.dedupe.buffer.size`, as long as a pass
-lasts (where the keys do not fit, several passes); half of `log.cleaner.io.buffer.size`, or one batch; one batch unpacked; and what is
-written of these.
+lasts (where the keys do not fit, several passes); half of `log.cleaner.io.buffer.size`, or one batch; one batch unpacked, and some 200
+bytes more for each of its records; and what is written of these.
 """
 
 from __future__ import annotations
@@ -108,6 +111,8 @@ class Compactor:
         self.options = CompactorOptions()
         """May be replaced at any time."""
         self.uncleanable: dict[PartitionLog, str] = {}
+        self._waiting: dict[PartitionLog, float] = {}
+        """Logs for which there was no space, and when they are tried again, in seconds of the monotonic clock."""
         self._disk = disk
         self._clock = clock
         self._logs = logs
@@ -123,7 +128,11 @@ class Compactor:
         """Until cancelled."""
         while True:
             if not (self.options.enabled and await self.clean_one()):
-                await trio.sleep(max(self.options.backoff_ms / 1000, _BACKOFF_SECONDS_MIN))
+                await trio.sleep(self._backoff_seconds)
+
+    @property
+    def _backoff_seconds(self) -> float:
+        return max(self.options.backoff_ms / 1000, _BACKOFF_SECONDS_MIN)
 
     def statistics(self) -> CompactorStatistics:
         return CompactorStatistics(
@@ -143,10 +152,14 @@ class Compactor:
         """Clean the log with the largest share of dirty bytes that is due; whether there was one, and the next should be looked for."""
         for gone in [log for log in self.uncleanable if self._logs.get(log.topic_partition) is not log]:
             del self.uncleanable[gone]
+        now = self._clock.monotonic()
+        self._waiting = {log: until for log, until in self._waiting.items() if until > now}
         best: tuple[Cleanable, PartitionLog] | None = None
         news = False
         for log in self._logs.values():
-            if "compact" not in log.config.cleanup_policy or not log.opened or log.failed is not None or log in self.uncleanable:
+            if "compact" not in log.config.cleanup_policy or not log.opened or log.failed is not None:
+                continue
+            if log in self.uncleanable or log in self._waiting:
                 continue
             if log.cleaned_to is None:
                 log.cleaned_to, news = log.log_start_offset, True  # from here on it counts as one that may have gaps
@@ -164,16 +177,15 @@ class Compactor:
             self._aborted += 1
             logger.info("cleaning given up partition=%s reason=%s", log.topic_partition, reason)
         except Uncleanable as error:
-            if self._why_changed(log, log.cuts) is None:
-                self.uncleanable[log] = str(error)
-                logger.error("log cannot be cleaned and is left as it is partition=%s reason=%s", log.topic_partition, error)
+            self.uncleanable[log] = str(error)
+            logger.error("log cannot be cleaned and is left as it is partition=%s reason=%s", log.topic_partition, error)
         except OSError as error:
             failure = storage_error(f"cannot clean {log.path}", error)
-            if not failure.out_of_space:
-                self._failed(log.directory, failure)
+            if not failure.out_of_space or (log.replacement is not None and self._logs.get(log.topic_partition) is log):
+                self._failed(log.directory, failure)  # with names half changed nobody goes on but the next start
                 return True
             logger.warning("cleaning is tried again later reason=%s", failure)
-            return False
+            self._waiting[log] = self._clock.monotonic() + self._backoff_seconds
         return True
 
     def _first_timestamp(self, log: PartitionLog, segment: Segment) -> int:
@@ -189,6 +201,7 @@ class Compactor:
 
     async def _clean(self, log: PartitionLog, cleanable: Cleanable) -> None:
         """_Aborted, Uncleanable, OSError; what was put in place until then stays."""
+        self._check_space(log, log.segments[:1])  # no group is smaller: before all that is dirty is read in vain
         options, disk, began = self.options, self._disk, self._clock.monotonic()
         pass_ = _Pass(log, log.cuts, max(options.io_buffer_bytes // 2, HEADER_BYTES))
         seen, kept = self._records_seen, self._records_kept
@@ -197,12 +210,12 @@ class Compactor:
         self._key_map_bytes = slots * BYTES_PER_SLOT
         self._key_map_bytes_max = max(self._key_map_bytes_max, self._key_map_bytes)
         try:
-            keys = await disk.offload(KeyMap, slots, options.load_factor)
-            self._check(pass_)
             dirty = [segment for segment in log.segments if segment.next_offset > first and segment.next_offset <= end]
+            keys = await disk.offload(KeyMap, slots, options.load_factor)
+            self._check(pass_, dirty)
             aborted = self._aborted_transactions(log, end)
             indexing = Indexing(keys, Transactions(aborted, dirty[0].base_offset), first)
-            await self._carry_out(pass_, index_dirty(disk, log.path, sources_of(dirty), indexing, pass_.chunk_bytes))
+            await self._carry_out(pass_, dirty, index_dirty(disk, log.path, sources_of(dirty), indexing, pass_.chunk_bytes))
             if indexing.is_full:
                 end = indexing.end_offset
                 if end <= first:
@@ -229,23 +242,20 @@ class Compactor:
     def _aborted_transactions(self, log: PartitionLog, end: Offset) -> list[AbortedTransaction]:
         try:
             return self._reader.aborted(log, log.segments[0].base_offset, end)
-        except MqError as error:
-            raise Uncleanable(error.message) from error
+        except MqError as error:  # damage, and the log is fenced by now; or what passes
+            raise OSError(errno.ENOMEM, error.message, str(log.path)) from error
 
     async def _clean_group(self, pass_: _Pass, group: list[Segment], rewriting: Rewriting) -> None:
         log, disk = pass_.log, self._disk
         self._check(pass_, group)
-        size = sum(segment.size for segment in group)
-        if disk.free_bytes(log.path) < size + DISK_RESERVE_BYTES:
-            raise OSError(errno.ENOSPC, f"no space for {size} bytes beside the log", str(log.path))
+        self._check_space(log, group)
         transactions = log.path / segment_file_name(group[0].base_offset, TXN_INDEX_SUFFIX)
         rewrite = SegmentRewrite(
             disk, log.path, sources_of(group), group[-1].next_offset, rewriting, log.config,
             now_ms=self._clock.wall_ms(), chunk_bytes=pass_.chunk_bytes, with_transactions=disk.exists(transactions),
         )  # fmt: skip
         try:
-            await self._carry_out(pass_, rewrite.slices())
-            self._check(pass_, group)
+            await self._carry_out(pass_, group, rewrite.slices())
         except BaseException as error:
             rewrite.segment.file = None
             if self._logs.get(log.topic_partition) is log and not isinstance(error, trio.Cancelled):
@@ -253,6 +263,12 @@ class Compactor:
             raise
         if rewrite.changed:
             await self._replace(pass_, Replacement(group, rewrite.segment))
+
+    def _check_space(self, log: PartitionLog, group: list[Segment]) -> None:
+        """OSError where the disk has no room for what a group is cleaned into, which may be as large."""
+        size = sum(segment.size for segment in group)
+        if self._disk.free_bytes(log.path) < size + DISK_RESERVE_BYTES:
+            raise OSError(errno.ENOSPC, f"no space for {size} bytes beside the log", str(log.path))
 
     async def _replace(self, pass_: _Pass, replacement: Replacement) -> None:
         """Each change of names is made on the loop, as nobody else may change them then; to be durable, in a thread."""
@@ -285,12 +301,19 @@ class Compactor:
                 settle(self._disk, log)
             raise _Aborted(reason)
 
-    async def _carry_out(self, pass_: _Pass, slices: Iterator[int]) -> None:
-        """In a worker thread, with as much rest as work, and no faster than `log.cleaner.io.max.bytes.per.second`."""
+    async def _carry_out(self, pass_: _Pass, segments: list[Segment], slices: Iterator[int]) -> None:
+        """In a worker thread, with as much rest as work, and no faster than `log.cleaner.io.max.bytes.per.second`.
+
+        _Aborted as soon as `segments`, which are read, are not what they were: what was read of them then says nothing of the log.
+        """
         while True:
             began = self._clock.monotonic()
-            moved = await self._disk.offload(next, slices, None)
-            self._check(pass_)
+            try:
+                moved = await self._disk.offload(next, slices, None)
+            except Uncleanable:
+                self._check(pass_, segments)
+                raise
+            self._check(pass_, segments)
             if moved is None:
                 return
             self._bytes_moved += moved
@@ -298,10 +321,10 @@ class Compactor:
             rate = self.options.bytes_per_second
             await trio.sleep(max(min(taken, CLEANER_REST_SECONDS_MAX), moved / rate - taken if rate > 0 else 0.0))
 
-    def _check(self, pass_: _Pass, group: list[Segment] | None = None) -> None:
+    def _check(self, pass_: _Pass, segments: list[Segment]) -> None:
         """_Aborted where the pass must not go on."""
         reason = self._why_changed(pass_.log, pass_.cuts)
-        if reason is None and group is not None and not _holds(pass_.log, group):
+        if reason is None and not _holds(pass_.log, segments):
             reason = "segments were removed"
         if reason is not None:
             raise _Aborted(reason)

@@ -412,7 +412,7 @@ def close_directory(disk: Disk, directory: LogDirectory, logs: list[PartitionLog
         active = log.active
         active.seal()
         append_indexes(disk, log.path, active)
-        log.snapshots.append((log.written_end_offset, encode_producer_snapshot(log.producers.entries())))
+        log.snapshots.append((log.written_end_offset, encode_producer_snapshot(log.producers.snapshot())))
         plan = plan_sync(disk, log, whole=True)
         plan.add_aborted(active)
         plan.indexes += [log.path / segment_file_name(active.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]

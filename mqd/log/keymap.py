@@ -19,6 +19,17 @@ BYTES_PER_SLOT: Final = 24
 DIGEST_BYTES: Final = 16
 
 _WORDS = Struct("<QQ").unpack
+_PIECE_BYTES: Final = 256 << 10
+
+
+def _zeros(count: int) -> array[int]:
+    """Made piece by piece, so that no other thread waits for all of it: 40 MiB at once hold the interpreter for 25 ms."""
+    zeros = array("Q")
+    piece = bytes(_PIECE_BYTES)
+    for _ in range(count * zeros.itemsize // _PIECE_BYTES):
+        zeros.frombytes(piece)
+    zeros.frombytes(piece[: count * zeros.itemsize % _PIECE_BYTES])
+    return zeros
 
 
 class KeyMap:
@@ -29,9 +40,9 @@ class KeyMap:
     def __init__(self, slots: int, load_factor: float = 0.9) -> None:
         assert slots > 1
         self._slots = slots
-        self._first_words = array("Q", [0]) * slots
-        self._second_words = array("Q", [0]) * slots
-        self._offsets = array("Q", [0]) * slots
+        self._first_words = _zeros(slots)
+        self._second_words = _zeros(slots)
+        self._offsets = _zeros(slots)
         """One more than the offset; 0 is a free slot."""
         self.count = 0
         self.count_max = max(1, min(slots - 1, int(slots * load_factor)))

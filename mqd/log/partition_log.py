@@ -501,7 +501,7 @@ class PartitionLog:
         unsynced = len(self.segments) - self.segment_index(self.durable_end_offset) + len(self.queue)
         if unsynced > SEGMENTS_UNSYNCED_MAX:
             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, f"{unsynced} segments of {self.topic_partition} wait to be synced: try again")
-        tail = self._tail = Queued(base_offset, self.producers.entries())
+        tail = self._tail = Queued(base_offset, self.producers.snapshot())
         self.queue.append(tail)
         self._tail_bytes = 0
         self._roll_at_bytes = self.config.segment_bytes

@@ -17,7 +17,9 @@ restarted node and a follower come to the same state. Kafka's rules, KIP-98, KIP
 A transaction is unstable from its first batch on until the high watermark has passed its marker: what is unstable, and all behind it, is
 not for those who read committed records only.
 
-Snapshots hold the last batch of each id only (Kafka's format): the other four come back with the replay behind it. Nor do they tell of
+Snapshots, too, hold those five batches of an id that was seen lately: a row for each, the newest last. Apache Kafka writes that one only,
+so that there an idempotent producer with several requests in flight dies of an orderly restart: it repeats a batch that is in the log,
+and is told that its sequence is out of order, for good. Where it reads several rows of an id, it takes the last. Snapshots do not tell of
 transactions that have ended and whose markers were not committed: those are forgotten, as Apache Kafka does. Their outcome is certain.
 """
 
@@ -27,7 +29,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import PRODUCER_BATCHES_CACHED, PRODUCERS_PER_PARTITION_MAX
+from mqd.limits import PRODUCER_BATCHES_CACHED, PRODUCERS_PER_PARTITION_MAX, PRODUCERS_REPEATING_MAX
 from mqd.protocol.batch import TRANSACTIONAL_MASK, Buffer, parse_header
 from mqd.protocol.files import AbortedTransaction, ProducerSnapshotEntry
 from mqd.protocol.markers import parse_end_marker
@@ -88,7 +90,7 @@ class Producers:
 
     __slots__ = ("_ended", "_producers", "guards", "open")
 
-    def __init__(self, entries: Iterable[ProducerSnapshotEntry] = ()) -> None:
+    def __init__(self, snapshot: Iterable[ProducerSnapshotEntry] = ()) -> None:
         self._producers: dict[int, _Producer] = {}
         self.open: dict[Offset, int] = {}
         """First offset -> producer id of each transaction without a marker, ascending: transactions begin at the log's end."""
@@ -96,8 +98,10 @@ class Producers:
         """Heap of (first offset, marker's offset): transactions that have ended, until the high watermark has passed the marker."""
         self.guards: dict[int, Guard] = {}
         """By producer id. Not part of what is replayed."""
-        for entry in entries:
-            producer = self._producers[entry.producer_id] = _Producer(entry.producer_epoch)
+        for entry in snapshot:
+            producer = self._producers.get(entry.producer_id)
+            if producer is None or producer.epoch != entry.producer_epoch:
+                producer = self._producers[entry.producer_id] = _Producer(entry.producer_epoch)
             producer.coordinator_epoch = entry.coordinator_epoch
             producer.current_txn_first_offset = entry.current_txn_first_offset
             producer.last_timestamp = entry.timestamp
@@ -106,7 +110,10 @@ class Producers:
                 has_ended = entry.coordinator_epoch >= 0 and entry.current_txn_first_offset == NO_OFFSET
                 first = _NOT_AGAIN if has_ended or last < 0 else (last - entry.offset_delta) & SEQUENCE_MAX
                 first_offset = entry.last_offset - entry.offset_delta
+                if has_ended:
+                    producer.batches.clear()
                 producer.batches.append((first, last, first_offset, entry.last_offset, entry.timestamp))
+                del producer.batches[:-PRODUCER_BATCHES_CACHED]
         begun = [(one.current_txn_first_offset, id_) for id_, one in self._producers.items() if one.current_txn_first_offset != NO_OFFSET]
         self.open.update(sorted(begun))
 
@@ -194,6 +201,11 @@ class Producers:
         """Whether a transaction of this producer and epoch is open here."""
         producer = self._producers.get(producer_id)
         return producer is not None and producer.epoch == epoch and producer.current_txn_first_offset != NO_OFFSET
+
+    def coordinator_epoch(self, producer_id: int) -> int:
+        """Of the last marker of this producer; -1 before the first."""
+        producer = self._producers.get(producer_id)
+        return producer.coordinator_epoch if producer is not None else NO_EPOCH
 
     def _duplicate(self, producer: _Producer | None, epoch: int, base_sequence: int, delta: int) -> tuple[Offset, Offset, int] | None:
         if producer is not None and producer.epoch == epoch:
@@ -324,23 +336,44 @@ class Producers:
                 del self.guards[producer_id]
 
     def entries(self) -> list[ProducerSnapshotEntry]:
-        """What a snapshot holds, and what DescribeProducers tells: the last batch of each producer."""
+        """The last batch of each producer: what DescribeProducers tells."""
+        return [_last_entry(producer_id, producer) for producer_id, producer in self._producers.items()]
+
+    def snapshot(self) -> list[ProducerSnapshotEntry]:
+        """What a snapshot holds: the batches that may come again, those of a producer in a row, the newest last."""
         rows = []
-        for producer_id, producer in self._producers.items():
-            _first, last, first_offset, last_offset, _ = producer.batches[-1] if producer.batches else (-1, -1, -1, -1, -1)
-            rows.append(
-                ProducerSnapshotEntry(
-                    producer_id,
-                    producer.epoch,
-                    last,
-                    last_offset,
-                    last_offset - first_offset,
-                    producer.last_timestamp,
-                    producer.coordinator_epoch,
-                    producer.current_txn_first_offset,
-                )
-            )
+        resting = len(self._producers) - PRODUCERS_REPEATING_MAX
+        for place, (producer_id, producer) in enumerate(self._producers.items()):
+            for first, last, first_offset, last_offset, timestamp in producer.batches[:-1]:
+                if first != _NOT_AGAIN and place >= resting:
+                    rows.append(
+                        ProducerSnapshotEntry(
+                            producer_id,
+                            producer.epoch,
+                            last,
+                            last_offset,
+                            last_offset - first_offset,
+                            timestamp,
+                            producer.coordinator_epoch,
+                            producer.current_txn_first_offset,
+                        )
+                    )
+            rows.append(_last_entry(producer_id, producer))
         return rows
+
+
+def _last_entry(producer_id: int, producer: _Producer) -> ProducerSnapshotEntry:
+    _first, last, first_offset, last_offset, _ = producer.batches[-1] if producer.batches else (-1, -1, -1, -1, -1)
+    return ProducerSnapshotEntry(
+        producer_id,
+        producer.epoch,
+        last,
+        last_offset,
+        last_offset - first_offset,
+        producer.last_timestamp,
+        producer.coordinator_epoch,
+        producer.current_txn_first_offset,
+    )
 
 
 def replay_marker(producers: Producers, view: Buffer, offset: Offset) -> AbortedTransaction | None:

@@ -87,6 +87,7 @@ def settle(disk: Disk, log: PartitionLog) -> None:
     if replacement.is_in_place:
         disk.sync_directory(log.path)
         complete(disk, log)
+        disk.sync_directory(log.path)  # before anything else is .cleaned: a start would drop it all
         return
     base_offset = replacement.cleaned.base_offset
     source = log.path / segment_file_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX)

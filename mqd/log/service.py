@@ -585,6 +585,8 @@ class LogService:
         if plan.cuts != log.cuts:
             with suppress(OSError):  # the next start does so, too
                 remove_outdated(self._disk, log, plan.aborted)
+            if self.logs.get(log.topic_partition) is log and self.directories[log.directory].failed is None:
+                self.request_sync(log)  # a write that was taken back is a cut, too, and nobody else asks for what stands before it
         elif log.on_synced(plan.end_offset):
             self._descriptors.close_older(log)
             self._on_durable(log)
@@ -639,7 +641,7 @@ class LogService:
             try:
                 count, reason = plan_retention(log, now_ms)
                 if count == len(log.segments) or rolls_by_time(log, now_ms):
-                    self._roll(log, log.log_end_offset, encode_producer_snapshot(log.producers.entries()))
+                    self._roll(log, log.log_end_offset, encode_producer_snapshot(log.producers.snapshot()))
                 if count:
                     self._retire(log, count, reason)
             except OSError as error:

@@ -352,20 +352,23 @@ class Fetchers:
         """Where topics ask for `flush.before.ack`: what was appended is durable before the next request says that it is here.
 
         A disk that takes long holds up what is on it, and no other partition of this leader: the next request leaves its partitions out.
+        One that refuses, for it is full, is asked again now and then.
         """
-        until = math.nan
+        until = ask_at = math.nan
         while True:
             waiting = [partition for partition in core.unsynced() if partition.log.failed is None]
             if not waiting:
                 return
+            now = self._clock.monotonic()
             if math.isnan(until):
-                until = self._clock.monotonic() + SYNC_SECONDS_MAX
-            for partition in waiting:
-                self._logs.request_sync(partition.log)
-            left = until - self._clock.monotonic() if len(waiting) < len(core.followed) else math.inf
-            if left <= 0:
+                until = now + SYNC_SECONDS_MAX
+            if not now < ask_at:
+                ask_at = now + SYNC_SECONDS_MAX
+                for partition in waiting:
+                    self._logs.request_sync(partition.log)
+            if now >= until and len(waiting) < len(core.followed):
                 return
-            with trio.move_on_after(left):
+            with trio.move_on_after(ask_at - now):
                 await self._logs.wait_synced()
 
 

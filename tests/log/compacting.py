@@ -41,7 +41,7 @@ async def settle(harness: Harness, log: PartitionLog) -> None:
 
 def roll(harness: Harness, log: PartitionLog) -> None:
     """Begin a segment: all before it may be cleaned."""
-    harness.service._roll(log, log.log_end_offset, encode_producer_snapshot(log.producers.entries()))
+    harness.service._roll(log, log.log_end_offset, encode_producer_snapshot(log.producers.snapshot()))
 
 
 def committed_records(harness: Harness, log: PartitionLog) -> list[Record]:

@@ -24,6 +24,13 @@ from tests.log.support import NOW, Harness
 DAY_MS = 86_400_000
 
 
+@pytest.mark.parametrize("slots", [2, 32_767, 32_768, 100_000])
+def test_a_key_map_has_the_slots_that_were_asked_for(slots: int) -> None:
+    keys = KeyMap(slots, load_factor=1.0)
+    assert sum(len(column) * column.itemsize for column in (keys._first_words, keys._second_words, keys._offsets)) == keys.size_bytes
+    assert keys.count_max == slots - 1 and keys.get(b"x") == -1
+
+
 def test_a_key_map_is_a_dictionary_of_fixed_size() -> None:
     chance, keys, expected = random.Random(1), KeyMap(1001), {}
     for offset in range(5000):

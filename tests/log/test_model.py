@@ -6,10 +6,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 import trio
 from hypothesis import HealthCheck, settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from mqd.errors import MqError
 from mqd.log.directory import plan_sync
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.protocol.batch import Codec, parse_header
@@ -19,7 +21,8 @@ CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=150, file_delete_dela
 
 
 class LogMachine(RuleBasedStateMachine):
-    """`batches` is the model: (first offset, values) of each batch that must be there."""
+    """`batches` is the model: (first offset, values) of each batch that must be there; `sent`: (sequence, first offset, values) of each
+    batch of the producer's epoch, all of which are there."""
 
     @initialize()
     def begin(self) -> None:
@@ -28,6 +31,7 @@ class LogMachine(RuleBasedStateMachine):
         self.start = 0
         self.epoch = 0
         self.sequence = 0
+        self.sent: list[tuple[int, int, list[bytes]]] = []
         self.counter = 0
         self.synced_end = 0
 
@@ -54,23 +58,16 @@ class LogMachine(RuleBasedStateMachine):
                 self.log, batch(*values, codec=codec, producer_id=1, epoch=self.epoch, sequence=self.sequence), epoch=self.epoch
             )
             assert appended.base_offset == self.end and not appended.duplicate
+            self.sent.append((self.sequence, self.end, values))
             self.batches.append((self.end, values))
             self.sequence += count
         assert self.harness.service.flush() == []
-
-    @precondition(lambda self: self.batches and self.sequence)
-    @rule()
-    def repeat(self) -> None:
-        first, values = self.batches[-1]
-        again = self.harness.append(
-            self.log, batch(*values, producer_id=1, epoch=self.epoch, sequence=self.sequence - len(values)), epoch=self.epoch
-        )
-        assert again.duplicate and again.base_offset == first
 
     @rule()
     def new_epoch(self) -> None:
         self.epoch += 1
         self.sequence = 0
+        self.sent.clear()
 
     def forget_from(self, offset: int) -> None:
         """The model loses whole batches that reach to `offset`; the producer starts over with a new epoch."""
@@ -79,8 +76,7 @@ class LogMachine(RuleBasedStateMachine):
         if not kept:
             self.log_base = self.batches[0][0] if self.batches else self.log_base
         self.batches = kept
-        self.epoch += 1
-        self.sequence = 0
+        self.new_epoch()
 
     @rule(share=st.floats(0, 1))
     def truncate(self, share: float) -> None:
@@ -154,6 +150,16 @@ class LogMachine(RuleBasedStateMachine):
         assert log.epochs.latest <= self.epoch
         for entry in log.producers.entries():
             assert entry.last_offset < log.log_end_offset
+
+    @invariant()
+    def the_last_five_batches_may_come_again(self) -> None:
+        """And the one before them is refused."""
+        for sequence, first, values in self.sent[-5:]:
+            again = self.harness.append(self.log, batch(*values, producer_id=1, epoch=self.epoch, sequence=sequence), epoch=self.epoch)
+            assert again.duplicate and again.base_offset == first
+        for sequence, _first, values in self.sent[-6:-5]:
+            with pytest.raises(MqError):
+                self.harness.append(self.log, batch(*values, producer_id=1, epoch=self.epoch, sequence=sequence), epoch=self.epoch)
 
     def teardown(self) -> None:
         if hasattr(self, "harness"):

@@ -96,6 +96,28 @@ def test_a_repetition_is_known_within_its_transaction_and_not_after_it() -> None
     assert code_of(again, 0, 1) is ErrorCode.NONE
 
 
+def test_a_snapshot_knows_the_batches_of_the_open_transaction_and_none_of_those_that_have_ended() -> None:
+    producers = begun()
+    producers.replay(PID, 0, 1, 11, 0, 1001, TRANSACTIONAL_MASK)
+    again = Producers(producers.snapshot())
+    assert again.check_with_transactions(PID, 0, 0, 0, True) == (10, 10, 1000)
+    assert again.check_with_transactions(PID, 0, 1, 0, True) == (11, 11, 1001)
+    assert again.open == {10: PID} and again.snapshot() == producers.snapshot()
+    for one in (producers, again):
+        one.end(PID, 0, 3, 12, 0, committed=True)
+        for later in (one, Producers(one.snapshot())):
+            assert len(later.snapshot()) == 1
+            confirmed(later, sequence=2)
+            for sequence in (0, 1):
+                assert code_of(later, 0, sequence) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            for sequence in (2, 3):
+                later.replay(PID, 0, sequence, 11 + sequence, 0, 0, TRANSACTIONAL_MASK)
+            latest = Producers(later.snapshot())
+            codes = [code_of(latest, 0, sequence) for sequence in range(5)]
+            assert codes == 2 * [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER] + 3 * [ErrorCode.NONE]
+            assert latest.snapshot() == later.snapshot() and len(latest.snapshot()) == 2
+
+
 def test_within_a_transaction_nothing_is_written_outside_of_it() -> None:
     producers = begun()
     assert code_of(producers, 0, 1, transactional=False) is ErrorCode.INVALID_TXN_STATE

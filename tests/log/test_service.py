@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import threading
 from pathlib import Path
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from mqd.log.service import LogService
 from mqd.protocol.batch import Codec, parse_header
 from mqd.protocol.files import MetaProperties, decode_offset_checkpoint, encode_offset_checkpoint
 from mqd.types import TopicPartition
-from tests.log.support import NOW, PARTITION, TOPIC_ID, FaultyDisk, Harness, batch, records_of, settle, wait_until
+from tests.log.support import NOW, PARTITION, TOPIC_ID, FaultyDisk, FaultyFile, Harness, batch, records_of, settle, wait_until
 
 ROLLING = LogConfig(segment_bytes=1000, index_interval_bytes=200)
 
@@ -596,6 +597,32 @@ async def test_a_stop_on_a_full_disk_leaves_no_marker_and_fails_nothing(tmp_path
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     await harness.restart()
     assert [record.value for record in harness.read_all(harness.open())] == [b"kept"]
+    harness.kill()
+
+
+async def test_a_write_that_is_taken_back_during_a_sync_leaves_nothing_undurable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a replica with `flush.before.ack` neither says any more what it has nor is given anything, also when there is space again."""
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open(LogConfig(flush_before_ack=True))
+    under_way, goes_on = threading.Event(), threading.Event()
+
+    def sync(_file: FaultyFile) -> None:
+        under_way.set()
+        goes_on.wait(10)
+
+    async with harness.running() as service:
+        harness.write(log, batch(b"first"))
+        await wait_until(lambda: log.durable_end_offset == 1)
+        monkeypatch.setattr(FaultyFile, "sync", sync)
+        harness.write(log, batch(b"second"))
+        await wait_until(under_way.is_set)
+        faulty(harness).free = 0
+        harness.append(log, batch(b"third"))
+        assert [failed for failed, _ in service.flush()] == [log] and log.written_end_offset == 2
+        goes_on.set()
+        await wait_until(lambda: log.durable_end_offset == 2)
+        assert harness.durable[-1] == (PARTITION, 2) and harness.failed == []
     harness.kill()
 
 

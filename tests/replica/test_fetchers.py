@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,11 +16,12 @@ from mqd.client.errors import ConnectionBroken
 from mqd.io.entropy import RandomEntropy
 from mqd.log.directory import SyncPlan
 from mqd.log.partition_log import LogConfig
+from mqd.log.reading import storage_error
 from mqd.protocol.batch import build_batch
 from mqd.protocol.hot import FetchRequest, encode_fetch_response_parts
 from mqd.protocol.hot_follower import VERSION
 from mqd.protocol.schema import Api
-from mqd.replica.fetchers import Fetchers
+from mqd.replica.fetchers import SYNC_SECONDS_MAX, Fetchers
 from mqd.replica.follower import FollowerOptions
 from mqd.replica.partition import Assignment, Partition
 from mqd.replica.service import ReplicaService
@@ -300,6 +302,37 @@ async def test_a_slow_disk_holds_up_its_own_partitions_only(tmp_path: Path, auto
         assert trio.current_time() - at < 2
         assert (0, 1) not in node.leaders[1].offsets()
         await until(lambda: (0, 2) in node.leaders[1].offsets())
+
+
+class FullDisk(FaultyDisk):
+    """Syncs find no space beside the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = True
+        self.refused = 0
+
+    async def offload(self, call: Any, *args: Any, limiter: trio.CapacityLimiter | None = None) -> Any:  # type: ignore[override]
+        await trio.lowlevel.checkpoint()
+        if isinstance(plan := getattr(call, "__self__", None), SyncPlan) and self.is_full:
+            self.refused += 1
+            raise storage_error(f"cannot write beside {plan.log.path}", OSError(errno.ENOSPC, "no space"))
+        return call(*args)
+
+
+async def test_a_full_disk_is_asked_now_and_then(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    harness = Harness(tmp_path, disk=(disk := FullDisk()))
+    await harness.service.start()
+    node = Node(harness)
+    node.partition(0, config=LogConfig(flush_before_ack=True))
+    node.leaders[1].batches = {0: [records(0)]}
+    async with running(node):
+        await until(lambda: disk.refused)
+        await trio.sleep(1)
+        assert 2 <= disk.refused <= 1 / SYNC_SECONDS_MAX + 2
+        assert (0, 1) not in node.leaders[1].offsets()
+        disk.is_full = False
+        await until(lambda: (0, 1) in node.leaders[1].offsets())
 
 
 async def test_answers_to_a_partition_that_is_no_longer_followed_do_nothing(node: Node, autojump_clock: trio.testing.MockClock) -> None:
