@@ -11,6 +11,12 @@ from enum import IntEnum
 from typing import Final
 
 
+def some_of(names: Sequence[str], at_most: int) -> str:
+    """Names for a message: the first `at_most`, and how many more there are."""
+    more = len(names) - at_most
+    return ", ".join(names[:at_most]) + (f" and {more} more" if more > 0 else "")
+
+
 class ErrorCode(IntEnum):
     """Kafka's error codes; the value is what goes on the wire as int16."""
 

@@ -17,7 +17,11 @@ NodeId = NewType("NodeId", int)
 Offset = int
 """Position of a record in its partition, from 0. An `Offset` is never an index, a count or a size."""
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+GROUPS_TOPIC = "__consumer_offsets"
+"""Groups and their offsets: whoever leads a partition of it coordinates the groups in it."""
+TRANSACTIONS_TOPIC = "__transaction_state"
+"""Transactional ids, likewise."""
+INTERNAL_TOPICS = frozenset({GROUPS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
 """Kafka's own: written by the cluster, and not by clients."""
 
 NO_NODE = NodeId(-1)

@@ -21,7 +21,7 @@ from mqd.controller.records import AddPartitions, CreateTopic, DeleteTopic, Plac
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CREATED_TOPICS_MAX, DELETED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX, TOPIC_NAME_CHARS_MAX
-from mqd.types import ZERO_UUID, Decision, NodeId
+from mqd.types import GROUPS_TOPIC, TRANSACTIONS_TOPIC, ZERO_UUID, Decision, NodeId
 
 USE_DEFAULT = -1
 """Asks for `num.partitions` or `default.replication.factor`."""
@@ -271,10 +271,10 @@ class _InternalOptions(NamedTuple):
 
 
 _INTERNAL_OPTIONS = {
-    "__consumer_offsets": _InternalOptions(
+    GROUPS_TOPIC: _InternalOptions(
         "offsets.topic.num.partitions", "offsets.topic.replication.factor", "offsets.topic.segment.bytes"
     ),
-    "__transaction_state": _InternalOptions(
+    TRANSACTIONS_TOPIC: _InternalOptions(
         "transaction.state.log.num.partitions",
         "transaction.state.log.replication.factor",
         "transaction.state.log.segment.bytes",

@@ -100,6 +100,8 @@ class _Held:
     partition: Partition
     leader_epoch: int
     shard: Shard
+    last_absence: float
+    """Monotonic seconds at which the node lost contact with the controller, the last time that the shard has heard of."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     """Of the task that loads it."""
     loading: bool = True
@@ -166,6 +168,8 @@ class CoordinatorService:
         self._tickets = count(1)
         self._to_load: deque[_Held] = deque()
         self._load_wanted = trio.Event()
+        self._load_turn = trio.Lock()
+        """Shards are read one after the other: the first are ready early, and the loop has others to serve meanwhile."""
         self._earlier = trio.Event()
         self._sleeping_until = math.inf
         """Monotonic seconds; infinite, so that every deadline is news, while the shards are looked at."""
@@ -267,8 +271,6 @@ class CoordinatorService:
             except MqError as error:
                 logger.warning("a decision is not written partition=%s reason=%s", held.partition.assignment.topic_partition, error)
                 self._answer(held, [(ticket, _told(error.code)) for ticket in (asker, *(ticket for ticket, _ in decision.replies))])
-                if decision.also_changed:
-                    self._load_anew(held)
                 self._note_deadline(held)
                 return
         held.effects.extend((held.end, effect) for effect in decision.effects)
@@ -339,7 +341,7 @@ class CoordinatorService:
             self._hold(index, partition)
 
     def _hold(self, index: int, partition: Partition) -> None:
-        held = self._held[index] = _Held(partition, partition.leader_epoch, self._make_shard(index))
+        held = self._held[index] = _Held(partition, partition.leader_epoch, self._make_shard(index), self._replica.lost_contact_at)
         self._to_load.append(held)
         self._load_wanted.set()
 
@@ -391,7 +393,9 @@ class CoordinatorService:
             while True:
                 began = self._clock.monotonic()
                 try:
-                    await self._replay_log(held)
+                    async with self._load_turn:
+                        await self._replay_log(held)
+                    decision = held.shard.on_loaded(self._now())
                 except MqError as error:
                     logger.error("not loaded, tried again partition=%s reason=%s", topic_partition, error)
                     await trio.sleep(RELOAD_SECONDS)
@@ -402,12 +406,12 @@ class CoordinatorService:
                     await trio.sleep(UNREADABLE_SECONDS)
                     held.shard = self._make_shard(topic_partition.partition)
                     continue
-                held.loading = False
-                seconds = self._clock.monotonic() - began
-                if held.end:
-                    logger.info("coordinator loaded partition=%s end_offset=%d seconds=%.3f", topic_partition, held.end, seconds)
-                self._decide(held, held.shard.on_loaded)
-                return
+                break
+            held.loading = False
+            seconds = self._clock.monotonic() - began
+            if held.end:
+                logger.info("coordinator loaded partition=%s end_offset=%d seconds=%.3f", topic_partition, held.end, seconds)
+            self._decide(held, lambda _: decision)
 
     async def _replay_log(self, held: _Held) -> None:
         """Every record of the partition, committed or not: what is not yet will be, for this node leads."""
@@ -453,6 +457,9 @@ class CoordinatorService:
             for held in list(self._held.values()):
                 if held.loading or not held.partition.serves:
                     continue
+                if held.last_absence != self._replica.lost_contact_at:
+                    held.last_absence = self._replica.lost_contact_at
+                    held.shard.on_absence(now - held.last_absence)
                 if held in self._unaware:
                     del self._unaware[held]
                     self._decide(held, held.shard.on_metadata)

@@ -5,7 +5,8 @@ to the partition, calls `replay` with each of them in the same stretch, and answ
 answer has seen. A node that comes to lead the partition reads the log and calls the same `replay`.
 
 What a restart may forget (who is connected, who waits, when a session ends) may change in `handle`; what is in records changes in
-`replay` only. When an append fails after `replay`, the shard is dropped and loaded again: nothing is ever undone.
+`replay` only: a decision whose records are refused has changed nothing that is in records. When a write fails after `replay`, the shard
+is dropped and loaded again: nothing is ever undone.
 """
 
 from __future__ import annotations
@@ -73,8 +74,6 @@ class Decision:
     """Also of tickets that earlier decisions left waiting."""
     producer: Producer = NO_PRODUCER
     """Records are part of this producer's transaction (TxnOffsetCommit)."""
-    also_changed: bool = False
-    """Whether something in memory was changed that must not stand without the records: if these are refused, the shard is loaded anew."""
     effects: Sequence[Hashable] = ()
     """What others are to do when the records are committed; the runtime hands each to whom the daemon plugged in."""
 
@@ -103,6 +102,11 @@ class Shard(Protocol):
 
     def on_metadata(self, now: Moment) -> Decision:
         """Topics or their partitions have changed since the last call."""
+        ...
+
+    def on_absence(self, seconds: float) -> None:
+        """For so long clients were sent away, for this node was out of contact with the controller, and leads on: what they had to do
+        meanwhile may be done later by as much."""
         ...
 
     def next_deadline(self) -> float | None:

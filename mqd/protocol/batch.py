@@ -214,14 +214,14 @@ def iterate_records(
     for _ in range(header.records_count):
         start, timestamp_delta, offset_delta, key, value, headers = _read_record(records, start, end)
         if not previous < offset_delta <= last:
-            raise _corrupt(f"offset delta {offset_delta} after {previous}, the last one is {last}")
+            raise corrupt(f"offset delta {offset_delta} after {previous}, the last one is {last}")
         previous = offset_delta
         timestamp = base_timestamp + timestamp_delta if fixed_timestamp is None else fixed_timestamp
         if not _INT64_MIN <= timestamp <= _INT64_MAX:
-            raise _corrupt(f"a timestamp of {timestamp}")
+            raise corrupt(f"a timestamp of {timestamp}")
         yield Record(base_offset + offset_delta, timestamp, key, value, headers)
     if start != end:
-        raise _corrupt(f"{end - start} bytes follow the last of {header.records_count} records")
+        raise corrupt(f"{end - start} bytes follow the last of {header.records_count} records")
 
 
 def check_records(view: Buffer, position: int = 0, *, end: int | None = None, compacted: bool = False) -> BatchHeader:
@@ -271,10 +271,10 @@ def keyless_records(records: bytes, header: BatchHeader) -> Iterator[int]:
                 position += 2
                 following = position + ((byte & 0x7F | more << 7) >> 1)
             else:
-                byte, position = _read_varint(records, position, 5)
+                byte, position = read_varint(records, position, 5)
                 following = position + byte
             if following > end or following <= position:
-                raise _corrupt(f"record {index} does not end")
+                raise corrupt(f"record {index} does not end")
             position += 1  # attributes
             while records[position] >= 0x80:  # timestamp
                 position += 1
@@ -285,9 +285,9 @@ def keyless_records(records: bytes, header: BatchHeader) -> Iterator[int]:
                 yield index
             position = following
     except IndexError:
-        raise _corrupt("a record is cut off") from None
+        raise corrupt("a record is cut off") from None
     if position != end:
-        raise _corrupt(f"{end - position} bytes follow the last of {header.records_count} records")
+        raise corrupt(f"{end - position} bytes follow the last of {header.records_count} records")
 
 
 def first_record_since(records: bytes, header: BatchHeader, timestamp: int, start_offset: int) -> tuple[int, int] | None:
@@ -307,25 +307,25 @@ def first_record_since(records: bytes, header: BatchHeader, timestamp: int, star
                 position += 2
                 following = position + ((byte & 0x7F | more << 7) >> 1)
             else:
-                byte, position = _read_varint(records, position, 5)
+                byte, position = read_varint(records, position, 5)
                 following = position + byte
             if following > end or following <= position:
-                raise _corrupt(f"record {index} does not end")
+                raise corrupt(f"record {index} does not end")
             byte = records[position + 1]  # behind the attributes
             if byte < 0x80:
                 position += 2
                 delta = (byte >> 1) ^ -(byte & 1)
             else:
-                delta, position = _read_varint(records, position + 1, 10)
+                delta, position = read_varint(records, position + 1, 10)
             if delta >= wanted:
-                offset_delta, position = _read_varint(records, position, 5)
+                offset_delta, position = read_varint(records, position, 5)
                 if not 0 <= offset_delta <= last or header.base_timestamp + delta > _INT64_MAX:
-                    raise _corrupt(f"record {index} has offset delta {offset_delta}, timestamp delta {delta}")
+                    raise corrupt(f"record {index} has offset delta {offset_delta}, timestamp delta {delta}")
                 if base_offset + offset_delta >= start_offset:
                     return base_offset + offset_delta, header.base_timestamp + delta
             position = following
     except IndexError:
-        raise _corrupt("a record is cut off") from None
+        raise corrupt("a record is cut off") from None
     return None
 
 
@@ -333,15 +333,15 @@ def _records_of(view: Buffer, position: int, header: BatchHeader, limit: int) ->
     """The bytes that hold the records, uncompressed, with the positions where they begin and end."""
     size = header.batch_length + LOG_OVERHEAD_BYTES
     if size < HEADER_BYTES or position + size > len(view):
-        raise _corrupt(f"a batch of {size} bytes where {len(view) - position} are left")
+        raise corrupt(f"a batch of {size} bytes where {len(view) - position} are left")
     if header.records_count < 0:
-        raise _corrupt(f"{header.records_count} records")
+        raise corrupt(f"{header.records_count} records")
     codec = header.attributes & CODEC_MASK
     body = memoryview(view)[position + HEADER_BYTES : position + size]
     if codec == Codec.NONE:
         return body, 0, len(body)
     if codec > Codec.ZSTD:
-        raise _corrupt(f"unknown codec {codec}")
+        raise corrupt(f"unknown codec {codec}")
     if not header.records_count and not body:  # what a cleaner leaves of a batch whose records are all gone
         return body, 0, 0
     data = decompress(Codec(codec), body, limit)
@@ -362,9 +362,9 @@ def _read_record(data: bytes | memoryview, position: int, end: int) -> _Fields:
             position += 1
             size = (byte >> 1) ^ -(byte & 1)
         else:
-            size, position = _read_varint(data, position, 5)
+            size, position = read_varint(data, position, 5)
         if size < 0 or size > end - position:
-            raise _corrupt(f"a record of {size} bytes where {end - position} are left")
+            raise corrupt(f"a record of {size} bytes where {end - position} are left")
         end = position + size
         position += 1  # attributes: none are assigned
         byte = data[position]
@@ -372,13 +372,13 @@ def _read_record(data: bytes | memoryview, position: int, end: int) -> _Fields:
             position += 1
             timestamp_delta = (byte >> 1) ^ -(byte & 1)
         else:
-            timestamp_delta, position = _read_varint(data, position, 10)
+            timestamp_delta, position = read_varint(data, position, 10)
         byte = data[position]
         if byte < 0x80:
             position += 1
             offset_delta = (byte >> 1) ^ -(byte & 1)
         else:
-            offset_delta, position = _read_varint(data, position, 5)
+            offset_delta, position = read_varint(data, position, 5)
         key, position = _read_bytes(data, position, end)
         value, position = _read_bytes(data, position, end)
         byte = data[position]
@@ -386,9 +386,9 @@ def _read_record(data: bytes | memoryview, position: int, end: int) -> _Fields:
             position += 1
             headers: tuple[tuple[str, bytes | None], ...] = ()
         else:
-            count, position = _read_varint(data, position, 5)
+            count, position = read_varint(data, position, 5)
             if not 0 <= count <= (end - position) // 2:  # a header takes two bytes at the least
-                raise _corrupt(f"{count} headers in {end - position} bytes")
+                raise corrupt(f"{count} headers in {end - position} bytes")
             pairs = []
             for _ in range(count):
                 name, position = _read_bytes(data, position, end)
@@ -398,11 +398,11 @@ def _read_record(data: bytes | memoryview, position: int, end: int) -> _Fields:
                 pairs.append((name.decode(), content))
             headers = tuple(pairs)
     except IndexError:
-        raise _corrupt("a record is cut off") from None
+        raise corrupt("a record is cut off") from None
     except UnicodeDecodeError as error:
         raise MqError(ErrorCode.INVALID_RECORD, f"a header key is not UTF-8: {error.reason}") from None
     if position != end:
-        raise _corrupt(f"a record ends {position - end:+d} bytes from where its length says")
+        raise corrupt(f"a record ends {position - end:+d} bytes from where its length says")
     return end, timestamp_delta, offset_delta, key, value, headers
 
 
@@ -412,17 +412,17 @@ def _read_bytes(data: bytes | memoryview, position: int, end: int) -> tuple[byte
         position += 1
         size = (byte >> 1) ^ -(byte & 1)
     else:
-        size, position = _read_varint(data, position, 5)
+        size, position = read_varint(data, position, 5)
     if size < 0:
         if size != -1:
-            raise _corrupt(f"a length of {size}")
+            raise corrupt(f"a length of {size}")
         return None, position
     if size > end - position:
-        raise _corrupt(f"a field of {size} bytes where {end - position} are left")
+        raise corrupt(f"a field of {size} bytes where {end - position} are left")
     return bytes(data[position : position + size]), position + size
 
 
-def _read_varint(data: bytes | memoryview, position: int, bytes_max: int) -> tuple[int, int]:
+def read_varint(data: bytes | memoryview, position: int, bytes_max: int) -> tuple[int, int]:
     """A zigzag varint of at most `bytes_max` bytes (5 for 32 bits, 10 for 64)."""
     value = shift = 0
     for current in range(position, position + bytes_max):
@@ -433,10 +433,10 @@ def _read_varint(data: bytes | memoryview, position: int, bytes_max: int) -> tup
                 break
             return (value >> 1) ^ -(value & 1), current + 1
         shift += 7
-    raise _corrupt("a varint does not end")
+    raise corrupt("a varint does not end")
 
 
-def _corrupt(what: str) -> MqError:
+def corrupt(what: str) -> MqError:
     return MqError(ErrorCode.CORRUPT_MESSAGE, what)
 
 
@@ -508,15 +508,15 @@ def _write_record(
     headers: Sequence[tuple[str, Buffer | None]],
 ) -> None:
     record = bytearray(1)  # attributes
-    _write_varint(record, timestamp_delta)
-    _write_varint(record, offset_delta)
+    write_varint(record, timestamp_delta)
+    write_varint(record, offset_delta)
     _write_bytes(record, key)
     _write_bytes(record, value)
-    _write_varint(record, len(headers))
+    write_varint(record, len(headers))
     for name, content in headers:
         _write_bytes(record, name.encode())
         _write_bytes(record, content)
-    _write_varint(body, len(record))
+    write_varint(body, len(record))
     body += record
 
 
@@ -524,11 +524,11 @@ def _write_bytes(out: bytearray, data: Buffer | None) -> None:
     if data is None:
         out.append(1)  # zigzag of -1
     else:
-        _write_varint(out, len(data))
+        write_varint(out, len(data))
         out += data
 
 
-def _write_varint(out: bytearray, value: int) -> None:
+def write_varint(out: bytearray, value: int) -> None:
     """Zigzag, least significant group first; for 32 and 64 bits alike."""
     value = value << 1 if value >= 0 else ~(value << 1)
     while value > 0x7F:

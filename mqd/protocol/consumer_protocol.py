@@ -77,6 +77,8 @@ def decode_subscribed_topics(data: bytes) -> list[str]:
     topics = []
     try:
         (number,) = _NUMBER.unpack_from(data, _VERSION.size)
+        if number > limits.REQUEST_ELEMENTS_MAX:
+            raise ProtocolError(f"{number} topics; at most {limits.REQUEST_ELEMENTS_MAX} are taken")
         position = _VERSION.size + _NUMBER.size
         for _ in range(number):
             (size,) = _SIZE.unpack_from(data, position)
@@ -105,8 +107,9 @@ def assignment_user_data(data: Buffer) -> bytes:
 
 
 def version_of(data: Buffer) -> int:
-    """The version of either, as far as it is known here. `data` is one that was decoded before."""
-    return int(min(_VERSION.unpack_from(data)[0], VERSION_MAX))
+    """The version of either, as far as it is known here; 0, which everybody reads, for bytes that tell none."""
+    version: int = _VERSION.unpack_from(data)[0] if len(data) >= _VERSION.size else 0
+    return min(max(version, 0), VERSION_MAX)
 
 
 def _rows(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:

@@ -311,7 +311,10 @@ def _natural(text: str) -> int:
 
 
 class ProducerSnapshotEntry(NamedTuple):
-    """The last batch of one producer id in one partition."""
+    """The last batch of one producer id in one partition; behind it in time, so before it in the file, may stand others of the same id.
+
+    Apache Kafka writes one row an id, and takes the last where it reads several.
+    """
 
     producer_id: int
     producer_epoch: int

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from mqd.errors import ErrorCode, MqError
 from mqd.protocol.batch import (
     CODEC_MASK,
     CONTROL_MASK,
@@ -26,7 +25,10 @@ from mqd.protocol.batch import (
     BatchHeader,
     Codec,
     compress,
+    corrupt,
+    read_varint,
     seal,
+    write_varint,
 )
 from mqd.types import NO_TIMESTAMP
 
@@ -63,44 +65,44 @@ def placed_records(records: bytes, header: BatchHeader) -> Iterator[PlacedRecord
                 position += 2
                 size = (byte & 0x7F | more << 7) >> 1
             else:
-                size, position = _varint(records, position)
+                size, position = read_varint(records, position, 10)
             following = position + size
             if following > end or following <= position:
-                raise _corrupt(f"record {index} does not end")
+                raise corrupt(f"record {index} does not end")
             byte = records[position + 1]  # behind the attributes
             if byte < 0x80:
                 position += 2
                 timestamp_delta = (byte >> 1) ^ -(byte & 1)
             else:
-                timestamp_delta, position = _varint(records, position + 1)
+                timestamp_delta, position = read_varint(records, position + 1, 10)
             byte = records[position]
             if byte < 0x80:
                 position += 1
                 offset_delta = (byte >> 1) ^ -(byte & 1)
             else:
-                offset_delta, position = _varint(records, position)
+                offset_delta, position = read_varint(records, position, 10)
             if not previous < offset_delta <= last:
-                raise _corrupt(f"offset delta {offset_delta} after {previous}, the last one is {last}")
+                raise corrupt(f"offset delta {offset_delta} after {previous}, the last one is {last}")
             previous = offset_delta
             byte = records[position]
             if byte < 0x80:
                 position += 1
                 size = (byte >> 1) ^ -(byte & 1)
             else:
-                size, position = _varint(records, position)
+                size, position = read_varint(records, position, 10)
             if size >= 0:
                 key: bytes | None = records[position : position + size]
                 position += size
             else:
                 key = None
             if position >= following:
-                raise _corrupt(f"record {index} has a key of {size} bytes")
+                raise corrupt(f"record {index} has a key of {size} bytes")
             yield make((start, following, timestamp_delta, offset_delta, key, bool(records[position] & 1)))
             position = following
     except IndexError:
-        raise _corrupt("a record is cut off") from None
+        raise corrupt("a record is cut off") from None
     if position != end:
-        raise _corrupt(f"{end - position} bytes follow the last of {header.records_count} records")
+        raise corrupt(f"{end - position} bytes follow the last of {header.records_count} records")
 
 
 def delete_horizon(header: BatchHeader) -> int | None:
@@ -169,35 +171,9 @@ def _move(out: bytearray, records: bytes, record: PlacedRecord, by: int) -> None
     while records[position] >= 0x80:  # its timestamp delta
         position += 1
     delta = bytearray()
-    _write_varint(delta, record.timestamp_delta + by)
+    write_varint(delta, record.timestamp_delta + by)
     rest = records[position + 1 : record.end]
-    _write_varint(out, 1 + len(delta) + len(rest))
+    write_varint(out, 1 + len(delta) + len(rest))
     out.append(records[attributes])
     out += delta
     out += rest
-
-
-def _write_varint(out: bytearray, value: int) -> None:
-    value = value << 1 if value >= 0 else ~(value << 1)
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A zigzag varint of at most ten bytes."""
-    value = shift = 0
-    for current in range(position, position + 10):
-        byte = data[current]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value >> 64:
-                break
-            return (value >> 1) ^ -(value & 1), current + 1
-        shift += 7
-    raise _corrupt("a varint does not end")
-
-
-def _corrupt(what: str) -> MqError:
-    return MqError(ErrorCode.CORRUPT_MESSAGE, what)

@@ -29,6 +29,8 @@ class Harness(Generic[ShardT]):
         """Records, and for each marker whether it commits."""
         self.answers: dict[Ticket, Outcome] = {}
         self.waiting: set[Ticket] = set()
+        self.askers: tuple[Ticket, ...] = ()
+        """Whose call is being carried out."""
         self.effects: list[Hashable] = []
         self.carry_out(self.shard.on_loaded(self.now))
 
@@ -52,7 +54,9 @@ class Harness(Generic[ShardT]):
         except MqError as error:
             self._answer(ticket, error)
         else:
+            self.askers = (ticket,)
             self.carry_out(decision)
+            self.askers = ()
         return ticket
 
     def call(self, api: str, version: int, request: Mapping[str, Any], **more: Any) -> Any:
@@ -106,11 +110,16 @@ class Harness(Generic[ShardT]):
         """The next leader: it has the log and nothing else. Whoever waits is sent away."""
         for ticket in sorted(self.waiting):
             self._answer(ticket, MqError(ErrorCode.NOT_COORDINATOR))
-        self.shard = self._make_shard()
-        for entry, producer in self.log:
-            if isinstance(entry, bool):
-                self.shard.replay_end(producer, entry)
-            else:
-                self.shard.replay(entry, producer)
+        self.shard = self.read_again()
         self.effects.clear()
         self.carry_out(self.shard.on_loaded(self.now))
+
+    def read_again(self) -> ShardT:
+        """A shard that has read the log, and has decided nothing yet."""
+        shard = self._make_shard()
+        for entry, producer in self.log:
+            if isinstance(entry, bool):
+                shard.replay_end(producer, entry)
+            else:
+                shard.replay(entry, producer)
+        return shard

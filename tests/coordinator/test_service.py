@@ -35,6 +35,7 @@ class Registers:
         self.metadata = 0
         self.forgotten: set[Ticket] = set()
         self.refused: bytes | None = None
+        self.refuses_life = False
 
     def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
         match op:
@@ -44,8 +45,6 @@ class Registers:
                 return Decision((Record(key, value),), ((ticket, {"before": self.values.get(key)}),), effects=(f"put {key!r}",))
             case ("put-with", producer, key, value):
                 return Decision((Record(key, value),), ((ticket, {}),), producer=producer)
-            case ("put-and-change", key, value):
-                return Decision((Record(key, value),), ((ticket, {}),), also_changed=True)
             case ("put-and-wait", key, value):
                 return Decision((Record(key, value),))
             case ("wait",):
@@ -73,9 +72,15 @@ class Registers:
             self.values.update(pending)
 
     def on_loaded(self, now: Moment) -> Decision:
+        if self.refuses_life:
+            raise ValueError("what was loaded makes no sense")
         self.loaded += 1
         self.is_loaded.set()
         return NOTHING
+
+    def on_absence(self, seconds: float) -> None:
+        assert self.deadline is not None
+        self.deadline += seconds
 
     def on_metadata(self, now: Moment) -> Decision:
         self.metadata += 1
@@ -112,10 +117,12 @@ class Runtime(Replicas):
 
         self.refused: bytes | None = None
         """A key that no shard takes any more."""
+        self.refuses_life = False
 
     def make_shard(self, index: int) -> Registers:
         self.shards.append(Registers())
         self.shard.refused = self.refused
+        self.shard.refuses_life = self.refuses_life
         return self.shards[-1]
 
     @property
@@ -261,7 +268,44 @@ async def test_a_record_that_means_nothing_costs_its_partition_the_coordinator_a
         await runtime.loaded_with({b"k": b"1"})
 
 
-async def test_a_refused_append_changes_nothing_and_drops_what_was_only_in_memory(tmp_path: Path) -> None:
+async def test_a_shard_that_cannot_begin_is_tried_again_with_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqd.coordinator.service.UNREADABLE_SECONDS", 0.2)
+    async with running(tmp_path) as (runtime, _):
+        runtime.refuses_life = True
+        began = trio.current_time()
+        runtime.lead(1)
+        await wait_until(lambda: len(runtime.shards) >= 3)
+        assert trio.current_time() - began >= 0.4
+        assert await code_of(runtime, "get", b"k") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        runtime.refuses_life = False
+        await runtime.loaded_with({})
+
+
+async def test_shards_are_read_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path) as (runtime, _):
+        for index in range(2):
+            runtime.held(TOPIC, index, epoch=1)
+            await runtime.loaded()
+            await runtime.ask("put", b"k%d" % index, b"1", index=index)
+        reading = most = 0
+
+        async def offload(function: Any, *arguments: Any) -> Any:
+            nonlocal reading, most
+            reading += 1
+            most = max(most, reading)
+            await wait_all_tasks_blocked()
+            reading -= 1
+            return function(*arguments)
+
+        monkeypatch.setattr(runtime.disk, "offload", offload)
+        for index in range(2):
+            runtime.held(TOPIC, index, epoch=2, leader=TWO, replicas=(ME, TWO))
+            runtime.held(TOPIC, index, epoch=3)
+        await wait_until(lambda: [len(shard.values) for shard in runtime.shards[-2:]] == [1, 1] and all(s.loaded for s in runtime.shards))
+        assert most == 1
+
+
+async def test_a_refused_append_changes_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead(replicas=(ME, TWO), isr=(ME,), minimum=2)
         await wait_all_tasks_blocked()
@@ -269,9 +313,6 @@ async def test_a_refused_append_changes_nothing_and_drops_what_was_only_in_memor
         with trio.fail_after(5):
             assert await code_of(runtime, "put-and-wait", b"k", b"1") is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert len(runtime.shards) == 1
-        assert await code_of(runtime, "put-and-change", b"k", b"1") is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        await wait_all_tasks_blocked()
-        assert len(runtime.shards) == 2
         assert runtime.shard.values == {}
 
 
@@ -327,6 +368,23 @@ async def test_shards_are_woken_at_their_deadlines(tmp_path: Path, autojump_cloc
         await runtime.ask("wake", at)
         await trio.sleep(60)
         assert runtime.shard.woken == [at]
+
+
+async def test_deadlines_wait_as_long_as_clients_were_sent_away(tmp_path: Path, autojump_clock: Any) -> None:
+    async with running(tmp_path) as (runtime, _):
+        runtime.lead()
+        await wait_all_tasks_blocked()
+        at = runtime.clock.monotonic() + 30
+        await runtime.ask("wake", at)
+        await trio.sleep(10)
+        runtime.replica.set_in_contact(False)
+        await trio.sleep(100)
+        assert runtime.shard.woken == []
+        runtime.replica.set_in_contact(True)
+        await trio.sleep(19)
+        assert runtime.shard.woken == []
+        await trio.sleep(2)
+        assert runtime.shard.woken == [pytest.approx(at + 100, abs=1)]
 
 
 async def test_many_changes_of_topics_are_told_once(tmp_path: Path) -> None:

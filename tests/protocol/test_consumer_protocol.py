@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from mqd.errors import ProtocolError
+from mqd.limits import REQUEST_ELEMENTS_MAX
 from mqd.protocol.consumer_protocol import (
     Subscription,
     decode_assignment,
@@ -66,3 +69,9 @@ def test_topics_are_read_without_the_rest(version: int) -> None:
     for wrong in (b"", b"\0\0\0\0\0\1\xff\xff", b"\0\0\0\0\0\1\0\1\xff", b"\0\0\x7f\xff\xff\xff\0\0"):
         with pytest.raises(ProtocolError):
             decode_subscribed_topics(wrong)
+
+
+def test_a_subscription_to_more_topics_than_a_request_may_name_is_none() -> None:
+    data = struct.pack(">hi", 0, REQUEST_ELEMENTS_MAX + 1) + b"\0\0" * (REQUEST_ELEMENTS_MAX + 1)
+    with pytest.raises(ProtocolError):
+        decode_subscribed_topics(data)

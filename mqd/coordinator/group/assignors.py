@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -207,16 +207,21 @@ class _Balance:
         self._topics = topics
         self._racks = [members[member_id].rack for member_id in ids]
         self._subscribers: dict[UUID, list[int]] = {topic_id: [] for topic_id in sorted(topics)}
-        self._held: list[dict[UUID, list[int]]] = []
+        self._held: list[dict[UUID, dict[int, None]]] = []
+        self._orders: dict[tuple[int, UUID], dict[str | None, list[int]]] = {}
+        """Of a member's partitions of a topic, by the rack that they would move to: the best to move last. Some may be gone since."""
         self._sizes: list[int] = []
+        self._wants = [members[member_id].topics for member_id in ids]
+        self._smallest: dict[UUID, int] = {}
+        """Of some topics the subscriber with the smallest share, the first of several: kept until that changes, to be found once."""
         taken: set[Place] = set()
         for index, member_id in enumerate(ids):
             member = members[member_id]
             for topic_id in sorted(member.topics):
                 self._subscribers[topic_id].append(index)
-            held: dict[UUID, list[int]] = {}
+            held: dict[UUID, dict[int, None]] = {}
             for topic_id, partition in _still_there(member, topics, taken):
-                held.setdefault(topic_id, []).append(partition)
+                held.setdefault(topic_id, {})[partition] = None
             self._held.append(held)
             self._sizes.append(sum(len(partitions) for partitions in held.values()))
         self._deal(taken)
@@ -230,30 +235,59 @@ class _Balance:
         """What nobody has: topics with the fewest subscribers first, as they leave the least choice."""
         for topic_id in sorted(self._subscribers, key=lambda topic_id: (len(self._subscribers[topic_id]), topic_id)):
             subscribers = self._subscribers[topic_id]
-            for partition in range(self._topics[topic_id].partitions) if subscribers else ():
+            topic = self._topics[topic_id]
+            waiting: dict[str | None, list[tuple[int, int]]] = {}  # by rack: shares and who has them, the smallest first
+            for index in subscribers:
+                waiting.setdefault(self._racks[index], []).append((self._sizes[index], index))
+            for heap in waiting.values():
+                heapify(heap)
+            for partition in range(topic.partitions) if subscribers else ():
                 if (topic_id, partition) not in taken:
-                    self._give(topic_id, partition, self._least(topic_id, partition))
+                    near = topic.racks(partition)
+                    size, _, index, rack = min((heap[0][0], rack not in near, heap[0][1], rack) for rack, heap in waiting.items())
+                    self._held[index].setdefault(topic_id, {})[partition] = None
+                    self._sizes[index] += 1
+                    heapreplace(waiting[rack], (size + 1, index))
 
-    def _least(self, topic_id: UUID, partition: int) -> int:
-        """The subscriber with the smallest share; among several, one near a replica."""
-        racks = self._topics[topic_id].racks(partition)
-        return min(self._subscribers[topic_id], key=lambda index: (self._sizes[index], self._racks[index] not in racks, index))
-
-    def _give(self, topic_id: UUID, partition: int, index: int) -> None:
-        self._held[index].setdefault(topic_id, []).append(partition)
-        self._sizes[index] += 1
+    def _with_smallest_share(self, topic_id: UUID) -> int:
+        index = self._smallest.get(topic_id)
+        if index is None:
+            index = self._smallest[topic_id] = min(self._subscribers[topic_id], key=lambda index: (self._sizes[index], index))
+        return index
 
     def _move(self, topic_id: UUID, source: int, target: int) -> None:
         """Of one topic's partitions that `source` has, the one that stands best with `target`, or least well where it is."""
         held = self._held[source][topic_id]
-        if len(held) > 1 and (self._racks[source] is not None or self._racks[target] is not None):
-            racks = self._topics[topic_id].racks
-            held.sort(key=lambda p: ((self._racks[target] in racks(p)) - (self._racks[source] in racks(p)), -p))
-        partition = held.pop()
+        partition = self._best_to_move(topic_id, source, self._racks[target])
+        del held[partition]
         if not held:
             del self._held[source][topic_id]
+        self._held[target].setdefault(topic_id, {})[partition] = None
+        self._orders.pop((target, topic_id), None)
         self._sizes[source] -= 1
-        self._give(topic_id, partition, target)
+        self._sizes[target] += 1
+        for other in self._wants[target]:
+            if self._smallest.get(other) == target:
+                del self._smallest[other]
+        for other in self._wants[source]:
+            index = self._smallest.get(other)
+            if index is not None and (self._sizes[source], source) < (self._sizes[index], index):
+                self._smallest[other] = source
+
+    def _best_to_move(self, topic_id: UUID, source: int, rack: str | None) -> int:
+        """Sorted once for many moves: a member may have thousands of partitions to give."""
+        held = self._held[source][topic_id]
+        own = self._racks[source]
+        if len(held) == 1 or (own is None and rack is None):
+            return next(reversed(held))
+        orders = self._orders.setdefault((source, topic_id), {})
+        if rack not in orders:
+            racks = self._topics[topic_id].racks
+            orders[rack] = sorted(held, key=lambda p: ((rack in racks(p)) - (own in racks(p)), -p))
+        order = orders[rack]
+        while order[-1] not in held:
+            order.pop()
+        return order.pop()
 
     def _level(self) -> None:
         """Move from the largest shares straight to smaller ones, while the difference is two or more."""
@@ -263,7 +297,7 @@ class _Balance:
             for source in sorted(range(len(self._sizes)), key=lambda index: (-self._sizes[index], index)):
                 for topic_id in sorted(self._held[source]):
                     while topic_id in self._held[source]:
-                        target = min(self._subscribers[topic_id], key=lambda index: (self._sizes[index], index))
+                        target = self._with_smallest_share(topic_id)
                         if self._sizes[source] - self._sizes[target] < 2:
                             break
                         self._move(topic_id, source, target)
@@ -273,14 +307,20 @@ class _Balance:
         """Where no single move helps, a chain may: one gives to a second, who gives to a third. No chain left: no fairer shares exist."""
         for _ in range(ASSIGNOR_CHAINS_MAX):
             by_size = sorted(range(len(self._sizes)), key=lambda index: (-self._sizes[index], index))
-            chain = next((chain for source in by_size if (chain := self._chain(source))), None)
+            hopeless: set[int] = set()
+            chain = next((chain for source in by_size if (chain := self._chain(source, hopeless))), None)
             if chain is None:
                 return
             for giver, topic_id, taker in reversed(chain):
                 self._move(topic_id, giver, taker)
 
-    def _chain(self, source: int) -> list[tuple[int, UUID, int]]:
-        """The shortest chain from a member to one with at least two less, or nothing."""
+    def _chain(self, source: int, hopeless: set[int]) -> list[tuple[int, UUID, int]]:
+        """The shortest chain from a member to one with at least two less, or nothing.
+
+        `hopeless`: members from whom no chain helps one that has as much as the source. Larger shares are tried first: whoever was
+        reached in vain from one of those is no way for a smaller one."""
+        if source in hopeless:
+            return []
         came: dict[int, tuple[int, UUID]] = {}
         seen: set[UUID] = set()
         wave = deque([source])
@@ -291,12 +331,13 @@ class _Balance:
                     continue
                 seen.add(topic_id)
                 for taker in self._subscribers[topic_id]:
-                    if taker == source or taker in came:
+                    if taker == source or taker in came or taker in hopeless:
                         continue
                     came[taker] = giver, topic_id
                     if self._sizes[source] - self._sizes[taker] >= 2:
                         return self._path(came, source, taker)
                     wave.append(taker)
+        hopeless.update(came, (source,))
         return []
 
     @staticmethod

@@ -39,6 +39,7 @@ from mqd.coordinator.group.classic_group import (
     InitialDelay,
     Member,
     Protocols,
+    named,
     protocols_size,
 )
 from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey, encode
@@ -56,8 +57,14 @@ _SKIP_ASSIGNMENT_FROM: Final = 9
 _PROTOCOL_TOLD_FROM: Final = 5
 """SyncGroup versions that must say which protocol they mean (KIP-559)."""
 
+_MEMBER_ID_PREFIX_MAX: Final = 1_000
+"""Characters of a client's or an instance's id that a member id begins with: the whole must be a string of the protocol."""
 NEW_MEMBER_JOIN_SECONDS: Final = 300.0
 """A new member waits in JoinGroup for so long: it cannot send heartbeats, and may be gone."""
+_WAIT_ON_SECONDS_MIN: Final = 1.0
+"""A rebalance that nobody has joined waits on for so long at least, whatever time-out its members have named."""
+_SLOW_SECONDS: Final = 5.0
+"""When a rebalance has waited for so long, the log says for whom."""
 _WRITE_AGAIN_SECONDS: Final = 5.0
 """When it could not be written that a group is empty."""
 
@@ -67,6 +74,8 @@ JOIN: Final = "classic-join"
 """Timer of (group): no longer waits for members to join."""
 SYNC: Final = "classic-sync"
 """Timer of (group): no longer waits for members to ask for their assignments."""
+SLOW: Final = "classic-slow"
+"""Timer of (group): a rebalance takes long."""
 
 
 class _Staged(NamedTuple):
@@ -96,7 +105,7 @@ class Classic(Part):
         return {GroupMetadataKey: self.replay_group_metadata}
 
     def timers(self) -> Mapping[str, Expire]:
-        return {MEMBER: self._member_expired, JOIN: self._join_expired, SYNC: self._sync_expired}
+        return {MEMBER: self._member_expired, JOIN: self._join_expired, SYNC: self._sync_expired, SLOW: self._say_who_is_awaited}
 
     # -- records ---------------------------------------------------------------------------------------------------
 
@@ -140,8 +149,8 @@ class Classic(Part):
         timers = self.state.timers
         for member_id in (*group.members, *group.pending):
             timers.cancel((MEMBER, group.group_id, member_id))
-        timers.cancel((JOIN, group.group_id))
-        timers.cancel((SYNC, group.group_id))
+        for kind in (JOIN, SYNC, SLOW):
+            timers.cancel((kind, group.group_id))
 
     def on_loaded(self, now: Moment) -> Decision:
         """Sessions begin anew. A group that is larger than allowed by now rebalances, and the last to join is turned away."""
@@ -221,7 +230,8 @@ class Classic(Part):
             draft.answer(join.ticket, join_refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
             return
         instance_id = request.group_instance_id
-        member_id = f"{join.call.client_id if instance_id is None else instance_id}-{self.state.new_id()}"
+        prefix = join.call.client_id if instance_id is None else instance_id
+        member_id = f"{prefix[:_MEMBER_ID_PREFIX_MAX]}-{self.state.new_id()}"
         if instance_id is not None:
             current = group.static.get(instance_id)
             if current is not None:
@@ -278,12 +288,12 @@ class Classic(Part):
             group.somebody_came = True
         group.add(member, request.protocol_type)
         self.state.timers.set((MEMBER, group.group_id, member_id), join.now.seconds + NEW_MEMBER_JOIN_SECONDS)
-        self._rebalance_or_complete(group, draft, join.now, "a new member joins")
+        self._rebalance_or_complete(group, draft, join.now, f"a new member joins, {named([member])}")
 
     def _update_member(self, group: ClassicGroup, member: Member, join: _Join, draft: Draft, reason: str) -> None:
         self._end_wait(group, member, draft, ErrorCode.REBALANCE_IN_PROGRESS)
         group.update(member, join.protocols, join.rebalance_timeout_ms, join.request.session_timeout_ms, join.ticket)
-        self._rebalance_or_complete(group, draft, join.now, reason)
+        self._rebalance_or_complete(group, draft, join.now, f"{reason}, {named([member])}")
 
     def _replace_static(self, group: ClassicGroup, old: Member, member_id: str, join: _Join, draft: Draft) -> None:
         """A static member that has lost its member id, as after a restart, comes back under the next."""
@@ -308,7 +318,7 @@ class Classic(Part):
         if group.state is PREPARING_REBALANCE:
             self._complete_if_everybody_joined(group, draft, now)
         else:
-            self._prepare_rebalance(group, draft, now, "a static member comes back and changes what the group agreed on")
+            self._prepare_rebalance(group, draft, now, f"a static member comes back and changes what the group agreed on, {named([new])}")
 
     def _write_replaced(self, group: ClassicGroup, old: Member, new: Member, join: _Join, draft: Draft) -> None:
         """Nothing changes but the member's id: no rebalance, and the others hear nothing of it."""
@@ -358,8 +368,22 @@ class Classic(Part):
         else:
             self._wait_for_joins(group, now)
 
-    def _wait_for_joins(self, group: ClassicGroup, now: Moment) -> None:
-        self.state.timers.set((JOIN, group.group_id), now.seconds + max(group.rebalance_timeout_ms, 0) / 1000)
+    def _wait_for_joins(self, group: ClassicGroup, now: Moment, seconds_min: float = 0.0) -> None:
+        self.state.timers.set((JOIN, group.group_id), now.seconds + max(group.rebalance_timeout_ms / 1000, seconds_min))
+        self.state.timers.set((SLOW, group.group_id), now.seconds + _SLOW_SECONDS)
+
+    def _say_who_is_awaited(self, key: TimerKey, now: Moment) -> Decision:
+        group = self.state.get(key[1])
+        if isinstance(group, ClassicGroup) and group.state in (PREPARING_REBALANCE, COMPLETING_REBALANCE):
+            logger.info(
+                "rebalance waits for members group=%s generation=%d state=%s awaited=%s not_yet_joined=%d",
+                group.group_id,
+                group.generation,
+                group.state_name(),
+                named(one for one in group.members.values() if group.is_awaited(one)),
+                len(group.pending),
+            )
+        return NOTHING
 
     def _complete_if_everybody_joined(self, group: ClassicGroup, draft: Draft, now: Moment) -> None:
         """But for the first rebalance of an empty group, which takes the time that it is given."""
@@ -370,22 +394,27 @@ class Classic(Part):
         """The next generation has those who joined, and static members, who may be away for a while."""
         self.state.timers.cancel((JOIN, group.group_id))
         group.initial_delay = None
-        for member in [one for one in group.members.values() if one.join_ticket is None and one.instance_id is None]:
+        absent = [one for one in group.members.values() if one.join_ticket is None and one.instance_id is None]
+        if absent:
+            told = group.group_id, group.generation, named(absent)
+            logger.warning("members did not join again in time group=%s generation=%d members=%s", *told)
+        for member in absent:
             self._dismiss(group, member, draft, ErrorCode.UNKNOWN_MEMBER_ID)
         if not group.members:
             self._write_emptiness(group, draft, now)
             return
         if not group.elect_leader_who_joined():  # until sessions of those who do not come have ended
             logger.warning("rebalance waits on, nobody has joined group=%s members=%d", group.group_id, len(group.members))
-            self._wait_for_joins(group, now)
+            self._wait_for_joins(group, now, _WAIT_ON_SECONDS_MIN)
             return
         group.next_generation(now.wall_ms)
         logger.info(
-            "generation complete group=%s generation=%d members=%d protocol=%s",
+            "generation complete group=%s generation=%d members=%d protocol=%s new=%s",
             group.group_id,
             group.generation,
             len(group.members),
             group.protocol,
+            named(one for one in group.members.values() if one.is_new),
         )
         for member in group.members.values():
             ticket = group.take_join_ticket(member)
@@ -395,6 +424,7 @@ class Classic(Part):
             member.is_new = False
             group.not_synced[member.member_id] = None
         self.state.timers.set((SYNC, group.group_id), now.seconds + max(group.rebalance_timeout_ms, 0) / 1000)
+        self.state.timers.set((SLOW, group.group_id), now.seconds + _SLOW_SECONDS)
 
     def _write_emptiness(self, group: ClassicGroup, draft: Draft, now: Moment) -> None:
         generation = group.generation + 1
@@ -511,9 +541,10 @@ class Classic(Part):
         group = self.state.get(key[1])
         draft = Draft()
         if isinstance(group, ClassicGroup) and group.state in (COMPLETING_REBALANCE, STABLE) and group.not_synced:
-            for member_id in list(group.not_synced):
-                self._dismiss(group, group.members[member_id], draft, ErrorCode.UNKNOWN_MEMBER_ID)
-            self._prepare_rebalance(group, draft, now, "members did not ask for their assignments")
+            late = [group.members[member_id] for member_id in group.not_synced]
+            for member in late:
+                self._dismiss(group, member, draft, ErrorCode.UNKNOWN_MEMBER_ID)
+            self._prepare_rebalance(group, draft, now, f"members did not ask for their assignments in time, {named(late)}")
         return draft.decision()
 
     # -- Heartbeat and LeaveGroup ----------------------------------------------------------------------------------
@@ -581,9 +612,10 @@ class Classic(Part):
             }
             for member_id, instance_id in leaving
         ]
-        if group is not None and any(row["error_code"] is ErrorCode.NONE for row in rows):
+        gone = [str(row["member_id"] or row["group_instance_id"]) for row in rows if row["error_code"] is ErrorCode.NONE]
+        if group is not None and gone:
             if group.state in (STABLE, COMPLETING_REBALANCE):
-                self._prepare_rebalance(group, draft, now, "members leave")
+                self._prepare_rebalance(group, draft, now, f"members leave, {', '.join(gone)}")
             else:
                 self._complete_if_everybody_joined(group, draft, now)
         draft.answer(ticket, leave_answer(call, rows))

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 
 from mqd.coordinator.group.records import ClassicMember, GroupMetadata, GroupMetadataKey, tombstone
 from mqd.coordinator.shard import Record, Ticket
-from mqd.errors import ErrorCode, MqError, ProtocolError
+from mqd.errors import ErrorCode, MqError, ProtocolError, some_of
 from mqd.limits import GROUP_MEMBER_BYTES
 from mqd.protocol.consumer_protocol import PROTOCOL_TYPE as CONSUMER, decode_subscribed_topics
 from mqd.types import NO_TIMESTAMP
@@ -41,6 +41,7 @@ PREPARING_REBALANCE = ClassicState.PREPARING_REBALANCE
 COMPLETING_REBALANCE = ClassicState.COMPLETING_REBALANCE
 STABLE = ClassicState.STABLE
 DEAD: Final = "Dead"
+_NAMED_AT_MOST: Final = 5
 
 FROM: Final[Mapping[ClassicState, frozenset[ClassicState]]] = {
     EMPTY: frozenset({PREPARING_REBALANCE}),
@@ -76,7 +77,7 @@ class Member:
     @property
     def size(self) -> int:
         """What it costs in memory, in bytes."""
-        return GROUP_MEMBER_BYTES + protocols_size(self.protocols)
+        return GROUP_MEMBER_BYTES + len(self.instance_id or "") + len(self.client_id) + protocols_size(self.protocols)
 
     @property
     def heart_beats(self) -> bool:
@@ -89,7 +90,7 @@ class Member:
 
 def protocols_size(protocols: Protocols) -> int:
     """What they cost in memory, in bytes."""
-    return sum(GROUP_MEMBER_BYTES + len(metadata) for _, metadata in protocols)
+    return sum(GROUP_MEMBER_BYTES + len(name) + len(metadata) for name, metadata in protocols)
 
 
 @dataclass(slots=True)
@@ -189,6 +190,12 @@ class ClassicGroup:
     @property
     def everybody_joined(self) -> bool:
         return len(self.members) == self.waiting_to_join and not self.pending
+
+    def is_awaited(self, member: Member) -> bool:
+        """Whether a rebalance cannot go on without it: it is to join again, or, as the leader, to divide the work."""
+        if self.state is PREPARING_REBALANCE:
+            return member.join_ticket is None
+        return self.state is COMPLETING_REBALANCE and self.leader == member.member_id
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -420,8 +427,9 @@ class ClassicGroup:
         return [tombstone(GroupMetadataKey(self.group_id))]
 
     def described(self) -> dict[str, Any]:
-        """As DescribeGroups tells it. What members said is told of a generation that stands."""
+        """As DescribeGroups tells it. What members said is told of a generation that stands; who is awaited, of one that does not."""
         stable = self.state is STABLE
+        rebalances = self.state in (PREPARING_REBALANCE, COMPLETING_REBALANCE)
         return {
             "error_code": ErrorCode.NONE,
             "group_id": self.group_id,
@@ -436,10 +444,17 @@ class ClassicGroup:
                     "client_host": one.client_host,
                     "member_metadata": one.metadata(self.protocol) if stable else b"",
                     "member_assignment": one.assignment,
+                    **({"awaited": True} if self.is_awaited(one) else {}),
                 }
                 for one in self.members.values()
             ],
+            **({"state_since_ms": self.since_ms} if rebalances else {}),
         }
+
+
+def named(members: Iterable[Member]) -> str:
+    """Members for a log line: who they are and where they come from."""
+    return some_of([f"{one.member_id} at {one.client_host}" for one in members], _NAMED_AT_MOST)
 
 
 def _loaded_member(row: ClassicMember, protocol: str | None) -> Member:

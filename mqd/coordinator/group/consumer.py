@@ -136,6 +136,9 @@ class ConsumerGroups(Part):
             wish = self._static(group, member_id, request, joining, reported, draft)
         wish = replace(wish, updated=_updated(wish.member, request, call))
         member = self._steps.bring_forward(group, wish, draft, now)
+        former = self.state.get(request.group_id)
+        if isinstance(former, ClassicGroup):  # which this was a moment ago; only here, where nothing can be refused any more
+            self.state.classic.dismiss_all(former, draft, ErrorCode.REBALANCE_IN_PROGRESS)
         self._steps.expect(group, member, now)
         told = {"member_id": member.member_id, "member_epoch": member.epoch, "heartbeat_interval_ms": self._heartbeat_ms(group)}
         if joining or _is_full(request) or _partitions(member.assigned) != _partitions(wish.member.assigned):
@@ -179,6 +182,8 @@ class ConsumerGroups(Part):
             member = group.members.get(member_id) or Member(member_id)
             return Wish(member, member, reported)
         if not present.uses_classic and present.epoch != LEAVING_FOR_NOW:
+            if present.member_id == member_id:  # the answer to its first heartbeat was lost; Apache Kafka refuses here, too
+                return Wish(present, present, reported)
             raise MqError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id is owned by "

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from mqd.coordinator.group import records
+from mqd.coordinator.group.classic_answers import join_refusal
 from mqd.coordinator.group.consumer_group import ConsumerGroup, check_static
 from mqd.coordinator.group.consumer_steps import JOIN, SYNC, Steps, Wish
 from mqd.coordinator.group.member import Member, MemberState
@@ -48,11 +49,10 @@ class ClassicMembers:
         self._steps.check_room(group, member_id)
         if not group.accepts(request.protocol_type, [one.name for one in protocols]):
             raise MqError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"Member {member_id}'s protocols are not supported.")
-        draft = Draft()
         if unknown and request.group_instance_id is None and call.version >= _REQUIRES_KNOWN_ID_VERSION:
-            draft.answer(ticket, {"error_code": ErrorCode.MEMBER_ID_REQUIRED, "member_id": member_id})
-            return draft.decision()
+            return Decision(replies=[(ticket, join_refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))])
         subscription = _decoded(protocols[0].metadata)
+        draft = Draft()
         wish = self._wish(group, member_id, request, subscription, unknown, draft)
         wish = replace(wish, updated=_updated(wish.member, call, subscription, protocols))
         member = self._step(group, wish, draft, now)
@@ -89,8 +89,8 @@ class ClassicMembers:
         return self._steps.take_place(group, present, member_id, reported, draft)
 
     def _step(self, group: ConsumerGroup, wish: Wish, draft: Draft, now: Moment) -> Member:
-        """Bring the member forward. One that takes the place of the last member of the consumer protocol turns the group classic."""
-        replaced = None if wish.replaces is None else group.members[wish.replaces]
+        """Bring the member forward. A static one that was the last to speak the consumer protocol turns the group classic."""
+        replaced = group.static_member(wish.updated.instance_id or "")
         turns = replaced is not None and not replaced.uses_classic and may_downgrade(self._state, group, (), besides=replaced.member_id)
         if not turns:
             member = self._steps.bring_forward(group, wish, draft, now)
@@ -101,7 +101,8 @@ class ClassicMembers:
         done = self._steps.update_member(group, wish, draft, now)
         member = wish.updated
         if not done.subscription_changed:
-            target = group.targets.get(wish.replaces or "", {})
+            assert replaced is not None
+            target = group.targets.get(replaced.member_id, {})
             member = self._steps.reconcile_member(group, wish, done, group.assignment_epoch, target, draft, now)
         downgrade(self._state, group, (), draft, now, member, rebalance=done.subscription_changed)
         return member

@@ -116,7 +116,7 @@ class ConsumerGroup:
         if old is not None:
             _count(self.names, old.topic_names, -1)
             _count(self.regexes, (old.topic_regex,) if old.topic_regex else (), -1)
-            for place in _places(old):
+            for place in old.places():
                 if self.owners.get(place) == old.member_id:
                     del self.owners[place]
             if old.instance_id is not None and self.static.get(old.instance_id) == old.member_id:
@@ -128,15 +128,15 @@ class ConsumerGroup:
         self.members[new.member_id] = new
         _count(self.names, new.topic_names, 1)
         _count(self.regexes, (new.topic_regex,) if new.topic_regex else (), 1)
-        for place in _places(new):
+        for place in new.places():
             self.owners[place] = new.member_id
         if new.instance_id is not None:
             self.static[new.instance_id] = new.member_id
 
     def count_owners(self) -> None:
         """Who has what, when everything is loaded. A log that was compacted in part may have told of it in another order."""
-        self.owners = {place: member.member_id for member in self.members.values() for place in _places(member)}
-        assert len(self.owners) == sum(1 for member in self.members.values() for _ in _places(member)), self.group_id
+        self.owners = {place: member.member_id for member in self.members.values() for place in member.places()}
+        assert len(self.owners) == sum(1 for member in self.members.values() for _ in member.places()), self.group_id
 
     # -- what it says ----------------------------------------------------------------------------------------------
 
@@ -350,13 +350,6 @@ def _count(counter: Counter[str], names: Iterable[str], by: int) -> None:
         counter[name] += by
         if not counter[name]:
             del counter[name]
-
-
-def _places(member: Member) -> Iterable[tuple[UUID, int]]:
-    for owned in (member.assigned, member.revoking):
-        for topic_id, partitions in owned.items():
-            for partition in partitions:
-                yield topic_id, partition
 
 
 def _epoch_word(member: Member) -> str:

@@ -99,6 +99,11 @@ class Steps:
             compile_expression(updated.topic_regex)
         if updated != member:
             draft.write(records.MemberMetadataKey(group.group_id, updated.member_id), updated.metadata())
+            size = len(draft.records[-1].value or b"")
+            if size > self.state.options.node("message.max.bytes"):
+                raise MqError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR, f"What the member says of itself takes {size} bytes; message.max.bytes is less."
+                )
         resolved, topics_changed = self._update_expressions(group, wish, draft, now)
         bump = names_changed or topics_changed
         if regex_changed and (not updated.topic_regex or updated.topic_regex in resolved):

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqd.coordinator.group.classic_group import DEAD, ClassicGroup
-from mqd.coordinator.group.state import Draft, Group, Handler, Part
+from mqd.coordinator.group.offsets import Portion
+from mqd.coordinator.group.state import Handler, Part
 from mqd.coordinator.shard import Call, Decision, Moment, Ticket
 from mqd.errors import ErrorCode, MqError
 
@@ -55,18 +56,21 @@ class Listing(Part):
         return row
 
     def handle_delete_groups(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
-        """The offsets of a group go with it."""
-        draft = Draft()
-        rows = []
+        """The offsets of a group go with it: first they, a portion at a time. The row of a group that has some left is `unfinished`: its
+        handler asks again."""
+        portion = Portion()
+        rows: list[dict[str, Any]] = []
         for group_id in dict.fromkeys(call.request.groups_names):
-            error = ErrorCode.NONE
+            row = {"group_id": group_id, "error_code": ErrorCode.NONE}
+            rows.append(row)
             try:
-                group: Group = self.state.group(group_id)
+                group = self.state.group(group_id)
                 group.check_delete()
-                draft.records += self.state.offsets.tombstones(group_id)
-                draft.records += group.tombstones()
             except MqError as refusal:
-                error = refusal.code
-            rows.append({"group_id": group_id, "error_code": error})
-        draft.answer(ticket, {"results": rows})
-        return draft.decision()
+                row["error_code"] = refusal.code
+                continue
+            if self.state.offsets.delete_all(group_id, portion):
+                portion.extend(group.tombstones())
+            else:
+                row["unfinished"] = True
+        return Decision(portion.records, ((ticket, {"results": rows}),))

@@ -10,7 +10,7 @@ removed from the group. `reconcile` gives nobody a partition that is somebody's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
@@ -69,6 +69,13 @@ class Member:
 
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == epoch
+
+    def places(self) -> Iterator[tuple[UUID, int]]:
+        """All partitions that are its own, those on the way out included."""
+        for owned in (self.assigned, self.revoking):
+            for topic_id, partitions in owned.items():
+                for partition in partitions:
+                    yield topic_id, partition
 
     def owns(self, topic_id: UUID, partition: int) -> int | None:
         """The epoch in which it got the partition, if that is its own, on the way out included."""

@@ -41,7 +41,7 @@ def policy(state: State) -> str:
 def upgrade(state: State, classic: ClassicGroup, hashes: TopicHashes, draft: Draft) -> ConsumerGroup:
     """The classic group as one of the consumer protocol; the draft deletes the one and writes the other.
 
-    Whoever waits for an answer in the old one is told to join again. MqError GROUP_ID_NOT_FOUND where that may not be.
+    MqError GROUP_ID_NOT_FOUND where that may not be.
     """
     group_id = classic.group_id
 
@@ -63,7 +63,9 @@ def upgrade(state: State, classic: ClassicGroup, hashes: TopicHashes, draft: Dra
             "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default assignor before "
             "re-attempting the upgrade"
         ) from None
-    state.classic.dismiss_all(classic, draft, ErrorCode.REBALANCE_IN_PROGRESS)
+    places = [place for member in members for place in member.places()]
+    if len(places) > len(set(places)):
+        raise refuse("its leader has assigned a partition to several members")
     draft.records.extend(classic.tombstones())
     group = ConsumerGroup(group_id)
     for key, value in _records_of(group_id, classic.generation, members, hashes):
@@ -87,7 +89,8 @@ def _consumer_member(group: ClassicGroup, member: ClassicMember, topics: TopicsV
             topic_id = topics.topic_id(topic)
             if topic_id is not None:
                 owned.setdefault(topic_id, {})[partition] = group.generation
-    said = next(iter(member.protocols))[1] if group.protocol is None else member.metadata(group.protocol)
+    protocols = dict(member.protocols)
+    said = protocols.get(group.protocol or "", member.protocols[0][1])  # it need not have what was chosen before it joined (again)
     subscription = consumer_protocol.decode_subscription(said)
     return Member(
         member.member_id,
@@ -131,7 +134,7 @@ def may_downgrade(state: State, group: ConsumerGroup, leaving: Collection[str], 
     staying = len(group.members) - len(leaving)
     return (
         staying > 0
-        and group.all_classic_without((*leaving, besides))
+        and group.all_classic_without({*leaving, besides})
         and policy(state) in (BOTH_WAYS, DOWN)
         and staying <= state.options.node("group.max.size")
     )

@@ -26,6 +26,8 @@ _RETENTION: TimerKey = ("retention",)
 _TOPICS: TimerKey = ("deleted topics",)
 _PAUSE_SECONDS: Final = 0.005
 """Between two portions, for everybody else."""
+_LOOK_AGAIN_SECONDS: Final = 0.25
+"""Until it is looked whether the last portion was written."""
 _PORTION_BYTES: Final = 256 * 1024
 """Of tombstones."""
 _PORTION_ROWS: Final = 5_000
@@ -108,12 +110,14 @@ class Offsets(Part):
         """Also such as only wait for a transaction to end."""
         return self.store.group(group_id) is not None
 
-    def tombstones(self, group_id: str) -> list[Record]:
-        """The records that delete all offsets of a group, those of open transactions included."""
+    def delete_all(self, group_id: str, portion: Portion) -> bool:
+        """Of a group, those of open transactions included. False where the portion did not suffice."""
         group = self.store.group(group_id)
-        if group is None:
-            return []
-        return [tombstone(OffsetCommitKey(group_id, topic, partition)) for topic, partition in group.partitions()]
+        for topic, partition in group.partitions() if group is not None else ():
+            if portion.bytes >= _PORTION_BYTES:
+                return False
+            portion.delete(OffsetCommitKey(group_id, topic, partition))
+        return True
 
     # -- replay
 
@@ -316,7 +320,7 @@ class Offsets(Part):
         """A portion of the search for offsets that are kept no longer, and for empty groups that have none."""
         if not self._groups_to_look_at:
             self._groups_to_look_at.extend(self.state.by_id)
-        portion = _Portion()
+        portion = Portion()
         while self._groups_to_look_at and not portion.is_full:
             group = self.state.get(self._groups_to_look_at[0])
             if group is None or self._expire(group, now.wall_ms, portion):
@@ -327,7 +331,7 @@ class Offsets(Part):
             self._set_retention(now)
         return portion.decision()
 
-    def _expire(self, group: Group, wall_ms: int, portion: _Portion) -> bool:
+    def _expire(self, group: Group, wall_ms: int, portion: Portion) -> bool:
         """False where the portion did not suffice for the whole group."""
         retention_ms = self.state.options.node("offsets.retention.minutes") * 60_000
         offsets = self.store.group(group.group_id)
@@ -366,35 +370,40 @@ class Offsets(Part):
         """A portion of the search for offsets of topics that were deleted, perhaps to be created again under the same name.
 
         Whatever topic is not there was deleted: a commit is taken only of a topic that exists, and who leads this partition after
-        another knows all the metadata that the other knew while it led."""
-        portion = _Portion()
+        another knows all the metadata that the other knew while it led. Where there was something to delete, it is looked again: for too
+        few replicas it may not have been written."""
+        portion = Portion()
+        again = []
         while self._to_look_at and not portion.is_full:
-            topic, group_id = self._to_look_at[0]
+            topic, group_id = self._to_look_at.popleft()
             if self._delete_stale(group_id, topic, self.state.topics.topic_id(topic), portion):
-                self._to_look_at.popleft()
-        if self._to_look_at:
-            self.state.timers.set(_TOPICS, now.seconds + _PAUSE_SECONDS)
+                again.append((topic, group_id))
+        if self._to_look_at or again:
+            self.state.timers.set(_TOPICS, now.seconds + (_PAUSE_SECONDS if self._to_look_at else _LOOK_AGAIN_SECONDS))
+        self._to_look_at.extend(again)
         return portion.decision()
 
-    def _delete_stale(self, group_id: str, topic: str, topic_id: UUID | None, portion: _Portion) -> bool:
-        """`topic_id`: of the topic that has the name now. False where the portion did not suffice."""
+    def _delete_stale(self, group_id: str, topic: str, topic_id: UUID | None, portion: Portion) -> bool:
+        """`topic_id`: of the topic that has the name now. True where there was any, as much of it as the portion had room for."""
         offsets = self.store.group(group_id) or GroupOffsets()
         committed = offsets.committed.get(topic, {})
         waiting = offsets.pending.get(topic, {})
         portion.rows += 1
+        found = False
         for partition in dict.fromkeys((*committed, *waiting)):
             portion.rows += 1
             known = [one.commit for one in waiting.get(partition, {}).values()]
             if partition in committed:
                 known.append(committed[partition].commit)
             if all(_is_stale(commit, topic_id) for commit in known):
+                found = True
                 if portion.bytes >= _PORTION_BYTES:
-                    return False
+                    break
                 portion.delete(OffsetCommitKey(group_id, topic, partition))
-        return True
+        return found
 
 
-class _Portion:
+class Portion:
     """The records of one stretch of work that has no end of its own."""
 
     def __init__(self) -> None:

@@ -63,6 +63,9 @@ class GroupShard:
     def on_metadata(self, now: Moment) -> Decision:
         return _joined(part.on_metadata(now) for part in self.state.parts.values())
 
+    def on_absence(self, seconds: float) -> None:
+        self.state.timers.put_off(seconds)
+
     def next_deadline(self) -> float | None:
         return self.state.timers.next()
 
@@ -94,5 +97,4 @@ def _joined(decisions: Iterable[Decision]) -> Decision:
     return Decision(
         records=[record for one in all_of for record in one.records],
         replies=[reply for one in all_of for reply in one.replies],
-        also_changed=any(one.also_changed for one in all_of),
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from uuid import UUID
 
 from mqd.coordinator.group.records import Key, Value, encode, tombstone
-from mqd.coordinator.shard import NO_PRODUCER, NOTHING, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
+from mqd.coordinator.shard import NOTHING, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
 from mqd.errors import ErrorCode, MqError
 
 if TYPE_CHECKING:
@@ -59,6 +59,11 @@ class Timers:
             number = next(self._numbers)
             self._entry[key] = at, number
             heappush(self._heap, (at, number, key))
+
+    def put_off(self, seconds: float) -> None:
+        """All of them, by so much."""
+        for key in self._at:
+            self._at[key] += seconds
 
     def cancel(self, key: TimerKey) -> None:
         """No deadline under this key any more, if there was one."""
@@ -155,8 +160,6 @@ class Draft:
 
     records: list[Record] = field(default_factory=list)
     replies: list[tuple[Ticket, Mapping[str, Any] | MqError]] = field(default_factory=list)
-    producer: Producer = NO_PRODUCER
-    also_changed: bool = False
 
     def write(self, key: Key, value: Value) -> None:
         self.records.append(encode(key, value))
@@ -170,7 +173,7 @@ class Draft:
     def decision(self) -> Decision:
         if not self.records and not self.replies:
             return NOTHING
-        return Decision(self.records, self.replies, self.producer, self.also_changed)
+        return Decision(self.records, self.replies)
 
 
 @dataclass

@@ -164,20 +164,24 @@ class MarkerSender:
             logger.info("no marker for what is deleted id=%s partitions=%s", job.outcome.markers.transactional_id, _listed(gone))
             nursery.start_soon(self._report, job.outcome, gone)
         for leader, partitions in by_leader.items():
-            part = _Job(job.outcome, partitions, job.attempts)
             if leader is None:
-                self._again(nursery, part, "there is no leader")
+                self._again(nursery, _Job(job.outcome, partitions, job.attempts), "there is no leader")
                 continue
             queue = self._queues.get(leader)
             if queue is None:
                 queue = self._queues[leader] = deque()
                 nursery.start_soon(self._tell, nursery, leader, queue)
-            queue.append(part)
+            for first in range(0, len(partitions), MARKERS_PER_REQUEST):
+                queue.append(_Job(job.outcome, partitions[first : first + MARKERS_PER_REQUEST], job.attempts))
 
     async def _tell(self, nursery: trio.Nursery, leader: NodeId, queue: deque[_Job]) -> None:
         """Tell one node, until there is nothing to tell. What comes meanwhile goes into the next request."""
         while queue:
-            jobs = [queue.popleft() for _ in range(min(len(queue), MARKERS_PER_REQUEST))]
+            jobs = [queue.popleft()]
+            room = MARKERS_PER_REQUEST - len(jobs[0].partitions)
+            while queue and len(queue[0].partitions) <= room:
+                room -= len(queue[0].partitions)
+                jobs.append(queue.popleft())
             self._requests += 1
             try:
                 with trio.fail_after(REQUEST_SECONDS):

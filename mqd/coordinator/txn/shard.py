@@ -24,7 +24,7 @@ from mqd.coordinator.shard import INTERNAL, NO_PRODUCER, NOTHING, Decision, Grou
 from mqd.coordinator.txn import records, state
 from mqd.coordinator.txn.state import AT_REST, ONGOING, STATES_BY_LABEL, ProducerIdWanted, Transaction
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import TRANSACTIONS_PER_SEARCH
+from mqd.limits import SUBSCRIPTION_REGEX_MEMORY, TRANSACTIONS_PER_SEARCH
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -228,6 +228,9 @@ class TransactionShard:
         # nothing is written here: were that refused, nobody would have the markers written
         return Decision(effects=[_markers(one, self._transactions[one]) for one in self._unmarked])
 
+    def on_absence(self, seconds: float) -> None:
+        """Nothing: a transaction ends when its time-out is over, for what it holds back does not wait."""
+
     def on_metadata(self, now: Moment) -> Decision:
         return NOTHING
 
@@ -424,6 +427,7 @@ def compiled(pattern: str) -> Any:
         return None
     options = re2.Options()
     options.log_errors = False
+    options.max_mem = SUBSCRIPTION_REGEX_MEMORY
     try:
         return re2.compile(pattern, options)
     except re2.error as error:

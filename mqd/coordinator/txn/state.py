@@ -236,7 +236,8 @@ def verify_partitions(
     _check_producer(current, producer)
     if current.state.prepared:
         raise _concurrent()
-    return {one: ErrorCode.NONE if one in current.partitions else ErrorCode.TRANSACTION_ABORTABLE for one in partitions}
+    held = frozenset(current.partitions)
+    return {one: ErrorCode.NONE if one in held else ErrorCode.TRANSACTION_ABORTABLE for one in partitions}
 
 
 def end(

@@ -5,6 +5,9 @@ v3  what the asker may do with the group (KIP-430)
 v4  static members (KIP-345)
 v5  flexible
 v6  GROUP_ID_NOT_FOUND for a group that does not exist, in words too; before that it is called dead (KIP-1043)
+
+From v5 on, in tagged fields of mqd's own: who says `awaited_wanted` is told of a group that rebalances since when it has been in its
+state, and for which members it waits. Apache Kafka steps over tags that it does not know (KIP-482), and does not tell.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from mqd.protocol.schema import (
     BYTES,
     INT16,
     INT32,
+    INT64,
     STRING,
     TEXT,
     Api,
@@ -23,7 +27,11 @@ from mqd.protocol.schema import (
     message,
 )
 
-REQUEST = message(field("groups", array(STRING)), field("include_authorized_operations", BOOLEAN, since=3))
+REQUEST = message(
+    field("groups", array(STRING)),
+    field("include_authorized_operations", BOOLEAN, since=3),
+    field("awaited_wanted", BOOLEAN, since=5, tag=10_000, default=False),
+)
 
 RESPONSE = message(
     field("throttle_time_ms", INT32, since=1),
@@ -45,9 +53,11 @@ RESPONSE = message(
                     field("client_host", STRING),
                     field("member_metadata", BYTES),
                     field("member_assignment", BYTES),
+                    field("awaited", BOOLEAN, since=5, tag=10_000, default=False),
                 ),
             ),
             field("authorized_operations", INT32, since=3, default=AUTHORIZED_OPERATIONS_UNKNOWN),
+            field("state_since_ms", INT64, since=5, tag=10_000, default=-1),
         ),
     ),
 )

@@ -8,11 +8,17 @@ v7  only offsets that no open transaction may still change (KIP-447)
 v8  several groups (KIP-709)
 v9  member id and epoch (KIP-848)
 v10 topics by id
+
+From v8 on, in tagged fields of mqd's own: who says `lag_wanted` is told beside each offset where the log begins and ends and how
+much is left. Apache Kafka steps over tags that it does not know (KIP-482): where `lag_told` is not set, nobody has told it.
 """
 
 from __future__ import annotations
 
-from mqd.protocol.schema import BOOLEAN, INT16, INT32, INT64, STRING, UUID, Api, array, field, message
+from mqd.protocol.schema import BOOLEAN, INT8, INT16, INT32, INT64, STRING, UUID, Api, array, field, message
+
+LAG_TO_HIGH_WATERMARK, LAG_TO_LAST_STABLE_OFFSET = 1, 2
+"""`lag_wanted`: up to what readers of uncommitted records get, or to what those of committed ones do. 0: not at all."""
 
 _ROW = (
     field("partition_index", INT32),
@@ -20,6 +26,11 @@ _ROW = (
     field("committed_leader_epoch", INT32, since=5, default=-1),
     field("metadata", STRING, nullable_since=0),
     field("error_code", INT16),
+)
+_LAG = (
+    field("log_start_offset", INT64, since=8, tag=10_000, default=-1),
+    field("log_end_offset", INT64, since=8, tag=10_001, default=-1),
+    field("lag", INT64, since=8, tag=10_002, default=-1),
 )
 
 REQUEST = message(
@@ -44,6 +55,7 @@ REQUEST = message(
         since=8,
     ),
     field("require_stable", BOOLEAN, since=7),
+    field("lag_wanted", INT8, since=8, tag=10_000, default=0),
 )
 
 RESPONSE = message(
@@ -59,13 +71,14 @@ RESPONSE = message(
                 array(
                     field("name", STRING, until=9),
                     field("topic_id", UUID, since=10),
-                    field("partitions", array(*_ROW)),
+                    field("partitions", array(*_ROW, *_LAG)),
                 ),
             ),
             field("error_code", INT16),
         ),
         since=8,
     ),
+    field("lag_told", BOOLEAN, since=8, tag=10_000, default=False),
 )
 
 API = Api(key=9, name="OffsetFetch", versions=(1, 10), advertised=(1, 10), flexible_from=6, request=REQUEST, response=RESPONSE)

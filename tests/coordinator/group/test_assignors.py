@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from time import process_time
 from uuid import UUID
 
 from hypothesis import given, settings, strategies as st
@@ -162,6 +163,18 @@ def in_rack(names: list[str]) -> Callable[[int], frozenset[str]]:
     return lambda partition: frozenset({names[partition]})
 
 
+def test_a_thousand_members_who_want_different_topics_cost_milliseconds() -> None:
+    """What an assignment takes, everybody else on the node waits."""
+    topics = {UUID(int=number): Topic(50) for number in range(20)}
+    ids = sorted(topics)
+    members = {f"m{number:04}": Subscriber(frozenset(ids[number % 10 : number % 10 + 1 + number % 9]), {}) for number in range(1_000)}
+    began = process_time()
+    for _ in range(3):
+        assigned = assign_uniform(members, topics)
+        members = {member_id: one._replace(held=assigned[member_id]) for member_id, one in members.items()}
+    assert process_time() - began < 1.0
+
+
 def test_uniform_puts_partitions_near_their_replicas() -> None:
     topics = {A: Topic(6, in_rack(["x", "y", "x", "y", "x", "y"]))}
     members = {"m1": subscriber(A, rack="y"), "m2": subscriber(A, rack="x")}
@@ -205,3 +218,22 @@ def test_range_leaves_members_in_the_order_that_they_have() -> None:
 def test_range_lines_static_members_up_by_instance() -> None:
     members = {"b": subscriber(A, instance="i1"), "a": subscriber(A, instance="i2"), "0": subscriber(A)}
     assert assign_range(members, {A: Topic(3)}) == {"b": {A: (0,)}, "a": {A: (1,)}, "0": {A: (2,)}}
+
+
+def test_racks_are_looked_up_a_few_times_a_partition() -> None:
+    """A member that gives half of a large topic to another: what it gives next is not searched for anew each time."""
+    large, small = UUID(int=1), UUID(int=2)
+    looked_up = 0
+
+    def racks(partition: int) -> frozenset[str]:
+        nonlocal looked_up
+        looked_up += 1
+        return frozenset("ab"[partition % 2])
+
+    members = {
+        "a": Subscriber(frozenset([large]), {large: tuple(range(1000))}, "a"),
+        "b": Subscriber(frozenset([large, small]), {}, "b"),
+    }
+    found = assign_uniform(members, {large: Topic(1000, racks), small: Topic(1)})
+    assert abs(len(found["a"][large]) - 500) <= 1 and sum(partition % 2 for partition in found["a"][large]) <= 1
+    assert looked_up < 10 * 1000

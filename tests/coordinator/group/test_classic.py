@@ -450,6 +450,20 @@ def test_a_rebalance_to_which_nobody_comes_waits_on(groups: Groups) -> None:
     assert one not in groups.group().members and groups.group().is_empty
 
 
+@pytest.mark.parametrize("rebalance_ms", [0, -5])
+def test_a_rebalance_without_patience_to_which_nobody_comes_is_not_looked_at_all_the_time(groups: Groups, rebalance_ms: int) -> None:
+    (one,) = groups.form("a")
+    groups.join(one, version=5, instance_id="a", rebalance_ms=rebalance_ms)
+    groups.join(rebalance_ms=rebalance_ms)
+    groups.leave("client-2")
+    looked = 0
+    while one in groups.group().members:  # until its session ends
+        groups.carry_out(groups.shard.on_deadline(groups.now))
+        groups._move_to(max(groups.shard.next_deadline() or 0, groups.now.seconds))
+        looked += 1
+        assert looked < 20
+
+
 def test_an_administrator_removes_a_static_member_by_its_instance(groups: Groups) -> None:
     groups.form("a", "b")
     assert groups.leave("", instance_id="a") == [ErrorCode.NONE]
@@ -509,6 +523,23 @@ def test_a_static_member_that_says_too_much_when_it_comes_back_is_refused() -> N
     answer = groups.join_now(version=5, instance_id="a", protocols=[("range", bytes(10_000))])
     assert answer["error_code"] == ErrorCode.UNKNOWN_SERVER_ERROR
     assert groups.heartbeat(one, 1, instance_id="a") == ErrorCode.NONE
+
+
+def test_long_names_are_what_members_say_too(groups: Groups) -> None:
+    long = "p" * 32_000
+    groups.join()
+    groups.join(protocols=[*RANGE, *((f"{long}{number}", b"") for number in range(10))])
+    assert groups.group().size > 300_000
+
+
+@pytest.mark.parametrize("instance_id", [None, "i" * 32_767])
+def test_the_longest_names_make_member_ids_that_can_be_written(groups: Groups, instance_id: str | None) -> None:
+    ticket = groups.join(version=5 if instance_id else 3, instance_id=instance_id, client_id="c" * 32_767)
+    groups.advance(3)
+    member_id = groups.answer(ticket)["member_id"]
+    groups.sync_now(member_id, 1, {member_id: b"work"})
+    groups.fail_over()
+    assert list(groups.group().members) == [member_id]
 
 
 def test_ids_that_are_given_out_are_bounded(groups: Groups) -> None:

@@ -287,6 +287,21 @@ def test_a_static_member_that_stays_away_is_removed_when_its_session_ends() -> N
     assert group.state.is_empty
 
 
+def test_a_static_member_joins_again_whose_first_answer_was_lost() -> None:
+    group = Group()
+    first = group.join("s1", instance_id="i")
+    group.harness.fail_over()
+    assert group.join("s1", instance_id="i") == first
+    group.later()
+    group.join("s2", instance_id="j")
+    told = group.join("s1", instance_id="i", topics=[])
+    assert group.assigned(told) == []
+    group.later()
+    epoch = group.beat("s2", 3)["member_epoch"]
+    assert group.assigned(group.beat("s2", epoch)) in (None, [0, 1, 2, 3])
+    assert list(group.state.owners.values()) == ["s2"] * 4
+
+
 def test_an_instance_that_is_there_is_not_replaced() -> None:
     group = Group()
     group.join("s1", instance_id="i")
@@ -471,3 +486,12 @@ def test_the_time_to_let_go_begins_anew_with_the_next_coordinator() -> None:
     assert "m1" in group.state.members
     group.later(2)
     assert "m1" not in group.state.members
+
+
+def test_a_member_that_says_more_than_a_message_may_hold_is_refused() -> None:
+    group = Group(message_max_bytes=10_000)
+    with pytest.raises(MqError, match=r"message\.max\.bytes") as refused:
+        group.join("m1", topics=[f"{number:0100}" for number in range(100)])
+    assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert group.harness.shard.state.get(GROUP) is None
+    assert group.join("m1")["member_epoch"] == 2

@@ -109,6 +109,18 @@ def test_who_waits_in_the_classic_group_is_told_to_join_again() -> None:
     assert classic in group.state.members
 
 
+@pytest.mark.parametrize("topics", [["a"], [f"{number:0100}" for number in range(100)]])
+def test_who_waits_in_the_classic_group_waits_on_where_the_consumer_is_refused(topics: list[str]) -> None:
+    group = Mixed(message_max_bytes=5_000)
+    classic = group.classic_alone()
+    second = group.harness.answer(group.ask_to_join(""))["member_id"]
+    waiting = group.ask_to_join(second)
+    with pytest.raises(MqError):
+        group.join("m1", topics=topics, subscribed_topic_regex="(")
+    assert group.join_classic(classic)["generation_id"] == 2
+    assert group.harness.answer(waiting)["generation_id"] == 2
+
+
 def test_an_empty_classic_group_gives_way() -> None:
     group = Mixed()
     classic = group.classic_alone()
@@ -236,6 +248,24 @@ def test_a_classic_static_member_takes_the_place_of_the_last_consumer() -> None:
     assert group.sync(answer["member_id"], 2, group_instance_id="i") == [0, 1, 2, 3]
     group.harness.fail_over()
     assert group.type_of_group() is ClassicGroup
+
+
+def test_a_static_member_that_speaks_the_classic_protocol_from_now_on_turns_the_group_classic() -> None:
+    group = Mixed()
+    group.join("s1", instance_id="i")
+    group.later()
+    assert group.join_classic("s1", (0, 1, 2, 3), group_instance_id="i")["generation_id"] == 2
+    assert group.type_of_group() is ClassicGroup
+    assert group.sync("s1", 2, group_instance_id="i") == [0, 1, 2, 3]
+    group.harness.fail_over()
+    assert group.heartbeat("s1", 2, group_instance_id="i") is ErrorCode.NONE
+
+
+def test_what_a_classic_member_is_told_who_is_to_come_again_names_no_protocol() -> None:
+    group = Mixed()
+    group.join("m1")
+    answer = group.harness.answer(group.ask_to_join(""))
+    assert (answer["error_code"], answer["protocol_name"]) == (ErrorCode.MEMBER_ID_REQUIRED, None)
 
 
 def test_a_consumer_takes_the_place_of_a_classic_static_member() -> None:

@@ -521,6 +521,23 @@ def test_many_offsets_of_a_deleted_topic_go_in_batches_that_fit(group: Group, to
     assert not group.shard.state.offsets.has_offsets("g")
 
 
+def test_offsets_of_a_deleted_topic_go_when_that_can_be_written_again(
+    group: Group, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(group, (0, 5))
+    topics.delete("t")
+    with monkeypatch.context() as refused:
+        refused.setattr(group, "carry_out", lambda decision: None)
+        group.metadata_changed()
+        group.advance(0.1)
+    assert group.shard.state.offsets.has_offsets("g")
+    group.advance(1)
+    assert not group.shard.state.offsets.has_offsets("g")
+    written = log_size(group)
+    group.advance(60)
+    assert log_size(group) == written
+
+
 def test_what_waits_for_the_new_topic_is_kept(group: Group, topics: Topics) -> None:
     commit(group, (0, 5))
     topics.create("t", 3)
@@ -586,11 +603,25 @@ def test_a_change_of_the_metadata_that_deletes_nothing_writes_nothing(group: Gro
 # -- for the other parts
 
 
-def test_all_offsets_of_a_group_can_be_deleted_at_once(group: Group) -> None:
+def test_a_group_is_deleted_with_all_its_offsets(group: Group) -> None:
     commit(group, (0, 5))
     commit_in_transaction(group, (0, 6), (1, 7))
-    offsets = group.shard.state.offsets
-    assert offsets.has_offsets("g") and not offsets.has_offsets("h")
-    entries = [decode(record) for record in offsets.tombstones("g")]
-    assert entries == [(OffsetCommitKey("g", "t", 0), None), (OffsetCommitKey("g", "t", 1), None)]
-    assert offsets.tombstones("h") == []
+    before = log_size(group)
+    assert group.call("DeleteGroups", 2, {"groups_names": ["g"]})["results"] == [{"group_id": "g", "error_code": 0}]
+    entries = [decode(record) for record, _ in group.log[before:] if not isinstance(record, bool)]
+    assert entries == [(OffsetCommitKey("g", "t", 0), None), (OffsetCommitKey("g", "t", 1), None), (GroupMetadataKey("g"), None)]
+    assert group.shard.state.get("g") is None
+
+
+def test_a_group_with_many_offsets_is_deleted_in_batches_that_fit(group: Group, topics: Topics) -> None:
+    commit_to_many(group, topics)
+    commit(group, (0, 1), group_id="h")
+    sizes = portions(group)
+    unfinished = []
+    while not unfinished or any(unfinished[-1]):
+        rows = group.call("DeleteGroups", 2, {"groups_names": ["g", "h"]})["results"]
+        unfinished.append([row.get("unfinished", False) for row in rows])
+    assert unfinished == [[True, True]] * 3 + [[False, False]]
+    assert max(sizes) < 300 * 1024
+    assert group.shard.state.get("g") is None and not group.shard.state.offsets.has_offsets("g")
+    assert group.shard.state.get("h") is None

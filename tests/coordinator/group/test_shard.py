@@ -25,6 +25,7 @@ from tests.coordinator.group.classic_support import GROUP, Groups
             st.tuples(st.just("set"), st.integers(0, 4), st.integers(0, 20)),
             st.tuples(st.just("cancel"), st.integers(0, 4), st.just(0)),
             st.tuples(st.just("take"), st.just(0), st.integers(0, 20)),
+            st.tuples(st.just("put off"), st.just(0), st.integers(0, 5)),
         )
     )
 )
@@ -39,6 +40,9 @@ def test_deadlines_are_those_that_were_set_last(steps: list[tuple[str, int, int]
         elif step == "cancel":
             timers.cancel(key)
             model.pop(key, None)
+        elif step == "put off":
+            timers.put_off(at)
+            model = {one: when + at for one, when in model.items()}
         else:
             due = {one for one, when in model.items() if when <= at and when == min(model.values())}
             taken = timers.take_expired(at)
@@ -169,3 +173,13 @@ def test_states_of_a_classic_group_are_entered_from_few_others() -> None:
             continue
         assert state is ClassicState.PREPARING_REBALANCE
         break
+
+
+def test_members_who_were_sent_away_for_long_need_no_rebalance() -> None:
+    groups = Groups()
+    request = {"group_id": GROUP, "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 1000, "topic_partitions": []}
+    groups.call("ConsumerGroupHeartbeat", 1, {**request, "subscribed_topic_names": ["t"]})
+    groups.advance(40)
+    groups.shard.on_absence(100)
+    groups.advance(104)
+    assert groups.call("ConsumerGroupHeartbeat", 1, {"group_id": GROUP, "member_id": "m", "member_epoch": 2})["member_epoch"] == 2

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import pytest
 
 from mqd.coordinator.group.subscriptions import Resolution, TopicHashes, compile_expression
@@ -31,6 +34,23 @@ def test_a_search_goes_on_where_it_stopped_and_sees_the_topics_of_its_beginning(
     assert slices == 6, "at least one name each time"
     assert resolution.matched == {"t.*": ["t0", "t1", "t2"], "x": []}
     assert resolution.version == 3
+
+
+def test_many_expressions_are_compiled_in_slices_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+
+    def note(text: str) -> Any:
+        compiled.append(text)
+        return compile_expression(text)
+
+    monkeypatch.setattr("mqd.coordinator.group.subscriptions.compile_expression", note)
+    resolution = Resolution([f"t{number}" for number in range(200)], Topics({"t7": 1}))
+    seen = [0]
+    while not resolution.advance():
+        seen.append(len(compiled))
+    assert len(compiled) == 200
+    assert max(after - before for before, after in pairwise(seen)) <= 50
+    assert [text for text, names in resolution.matched.items() if names] == ["t7"]
 
 
 def test_no_topics_are_nothing_to_search() -> None:

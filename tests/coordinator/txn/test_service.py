@@ -38,6 +38,8 @@ class Cluster:
         self.told: list[tuple[int, int, TopicPartition, bool, int]] = []
         """Node, producer id, partition, outcome, coordinator epoch."""
         self.requests: list[tuple[float, int]] = []
+        self.asked: list[int] = []
+        """How many markers each of them asked for."""
         self.errors: dict[TopicPartition, list[ErrorCode]] = defaultdict(list)
         """What a partition answers before it is well."""
         self.down: set[int] = set()
@@ -72,6 +74,7 @@ class Cluster:
         assert api is not None
         decoded = api.decode_request(2, api.encode_request(2, request))
         self.requests.append((trio.current_time(), node))
+        self.asked.append(sum(len(topic.partition_indexes) for marker in decoded.markers for topic in marker.topics))
         await trio.sleep(0.001)
         if node in self.silent:
             await trio.sleep_forever()
@@ -134,6 +137,18 @@ async def test_each_leader_is_told_once_of_all_that_it_leads(autojump_clock: tri
         assert not cluster.left["t"]
         assert cluster.sender.statistics() == MarkerStatistics(transactions=1, requests=2, retries=0)
         assert not cluster.sender._wanted and not cluster.sender._queues, "nothing is kept"
+
+
+async def test_no_request_asks_for_more_markers_than_one_may(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        many = [TopicPartition("a", index) for index in range(2 * MARKERS_PER_REQUEST + 5)]
+        cluster.leaders |= dict.fromkeys(many, 1)
+        cluster.want(markers("t", 4000, *many))
+        cluster.want(markers("u", 5000, B0))
+        await trio.sleep(1)
+        assert sorted(told[1:3] for told in cluster.told) == sorted([*((4000, one) for one in many), (5000, B0)])
+        assert len(cluster.requests) == 3 and max(cluster.asked) <= MARKERS_PER_REQUEST
+        assert cluster.left == {"t": set(), "u": set()}
 
 
 async def test_what_comes_while_a_node_is_told_goes_into_its_next_request(autojump_clock: trio.testing.MockClock) -> None:

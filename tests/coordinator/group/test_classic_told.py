@@ -1,0 +1,83 @@
+"""A classic group that rebalances, as an operator sees it: the coordinator's log, and what DescribeGroups adds to Kafka's fields."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqd.protocol import apis
+from tests.coordinator.group.classic_support import Groups
+
+
+@pytest.fixture
+def groups() -> Groups:
+    return Groups()
+
+
+def test_the_log_says_who_comes_and_goes_and_who_is_awaited(groups: Groups, caplog: pytest.LogCaptureFixture) -> None:
+    """In a rebalance that takes long: the members that have not joined again, then the leader that has not divided the work."""
+    caplog.set_level("INFO", "mqd.coordinator.group.classic")
+
+    def said() -> str:
+        found = "\n".join(record.getMessage() for record in caplog.records)
+        caplog.clear()
+        return found
+
+    one, two = groups.form(None, None, session_ms=60_000, rebalance_ms=20_000)
+    assert f"reason=a new member joins, {one} at /10.0.0.1" in (first := said()) and f"new={one} at /10.0.0.1, {two} at /10.0.0.1" in first
+    groups.join(one, session_ms=60_000, rebalance_ms=20_000)
+    groups.join(version=4)
+    assert f"reason=its leader joins again, {one}" in said()
+    groups.advance(4.9)
+    assert said() == ""
+    groups.advance(0.1)
+    assert f"generation=1 state=PreparingRebalance awaited={two} at /10.0.0.1 not_yet_joined=1" in said()
+    groups.advance(15)
+    assert f"members did not join again in time group=orders generation=1 members={two} at /10.0.0.1\n" in said()
+    groups.advance(5)
+    assert f"generation=2 state=CompletingRebalance awaited={one} at /10.0.0.1 " in said()
+    groups.advance(15)
+    assert f"members did not ask for their assignments in time, {one}" in said()
+
+
+def test_the_log_says_who_leaves(groups: Groups, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mqd.coordinator.group.classic")
+    groups.form("a", None)
+    groups.leave("", instance_id="a")
+    assert "reason=members leave, a" in caplog.text
+    many = [groups.join(group_id="many") for _ in range(7)]
+    groups.advance(6)
+    assert "and 2 more" in caplog.text and len(many) == 7
+
+
+def test_a_rebalance_that_is_over_is_not_said_to_wait(groups: Groups, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mqd.coordinator.group.classic")
+    one, two = groups.form(None, None, session_ms=60_000)
+    groups.join(one, session_ms=60_000)
+    groups.join(two, session_ms=60_000)
+    groups.synchronize([one, two], 2)
+    groups.join(version=4)
+    groups.advance(6)
+    assert "waits" not in caplog.text
+
+
+def test_a_group_that_rebalances_says_since_when_and_for_whom(groups: Groups) -> None:
+    """In tagged fields of mqd's own, which older versions do not have; the handler gives them to those who ask."""
+
+    def awaited() -> list[str]:
+        return [each["member_id"] for each in groups.describe()["members"] if each.get("awaited")]
+
+    one, two = groups.form(None, None)
+    began = groups.now.wall_ms
+    groups.join(two, protocols=[("range", b"more")])
+    groups.advance(2)
+    assert awaited() == [one] and groups.describe()["state_since_ms"] == began
+    groups.join(one)
+    assert awaited() == [one], "it is the leader, and has not sent assignments"
+    groups.sync(two, 2)
+    groups.sync_now(one, 2, {})
+    assert awaited() == [] and "state_since_ms" not in groups.describe()
+    declared = apis.by_name("DescribeGroups")
+    row = {"group_id": "g", "members": [{"member_id": "m", "awaited": True}], "state_since_ms": 5}
+    for version, told in ((4, False), (5, True)):
+        decoded = declared.decode_response(version, memoryview(declared.encode_response(version, {"groups": [row]})), 0).groups[0]
+        assert (decoded.members[0].awaited, decoded.state_since_ms) == (told, 5 if told else -1)

@@ -1,0 +1,75 @@
+"""What members say about themselves is theirs: whatever the bytes within are, the coordinator answers, and the next one can be loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mqd.coordinator.group.classic_group import ClassicGroup
+from mqd.coordinator.group.consumer_group import ConsumerGroup
+from mqd.errors import ErrorCode, MqError
+from mqd.protocol.consumer_protocol import Subscription, encode_subscription
+from tests.coordinator.group.consumer_support import GROUP
+from tests.coordinator.group.test_consumer_migration import PROTOCOL, Mixed
+
+SAID = encode_subscription(Subscription(("a",)), 2)
+
+
+def protocols(**said: bytes) -> list[dict[str, Any]]:
+    return [{"name": name, "metadata": metadata} for name, metadata in said.items()]
+
+
+def two_classic(group: Mixed, first: list[dict[str, Any]], second: list[dict[str, Any]]) -> tuple[str, str, int]:
+    """A classic group of two that waits for assignments: ids, the leader's first, and the generation."""
+    leader = str(group.join_classic(protocols=first)["member_id"])
+    other = group.harness.answer(group.ask_to_join("", protocols=second))["member_id"]
+    waiting = group.ask_to_join(other, protocols=second)
+    generation = group.harness.answer(group.ask_to_join(leader, protocols=first))["generation_id"]
+    assert group.harness.answer(waiting)["generation_id"] == generation
+    return leader, other, generation
+
+
+def test_a_group_is_upgraded_while_a_member_joins_without_the_protocol_that_was_chosen() -> None:
+    group = Mixed()
+    leader = str(group.join_classic(protocols=protocols(range=SAID, sticky=SAID))["member_id"])
+    group.sync(leader, 1, {leader: [0]}, protocol_name="range")
+    other = group.harness.answer(group.ask_to_join("", protocols=protocols(sticky=SAID)))["member_id"]
+    waiting = group.ask_to_join(other, protocols=protocols(sticky=SAID))
+    assert group.join("m1")["member_epoch"] == 2
+    assert group.harness.answer(waiting)["error_code"] is ErrorCode.REBALANCE_IN_PROGRESS
+    assert set(group.state.members) == {leader, other, "m1"}
+
+
+def test_a_group_in_which_two_have_the_same_partition_is_not_upgraded() -> None:
+    group = Mixed()
+    leader, other, generation = two_classic(group, protocols(**{PROTOCOL: SAID}), protocols(**{PROTOCOL: SAID}))
+    group.sync(leader, generation, {leader: [0, 1, 2], other: [2, 3]})
+    with pytest.raises(MqError, match="a partition to several members") as refused:
+        group.join("m1")
+    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    group.harness.fail_over()
+    assert group.type_of_group() is ClassicGroup
+
+
+def test_a_member_whose_first_protocol_says_nothing_is_told_its_assignment_after_the_upgrade() -> None:
+    group = Mixed()
+    nothing = encode_subscription(Subscription(()), 2)
+    leader, other, generation = two_classic(group, protocols(common=nothing), protocols(odd=b"", common=nothing))
+    group.sync(leader, generation, {}, protocol_name="common")
+    group.join("m1", topics=())
+    assert group.type_of_group() is ConsumerGroup
+    assert group.sync(other, generation, protocol_name="odd") == []
+
+
+@pytest.mark.parametrize("metadata", [b"", b"\x00", b"\xff\xff", b"\x7f\xff"])
+def test_a_group_becomes_classic_whatever_stands_under_the_protocol_that_is_chosen_then(metadata: bytes) -> None:
+    group = Mixed()
+    first = group.classic_alone()
+    group.join("m1")
+    group.join_classic(first, (0, 1, 2, 3), protocols=protocols(**{PROTOCOL: SAID, "common": metadata}))
+    group.join_classic(protocols=protocols(own=SAID, common=metadata))
+    group.leave("m1")
+    assert group.type_of_group() is ClassicGroup
+    group.harness.fail_over()
+    assert len(group.harness.call("describe_groups", 6, {"groups": [GROUP]})["groups"][0]["members"]) == 2
