@@ -172,13 +172,9 @@ def _dev(options: Namespace) -> int:
 
 def _config_list(options: Namespace) -> int:
     from mqd import option_listing
+    from mqd.logs import write_line
 
-    try:
-        print(option_listing.render(options.output), flush=True)
-    except BrokenPipeError:  # whoever read the output has seen enough
-        import os
-
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+    write_line(option_listing.render(options.output), sys.stdout)
     return OK
 
 

@@ -15,7 +15,6 @@ import gc
 import logging
 import math
 import signal
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -51,6 +50,7 @@ from mqd.log.last_registration import (
 )
 from mqd.log.partition_log import LogConfig
 from mqd.log.service import LogService
+from mqd.logs import write_line
 from mqd.protocol.files import MetaProperties
 from mqd.raft.journal import journal_exists
 from mqd.raft.service import RaftService
@@ -100,7 +100,7 @@ class Seams:
     disk: Disk = field(default_factory=OsDisk)
     network: Network | None = None
     """None: the system's, with the socket buffers of the configuration."""
-    announce: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
+    announce: Callable[[str], None] = write_line
     """Where the one line goes that says the node serves."""
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
     """Which of them stop the node cleanly; none where several nodes share a process."""

@@ -30,6 +30,7 @@ from threading import Thread
 from typing import Any
 
 from mqd import __version__
+from mqd.logs import write_line
 from mqd.options import ConfigError, StartError
 from mqd.peers import PeerNode, Peers, format_peers, load_peers
 
@@ -240,7 +241,7 @@ class _Supervisor:
         with child.stdout as lines:
             for raw in lines:
                 line = raw.decode(errors="replace").rstrip("\n")
-                _say(f"node {node_id} | {line}")
+                write_line(f"node {node_id} | {line}")
                 if line.startswith(ready):
                     self._tell("ready", node_id)
         child.wait()
@@ -280,7 +281,7 @@ class _Supervisor:
                     running.add(node_id)
                 continue
             if next_event is None:
-                _say(f"mqd dev: node {', '.join(map(str, sorted(running)))} did not stop in {STOP_TIMEOUT_S:.0f} s: killing")
+                write_line(f"mqd dev: node {', '.join(map(str, sorted(running)))} did not stop in {STOP_TIMEOUT_S:.0f} s: killing")
                 self._signal_all(signal.SIGKILL)
                 self._exit_code = 1
                 continue
@@ -289,7 +290,7 @@ class _Supervisor:
                 ready.add(number)
                 if ready == set(self._children) and not self._stopping and not guided:
                     guided = True
-                    print(guide(self._peers, self._options.data_directory), flush=True)
+                    write_line(guide(self._peers, self._options.data_directory), sys.stdout)
             elif event == "ended":
                 running.discard(number)
                 ready.discard(number)
@@ -309,11 +310,11 @@ class _Supervisor:
         is_early = now - self._started_at[node_id] < DEATHS_WITHIN_S
         self._early_deaths[node_id] = self._early_deaths[node_id] + 1 if is_early else 0
         if not self._stopping and len(self._children) >= NODES_FOR_FAILOVER and self._early_deaths[node_id] < DEATHS_MAX:
-            _say(f"{ended}: the others go on, and it is started again in {RESTART_AFTER_S:.0f} s")
+            write_line(f"{ended}: the others go on, and it is started again in {RESTART_AFTER_S:.0f} s")
             self._restarts[node_id] = now + RESTART_AFTER_S
             return
         self._exit_code = 1
-        _say(ended + ("" if self._stopping else ": stopping the others"))
+        write_line(ended + ("" if self._stopping else ": stopping the others"))
         if not self._stopping:
             self._stop()
 
@@ -358,9 +359,3 @@ def _command(name: str) -> str:
     if not beside.exists() or (found is not None and os.path.dirname(found) == str(beside.parent)):
         return name
     return shlex.quote(min(str(beside), os.path.relpath(beside), key=len))
-
-
-def _say(line: str) -> None:
-    """One line on standard error, whole: several threads write."""
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()

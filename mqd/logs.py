@@ -8,9 +8,11 @@ sends rubbish in a loop, or a full disk, must not fill another disk with log lin
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, TextIO
 
 REPEATS_MAX: Final = 10
 """Lines from the same place in the code that may be written in one window."""
@@ -27,6 +29,19 @@ def set_up(level: str = "INFO") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+
+
+def write_line(line: str, stream: TextIO | None = None) -> None:
+    """One line, whole though several threads write, on standard error or `stream`. Whoever read there may have gone: what is written
+    from then on goes nowhere, and nobody stops for that."""
+    stream = sys.stderr if stream is None else stream
+    try:
+        stream.write(line + "\n")
+        stream.flush()
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())  # the interpreter would try once more at its end
+        os.close(nowhere)
 
 
 def warn_all(warnings: Iterable[str]) -> None:

@@ -145,6 +145,11 @@ class Owner(Protocol):
         """`frame_bytes` is at its limit: read this connection again when others have let some go."""
         ...
 
+    @property
+    def turn_is_long(self) -> bool:
+        """Whether this turn has taken so long that others must have theirs."""
+        ...
+
     def resume_later(self, connection: Connection) -> None:
         """Call `resume` once others had their turn."""
         ...
@@ -305,6 +310,11 @@ class Connection:
             return self._frame_start + 4
         return self._frame_start + 4 + self._checked_size(_INT32(self._frame, self._frame_start)[0])
 
+    @property
+    def _has_whole_frame(self) -> bool:
+        """Whether a request is kept that could be handled."""
+        return self._frame is not None and self._frame_end >= self._first_frame_end()
+
     def _checked_size(self, size: int) -> int:
         if size < FRAME_BYTES_MIN or size > self.frame_bytes_max:
             raise ProtocolError(f"a frame of {size} bytes (allowed: {FRAME_BYTES_MIN} to {self.frame_bytes_max})")
@@ -444,13 +454,12 @@ class Connection:
         """What held this connection back is gone: handle what was kept, then read on. The caller ends the turn."""
         if not self.open:
             return
-        if self._frame is not None and self._frame_end >= self._first_frame_end():
+        if self._has_whole_frame:
             try:
                 self._handle_kept()
             except ProtocolError as error:
                 self._refuse(error)
-        waits_for_bytes = self._frame is None or self._frame_end < self._first_frame_end()
-        if self.open and not self._closing and not self.held and waits_for_bytes:
+        if self.open and not self._closing and not self.held and not self._has_whole_frame:
             self._watch(self._events | READABLE)
 
     def introduced(self, node_id: int) -> None:
@@ -530,7 +539,11 @@ class Connection:
         if self._closing:
             self._close_when_done()
         elif not self._events & READABLE and not self.held:
-            self.resume()
+            if self._has_whole_frame and self.owner.turn_is_long:
+                self.must_yield = True
+                self.owner.resume_later(self)
+            else:
+                self.resume()
 
     def _send_plain(self, data: Part) -> None:
         """Send bytes when nothing else waits to be sent: what most answers are."""

@@ -26,10 +26,8 @@ from mqd.replica.service import ReplicaService
 from mqd.server.context import Context, Node
 from mqd.server.forward import Forwarder
 from mqd.server.handlers.write_txn_markers import write_markers
-from mqd.types import NO_NODE, NO_PRODUCER_ID, NodeId, TopicPartition
+from mqd.types import GROUPS_TOPIC, NO_NODE, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, NodeId, TopicPartition
 
-GROUPS_TOPIC = "__consumer_offsets"
-TRANSACTIONS_TOPIC = "__transaction_state"
 _MARKERS_VERSION = 2
 
 

@@ -24,7 +24,7 @@ from types import CoroutineType
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError, ProtocolError
-from mqd.limits import FRAME_BYTES_MIN, TURN_SECONDS_MAX
+from mqd.limits import FRAME_BYTES_MIN
 from mqd.protocol import apis
 from mqd.protocol.schema import Api, RequestHeader, decode_request_header, encode_response_header
 from mqd.server import hello
@@ -202,7 +202,7 @@ class Dispatcher:
                 self._complete(slot, handler, header, handler.api.encode_response(header.api_version, answer))
         except Exception:
             self._bug(connection, handler)
-        if self._node.clock.monotonic() - connection.owner.now > TURN_SECONDS_MAX:
+        if connection.owner.turn_is_long:
             connection.must_yield = True
 
     async def _answer_in_task(

@@ -25,6 +25,7 @@ from mqd.limits import (
     STRANGER_SECONDS_MAX,
     STRANGER_SECONDS_MIN,
     STRANGERS_MAX,
+    TURN_SECONDS_MAX,
 )
 from mqd.server.connection import Arena, Connection
 from mqd.server.context import CLIENT, PEER, Node
@@ -33,7 +34,9 @@ from mqd.server.dispatch import Dispatcher
 logger = logging.getLogger(__name__)
 
 _TURNS_BEFORE_OTHERS = 8
-"""Turns in a row while sockets stay ready, before the node's other tasks get the loop."""
+_SECONDS_BEFORE_OTHERS = 0.01
+"""Turns in a row while sockets stay ready, and how old the first of them may be, before the node's other tasks get the loop. What those
+tasks answer (heartbeats, commits) takes several rounds: a producer that floods the node must not cost a group its members."""
 _SWEEP_SECONDS = 1.0
 _SPARE_SECONDS = 2.0
 """How long a quiet connection keeps the buffer of a large frame for the next one."""
@@ -114,11 +117,15 @@ class Server:
         arena = self.arena
         while True:
             await poller.wait_ready()
+            began = math.inf
             for _ in range(_TURNS_BEFORE_OTHERS):
+                if self.now - began > _SECONDS_BEFORE_OTHERS:
+                    break
                 ready = poller.ready_nowait()
                 if not ready:
                     break
                 self._begin_turn()
+                began = min(began, self.now)
                 for connection, events in ready:
                     if arena.full:
                         self._end_turn()
@@ -239,6 +246,10 @@ class Server:
             self._by_address[address] -= 1
             if not self._by_address[address]:
                 del self._by_address[address]
+
+    @property
+    def turn_is_long(self) -> bool:
+        return self._node.clock.monotonic() - self.now > TURN_SECONDS_MAX
 
     def resume_later(self, connection: Connection) -> None:
         self._held_back.append(connection)

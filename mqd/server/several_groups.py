@@ -10,10 +10,7 @@ from mqd.errors import MqError
 from mqd.limits import COORDINATED_GROUPS_AT_ONCE
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
-from mqd.server.slices import listed_in_slices
-
-_KEY_CHARS_A_ROW = 30
-"""So many characters to hash are as much work as a row."""
+from mqd.server.slices import KEY_CHARS_A_ROW, listed_in_slices
 
 
 async def ask_each(context: Context, asked: str, group_ids: Iterable[str], answered: str) -> list[dict[str, Any]]:
@@ -25,7 +22,7 @@ async def ask_each(context: Context, asked: str, group_ids: Iterable[str], answe
     rows: dict[str, dict[str, Any]] = {}
     by_shard: dict[int, list[str]] = {}
     wanted = ((group_id, groups.partition_of(group_id)) for group_id in dict.fromkeys(group_ids))
-    for group_id, index in await listed_in_slices(wanted, lambda pair: 1 + len(pair[0]) // _KEY_CHARS_A_ROW):
+    for group_id, index in await listed_in_slices(wanted, lambda pair: 1 + len(pair[0]) // KEY_CHARS_A_ROW):
         rows[group_id] = {}
         by_shard.setdefault(index, []).append(group_id)
     call = call_of(context, None)

@@ -14,6 +14,9 @@ from trio.lowlevel import checkpoint
 SLICE_ROWS = 200
 """Rows between two checkpoints, and from how many on slices are worth a task: one to three milliseconds."""
 
+KEY_CHARS_A_ROW = 30
+"""So many characters of a group's or a transaction's name to hash are as much work as a row."""
+
 Row = TypeVar("Row")
 
 

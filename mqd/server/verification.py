@@ -22,13 +22,11 @@ from mqd.log.producers import Guard
 from mqd.replica.partition import Partition
 from mqd.server.context import Node
 from mqd.server.handlers.add_partitions_to_txn import add_partitions
-from mqd.types import NO_NODE, NO_PRODUCER_ID, TopicPartition
+from mqd.types import GROUPS_TOPIC, NO_NODE, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, TopicPartition
 
 ASK_SECONDS = 30.0
 """Kafka's `request.timeout.ms` of a broker."""
 _VERSION = 5
-_TRANSACTIONS_TOPIC = "__transaction_state"
-_GROUPS_TOPIC = "__consumer_offsets"
 _RETRY_MS = "add.partitions.to.txn.retry.backoff.ms"
 _RETRY_MAX_MS = "add.partitions.to.txn.retry.backoff.max.ms"
 _NO_SEQUENCE = -1
@@ -168,7 +166,7 @@ class Verification:
     async def _coordinator_says(self, transactional_id: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """MqError COORDINATOR_NOT_AVAILABLE where nobody coordinates it; OSError where that node cannot be asked."""
         node = self._node
-        found = node.image.partition(_TRANSACTIONS_TOPIC, node.transactions.partition_of(transactional_id))
+        found = node.image.partition(TRANSACTIONS_TOPIC, node.transactions.partition_of(transactional_id))
         if found is None or found.leader == NO_NODE:
             raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if found.leader == node.node_id:
@@ -212,7 +210,7 @@ async def offsets_confirmed(node: Node, group_id: str, transactional_id: str, pr
     MqError where the partition is not part of the transaction; COORDINATOR_LOAD_IN_PROGRESS where nobody can tell now, for that has
     clients try again without looking for another coordinator.
     """
-    partition = node.replica.get(TopicPartition(_GROUPS_TOPIC, node.groups.partition_of(group_id)))
+    partition = node.replica.get(TopicPartition(GROUPS_TOPIC, node.groups.partition_of(group_id)))
     if partition is None or not partition.serves or partition.log.producers.in_transaction(*producer):
         yield
         return

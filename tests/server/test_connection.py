@@ -113,6 +113,8 @@ class ScriptedOwner:
 
     def frame_done(self, connection: Connection) -> None: ...
 
+    turn_is_long = False
+
     def resume_later(self, connection: Connection) -> None:
         raise AssertionError("nothing here takes long")
 

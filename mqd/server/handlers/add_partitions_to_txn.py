@@ -16,8 +16,9 @@ import trio
 from mqd.coordinator.shard import Producer
 from mqd.coordinator.txn.shard import AddPartitions, VerifyPartitions
 from mqd.errors import ErrorCode, MqError
-from mqd.server.context import Context, Node
+from mqd.server.context import CLIENT, Context, Node
 from mqd.server.handlers.transactions import known_to
+from mqd.server.slices import KEY_CHARS_A_ROW, SLICE_ROWS
 from mqd.types import TopicPartition
 
 _BATCHED_FROM = 4
@@ -31,7 +32,7 @@ Errors = dict[TopicPartition, ErrorCode]
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     version = context.header.api_version
     if version >= _BATCHED_FROM:
-        return await add_partitions(context.node, request)
+        return await add_partitions(context.node, request, from_client=context.listener == CLIENT)
     partitions = _partitions(request["v3_and_below_topics"])
     errors = _refused(context.node, partitions, from_client=True)
     if not errors:
@@ -49,20 +50,26 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     return {"results_by_topic_v3_and_below": _by_topic(errors)}
 
 
-async def add_partitions(node: Node, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Version 5 of the request, asked by a node of this cluster, perhaps by this very one."""
+async def add_partitions(node: Node, request: Mapping[str, Any], *, from_client: bool = False) -> Mapping[str, Any]:
+    """Version 5 of the request, asked by a node of this cluster, perhaps by this very one; in slices, where it is about many."""
     results: list[dict[str, Any]] = []
+    weight = 0
     async with trio.open_nursery() as nursery:
         for transaction in request["transactions"]:
             result = {"transactional_id": transaction["transactional_id"], "topic_results": []}
             results.append(result)
-            nursery.start_soon(_add, node, transaction, result)
+            nursery.start_soon(_add, node, transaction, result, from_client)
+            weight += 1 + len(transaction["transactional_id"]) // KEY_CHARS_A_ROW
+            weight += sum(len(topic["partitions"]) for topic in transaction["topics"])
+            if weight >= SLICE_ROWS:
+                weight = 0
+                await trio.lowlevel.checkpoint()
     return {"error_code": ErrorCode.NONE, "results_by_transaction": results}
 
 
-async def _add(node: Node, transaction: Mapping[str, Any], result: dict[str, Any]) -> None:
+async def _add(node: Node, transaction: Mapping[str, Any], result: dict[str, Any], from_client: bool) -> None:
     partitions = _partitions(transaction["topics"])
-    errors = _refused(node, partitions, from_client=False)
+    errors = _refused(node, partitions, from_client=from_client)
     if not errors:
         transactional_id = transaction["transactional_id"]
         producer = Producer(transaction["producer_id"], transaction["producer_epoch"])

@@ -1,4 +1,7 @@
-"""DeleteGroups (key 42), versions 0 to 2: empty groups of any type, with their offsets (KIP-229). Answered by the coordinator of each."""
+"""DeleteGroups (key 42), versions 0 to 2: empty groups of any type, with their offsets (KIP-229). Answered by the coordinator of each.
+
+Many offsets are deleted in several decisions: who joins between two of them keeps the group, and what is left of its offsets.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,13 @@ from mqd.server.several_groups import ask_each
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    return {"results": await ask_each(context, "groups_names", request.groups_names, "results")}
+    rows: dict[str, Mapping[str, Any]] = {}
+    names = request.groups_names
+    while names:
+        found = await ask_each(context, "groups_names", names, "results")
+        rows.update((row["group_id"], row) for row in found)
+        names = [row["group_id"] for row in found if row.get("unfinished")]
+    return {"results": list(rows.values())}
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:

@@ -16,10 +16,20 @@ from mqd.server.several_groups import ask_each
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     rows = await ask_each(context, "groups", request.groups, "groups")
+    if not request.awaited_wanted:
+        rows = [_as_kafka_tells(row) for row in rows]
     operations = group_operations(request.include_authorized_operations)
     return {
         "groups": [row | {"authorized_operations": operations} if row["error_code"] == ErrorCode.NONE else row for row in rows],
     }
+
+
+def _as_kafka_tells(row: dict[str, Any]) -> dict[str, Any]:
+    """Without what mqd adds of a group that rebalances, for clients that did not ask."""
+    if "state_since_ms" not in row:
+        return row
+    members = [{name: value for name, value in member.items() if name != "awaited"} for member in row["members"]]
+    return {name: value for name, value in row.items() if name != "state_since_ms"} | {"members": members}
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:

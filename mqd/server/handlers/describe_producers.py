@@ -1,4 +1,7 @@
-"""DescribeProducers, v0: the producer ids that a partition's leader remembers (KIP-664)."""
+"""DescribeProducers, v0: the producer ids that a replica remembers (KIP-664).
+
+Followers answer for their own, as with Apache Kafka: who looks for hanging transactions may ask one broker for all it has.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ from typing import Any
 
 from trio.lowlevel import checkpoint
 
-from mqd.errors import MqError
+from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
-from mqd.server.partitions import leading
+from mqd.server.partitions import unknown_partition
 from mqd.server.slices import listed_in_slices
+from mqd.types import TopicPartition
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
@@ -29,9 +33,11 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 
 async def _partition(context: Context, topic: str, index: int) -> Mapping[str, Any]:
-    try:
-        partition = leading(context.node, topic, index)
-    except MqError as error:
+    partition = context.node.replica.get(TopicPartition(topic, index))
+    if partition is None or partition.is_lost:
+        error = unknown_partition(context.node, topic.encode(), None, index)
+        if partition is not None:
+            error = MqError(ErrorCode.KAFKA_STORAGE_ERROR, partition.log.failed or "")
         return {"partition_index": index, "error_code": int(error.code), "error_message": error.message or None}
     producers = (
         {

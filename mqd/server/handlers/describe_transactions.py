@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from trio.lowlevel import checkpoint
+
 from mqd.coordinator.txn.shard import DescribeTransaction
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
+from mqd.server.slices import KEY_CHARS_A_ROW, SLICE_ROWS
 
 
 async def handle(context: Context, request: Any) -> dict[str, Any]:
     rows = []
+    weight = 0
     for transactional_id in dict.fromkeys(request.transactional_ids):
+        weight += 1 + len(transactional_id) // KEY_CHARS_A_ROW
+        if weight >= SLICE_ROWS:
+            weight = 0
+            await checkpoint()
         try:
             if not transactional_id:
                 raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")

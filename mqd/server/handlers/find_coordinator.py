@@ -15,15 +15,14 @@ from mqd.coordinator.service import partition_for
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import COORDINATOR_KEY_BYTES_MAX
 from mqd.server.context import Context
-from mqd.server.slices import listed_in_slices
+from mqd.server.slices import KEY_CHARS_A_ROW, listed_in_slices
+from mqd.types import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 
 GROUP = 0
 TRANSACTION = 1
 
-_TOPICS = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}
+_TOPICS = {GROUP: GROUPS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
 _SEVERAL_FROM = 4
-_KEY_CHARS_A_ROW = 30
-"""So many characters to hash are as much work as a row."""
 
 
 def handle(context: Context, request: Any) -> dict[str, Any] | Awaitable[dict[str, Any]]:
@@ -36,7 +35,7 @@ def handle(context: Context, request: Any) -> dict[str, Any] | Awaitable[dict[st
 
 
 async def _answer_in_slices(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    return {"coordinators": await listed_in_slices(rows, lambda row: 1 + len(row["key"]) // _KEY_CHARS_A_ROW)}
+    return {"coordinators": await listed_in_slices(rows, lambda row: 1 + len(row["key"]) // KEY_CHARS_A_ROW)}
 
 
 def _row(context: Context, key: str, key_type: int) -> dict[str, Any]:

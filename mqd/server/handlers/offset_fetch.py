@@ -1,6 +1,7 @@
 """OffsetFetch (key 9), versions 1 to 10: how far groups have read. Each group is asked of its own coordinator's shard.
 
 v2 all of a group, and an error for it. v7 only what no open transaction may change. v8 several groups. v9 member epochs. v10 topics by id.
+Who asks for it (v8 on, server/lag.py) is told beside each offset how much is left to read.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from typing import Any
 from mqd.coordinator.group.offsets import FetchOffsets
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import FETCHED_OFFSETS_MAX
+from mqd.protocol.apis.offset_fetch import LAG_TO_LAST_STABLE_OFFSET
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
+from mqd.server.lag import tell_lag
 from mqd.types import NO_EPOCH, NO_OFFSET
 
 _SEVERAL_SINCE = 8
@@ -35,7 +38,9 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         else:  # which clients take for "not yet", and ask for these groups again
             groups.append(_refused(group.group_id, MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)))
         left -= sum(len(topic["partitions"]) for topic in groups[-1]["topics"])
-    return {"groups": groups}
+    if request.lag_wanted:
+        await tell_lag(context.node, groups, read_committed=request.lag_wanted == LAG_TO_LAST_STABLE_OFFSET)
+    return {"groups": groups, "lag_told": bool(request.lag_wanted)}
 
 
 async def _fetch(context: Context, wanted: FetchOffsets) -> Mapping[str, Any]:

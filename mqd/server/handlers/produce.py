@@ -14,7 +14,7 @@ connection waits, too. The other batches of a transaction go the way of all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from struct import Struct
 from typing import Any
 
@@ -82,10 +82,13 @@ class _Pending(ProduceTicket):
 class _Second:
     """What is known when a request is taken up for the second time, after the transaction coordinator was asked."""
 
-    __slots__ = ("now", "now_ms", "pending", "refusals")
+    __slots__ = ("asked", "now", "now_ms", "pending", "refusals")
 
-    def __init__(self, pending: _Pending, refusals: dict[Partition, MqError], now: float, now_ms: int) -> None:
+    def __init__(
+        self, pending: _Pending, asked: Collection[Partition], refusals: dict[Partition, MqError], now: float, now_ms: int
+    ) -> None:
         self.pending = pending
+        self.asked = asked
         self.refusals = refusals
         self.now = now
         self.now_ms = now_ms
@@ -143,8 +146,10 @@ class Produce:
                 partition = held.get(index)
                 try:
                     if partition is None or odd or start < 0 or partition.is_internal:
-                        self._check(partition, name, topic_id, index, acks, start, connection, second)
+                        self._check(partition, name, topic_id, index, acks, start, connection)
                         assert partition is not None
+                        if second is not None:
+                            self._check_second(partition, view, start, stop, second)
                     if version < 7 and stop - start > _ATTRIBUTES_POSITION and buffer[start + _ATTRIBUTES_POSITION] & _CODEC_MASK == _ZSTD:
                         raise MqError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later")
                     base_offset, last_offset, log_append_time_ms, _ = append_nowait(partition, view[start:stop], acks, now_ms)
@@ -178,7 +183,6 @@ class Produce:
         acks: int,
         start: int,
         connection: Connection,
-        second: _Second | None,
     ) -> None:
         """Raises MqError where nothing may be appended, for what can be known without looking at the batch."""
         if acks not in (1, -1, 0):
@@ -191,8 +195,16 @@ class Produce:
             raise MqError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.assignment.topic_partition.topic} is written by this cluster only"
             )
-        if second is not None and partition in second.refusals:
+
+    def _check_second(self, partition: Partition, view: memoryview, start: int, stop: int, second: _Second) -> None:
+        """Raises MqError for what the coordinator refused, and, to be tried again, for a transaction of which it was not asked: of a
+        partition that this node did not lead when the request came."""
+        if partition in second.refusals:
             raise second.refusals[partition]
+        if partition not in second.asked and stop - start >= HEADER_BYTES:
+            producer_id, epoch, _ = _PRODUCER(view, start + PRODUCER_ID_POSITION)
+            if view[start + _ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK and not partition.log.producers.in_transaction(producer_id, epoch):
+                raise MqError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node did not lead the partition when the request came: try again")
 
     # -- transactions that begin -----------------------------------------------------------------------------------
 
@@ -231,17 +243,19 @@ class Produce:
                 refusals = {partition: produce_refusal(code, speaks) for partition, code in word.refusals.items()}
             connection.barrier = False
             if connection.open:
-                self._append_confirmed(pending, body, word, refusals)
+                self._append_confirmed(pending, body, word, waiting, refusals)
         except Exception:  # a bug costs this client its connection, and not all clients the node
             logger.exception("bug in a handler, closing the connection api=Produce peer=%s", connection.peer)
             connection.close()
         finally:
             connection.owner.frame_bytes -= len(body)
 
-    def _append_confirmed(self, pending: _Pending, body: bytearray, word: Word, refusals: dict[Partition, MqError]) -> None:
+    def _append_confirmed(
+        self, pending: _Pending, body: bytearray, word: Word, asked: Collection[Partition], refusals: dict[Partition, MqError]
+    ) -> None:
         """A turn of its own: appended, written, and the connection goes on."""
         connection, clock = pending.connection, self._node.clock
-        second = _Second(pending, refusals, clock.monotonic(), clock.wall_ms())
+        second = _Second(pending, asked, refusals, clock.monotonic(), clock.wall_ms())
         with word.counts():
             self(connection, body, memoryview(body), 0, len(body), pending.version, pending.correlation_id, second)
         self._replica.end_of_turn()

@@ -2,6 +2,9 @@
 
 v2 transaction_version (KIP-1228). Asked for by transaction coordinators, this node's own included, and by administrators who end a
 transaction that hangs (KIP-664). Markers for `__consumer_offsets` go through the group coordinator, which makes offsets count, or not.
+
+Coordinators come over the peer listener. A client may end a transaction that is open, as its producer began it, and nothing else: a
+marker for a producer to come, or in the name of a coordinator to come, would shut out the real ones for good.
 """
 
 from __future__ import annotations
@@ -13,13 +16,15 @@ import trio
 
 from mqd.coordinator.shard import Producer
 from mqd.errors import ErrorCode, MqError
+from mqd.replica.partition import Partition
 from mqd.replica.waiters import Append, ProduceTicket
-from mqd.server.context import Context, Node
+from mqd.server.context import CLIENT, Context, Node
 from mqd.server.partitions import leading
+from mqd.server.slices import SLICE_ROWS
+from mqd.types import GROUPS_TOPIC
 
 COMMIT_SECONDS = 30.0
 """Kafka's `request.timeout.ms` of a broker: how long a marker waits for the replicas."""
-GROUPS_TOPIC = "__consumer_offsets"
 
 _TOLD = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -51,38 +56,57 @@ class _Written(ProduceTicket):
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    return await write_markers(context.node, request)
+    return await write_markers(context.node, request, by_client=context.listener == CLIENT)
 
 
-async def write_markers(node: Node, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """As the API declares it, also for this node's own coordinator. Each partition has its answer; nothing is raised."""
+async def write_markers(node: Node, request: Mapping[str, Any], *, by_client: bool = False) -> Mapping[str, Any]:
+    """As the API declares it, also for this node's own coordinator. What a marker names twice gets it once; nothing is raised."""
     codes: Codes = {}
+    taken = 0
     written = _Written(node.clock.monotonic() + COMMIT_SECONDS)
     now_ms = node.clock.wall_ms()
     async with trio.open_nursery() as nursery:
         for marker in request["markers"]:
             producer = Producer(marker["producer_id"], marker["producer_epoch"])
             of_producer = codes.setdefault(producer.producer_id, {})
-            how = (marker["coordinator_epoch"], marker["transaction_result"], marker.get("transaction_version", 0))
-            for topic in marker["topics"]:
-                for index in topic["partition_indexes"]:
-                    place = topic["name"], index
-                    of_producer[place] = 0
-                    if topic["name"] == GROUPS_TOPIC:
-                        nursery.start_soon(_end_offsets, node, index, producer, how, of_producer)
+            outcome, transaction_version = marker["transaction_result"], marker.get("transaction_version", 0)
+            for place in dict.fromkeys((topic["name"], index) for topic in marker["topics"] for index in topic["partition_indexes"]):
+                of_producer[place] = 0
+                taken += 1
+                if not taken % SLICE_ROWS:
+                    node.replica.end_of_turn()
+                    await trio.lowlevel.checkpoint()
+                coordinator_epoch = marker["coordinator_epoch"]
+                try:
+                    if by_client:
+                        coordinator_epoch = _epoch_for_client(leading(node, *place), producer, coordinator_epoch, transaction_version)
+                    how = coordinator_epoch, outcome, transaction_version
+                    if place[0] == GROUPS_TOPIC:
+                        nursery.start_soon(_end_offsets, node, place[1], producer, how, of_producer)
                         continue
-                    try:
-                        partition = leading(node, *place)
-                        appended = node.replica.append_marker_nowait(partition, producer, how[0], how[1], now_ms, how[2])
-                    except MqError as error:
-                        of_producer[place] = int(error.code)
-                    else:
-                        written.appends.append((partition, appended.last_offset + 1, [of_producer, place], 0))
+                    partition = leading(node, *place)
+                    appended = node.replica.append_marker_nowait(
+                        partition, producer, coordinator_epoch, outcome, now_ms, transaction_version
+                    )
+                except MqError as error:
+                    of_producer[place] = int(error.code)
+                else:
+                    written.appends.append((partition, appended.last_offset + 1, [of_producer, place], 0))
         if written.appends:
             node.replica.wait_committed(written)
             node.replica.end_of_turn()
             await written.committed.wait()
     return {"markers": [{"producer_id": producer_id, "topics": _by_topic(found)} for producer_id, found in codes.items()]}
+
+
+def _epoch_for_client(partition: Partition, producer: Producer, claimed: int, transaction_version: int) -> int:
+    """The coordinator epoch of a client's marker: none that was not heard of yet. MqError as `check_marker`; INVALID_TXN_STATE where no
+    such transaction is open."""
+    producers = partition.log.producers
+    producers.check_marker(*producer, claimed, transaction_version)
+    if not producers.in_transaction(*producer):
+        raise MqError(ErrorCode.INVALID_TXN_STATE, "this producer has no transaction of this epoch open here")
+    return min(claimed, max(0, producers.coordinator_epoch(producer.producer_id)))
 
 
 async def _end_offsets(node: Node, index: int, producer: Producer, how: tuple[int, bool, int], codes: dict[tuple[str, int], int]) -> None:

@@ -30,11 +30,29 @@ async def test_producers_of_a_partition(tmp_path: Path) -> None:
         assert list((await describe(client, "t", 1)).active_producers) == []
 
 
-async def test_partitions_that_are_not_led_here(tmp_path: Path) -> None:
+async def test_a_follower_tells_of_its_own_replica(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
-        node.create("t", replicas=(ME, OTHER))
-        node.lead("t", OTHER)
+        node.create("t", replicas=(ME, OTHER), isr=(ME,))
         client = await node.connect()
-        moved, unknown = await describe(client, "t"), await describe(client, "nobody")
-        assert (moved.error_code, unknown.error_code) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        assert moved.error_message
+        await client.produce("t", batch(producer_id=7, epoch=2, sequence=0))
+        node.lead("t", OTHER, isr=(ME, OTHER))
+        row = await describe(client, "t")
+        assert (row.error_code, [one.producer_id for one in row.active_producers]) == (0, [7])
+
+
+async def test_partitions_that_are_not_here(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", replicas=(OTHER,))
+        client = await node.connect()
+        elsewhere, unknown = await describe(client, "t"), await describe(client, "nobody")
+        assert (elsewhere.error_code, unknown.error_code) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        assert elsewhere.error_message
+
+
+async def test_a_replica_whose_disk_failed(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t")
+        client = await node.connect()
+        node.partition("t").log.failed = "the disk is gone"
+        row = await describe(client, "t")
+        assert (row.error_code, row.error_message) == (ErrorCode.KAFKA_STORAGE_ERROR, "the disk is gone")

@@ -114,6 +114,19 @@ async def test_each_shard_describes_its_own_groups_in_the_order_that_was_asked()
     by_name("describe_groups").encode_response(5, told)
 
 
+async def test_for_whom_a_rebalance_waits_is_told_to_those_who_ask() -> None:
+    """Stock clients get Kafka's fields and no other: not every one steps over tags that it does not know."""
+    members = [{"member_id": "one", "awaited": True}, {"member_id": "two"}]
+    groups = Coordinators({"groups": [{"group_id": "g", "error_code": ErrorCode.NONE, "members": members, "state_since_ms": 5}]})
+    api = by_name("describe_groups")
+    for version, wanted in ((4, True), (5, False), (5, True), (6, True)):
+        _, request = received("describe_groups", version, groups=["g"], awaited_wanted=wanted)
+        answer = await describe_groups.handle(context(groups, "describe_groups", version), request)
+        (row,) = api.decode_response(version, api.encode_response(version, answer)).groups
+        told = wanted and version >= 5
+        assert [each.awaited for each in row.members] == [told, False] and row.state_since_ms == (5 if told else -1)
+
+
 async def test_many_groups_are_deleted_some_at_a_time() -> None:
     def answer(index: int, call: Call) -> Any:
         return {"results": [{"group_id": name, "error_code": ErrorCode.NONE} for name in call.request.groups_names]}
@@ -123,6 +136,25 @@ async def test_many_groups_are_deleted_some_at_a_time() -> None:
     told = await delete_groups.handle(context(groups, "delete_groups", 2), received("delete_groups", 2, groups_names=names)[1])
     assert [row["group_id"] for row in told["results"]] == names
     assert [len(call.request.groups_names) for _, call in groups.calls] == [100, 100, 50]
+
+
+async def test_a_group_that_is_not_deleted_at_once_is_asked_for_again() -> None:
+    passes = {"a": 3, "b": 1, "c": 2}
+
+    def answer(index: int, call: Call) -> Any:
+        rows = []
+        for name in call.request.groups_names:
+            passes[name] -= 1
+            left = {"unfinished": True} if passes[name] else {}
+            rows.append({"group_id": name, "error_code": ErrorCode.NON_EMPTY_GROUP if name == "c" and not left else ErrorCode.NONE} | left)
+        return {"results": rows}
+
+    groups = Coordinators(answer)
+    _, request = received("delete_groups", 2, groups_names=["a", "b", "c"])
+    told = await delete_groups.handle(context(groups, "delete_groups", 2), request)
+    codes = {"a": ErrorCode.NONE, "b": ErrorCode.NONE, "c": ErrorCode.NON_EMPTY_GROUP}
+    assert told == {"results": [{"group_id": name, "error_code": code} for name, code in codes.items()]}
+    assert [call.request.groups_names for _, call in groups.calls] == [["a", "b", "c"], ["a", "c"], ["a"]]
 
 
 def test_where_there_are_no_groups_at_all_each_is_told_so() -> None:

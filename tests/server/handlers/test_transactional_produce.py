@@ -284,6 +284,27 @@ async def test_one_partition_that_is_refused_does_not_keep_the_others_from_being
         assert codes == [0, ErrorCode.INVALID_TXN_STATE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
+async def test_a_partition_that_this_node_leads_only_since_then_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator was not asked for it: that ends no transaction, and no producer."""
+    async with rig(tmp_path) as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create("t", 2, replicas=(ME, OTHER), isr=(ME,))
+        node.lead("t", OTHER, isr=(OTHER,), partition=1)
+        coordinator.goes = type(coordinator.goes)()
+        client = await node.connect()
+        body = node.produce_body("t", part(0), version=12, transactional_id=TX)
+        body["topic_data"][0]["partition_data"].append({"index": 1, "records": part(0)})
+        client.post("produce", 12, body)
+        await settle()
+        node.lead("t", ME, isr=(ME,), partition=1)
+        coordinator.goes.set()
+        await settle()
+        (answer,) = client.answers()
+        codes = [row.error_code for row in answer.responses[0].partition_responses]
+        assert codes == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        assert (await client.produce("t", part(0), partition=1, version=12, transactional_id=TX)).error_code == 0
+
+
 async def test_a_client_that_went_while_it_waited_appends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(tmp_path) as node:
         coordinator = SaysSo(node, monkeypatch)

@@ -13,7 +13,7 @@ from mqd.server.context import PEER
 from mqd.server.handlers.write_txn_markers import write_markers
 from tests.log.support import batch
 from tests.server.coordinator import SaysSo
-from tests.server.rig import ME, OTHER, Client, rig, settle, values
+from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
 
 READ_COMMITTED = 1
 PID = 9
@@ -33,6 +33,13 @@ def marker(
         "topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()],
         "coordinator_epoch": coordinator_epoch,
     }
+
+
+async def coordinator_on(node: Rig) -> Client:
+    """A connection of another node, on which transaction coordinators ask."""
+    client = await node.connect(PEER)
+    list(node.server._connections)[-1].introduced(OTHER)
+    return client
 
 
 async def send(client: Client, *markers: dict[str, Any], version: int = 1) -> dict[tuple[int, str, int], int]:
@@ -59,10 +66,10 @@ async def test_each_partition_has_its_answer(tmp_path: Path, monkeypatch: pytest
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t", 2)
-        client = await node.connect()
+        client, peer = await node.connect(), await coordinator_on(node)
         await write(client, 0, b"a")
         wanted = {"t": [0, 1, 2], "nowhere": [0]}
-        assert await send(client, marker(True, wanted), marker(False, {"t": [1]}, producer_id=PID + 1), version=version) == {
+        assert await send(peer, marker(True, wanted), marker(False, {"t": [1]}, producer_id=PID + 1), version=version) == {
             (PID, "t", 0): 0,
             (PID, "t", 1): 0,  # nothing was open there: it does no harm
             (PID, "t", 2): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -84,13 +91,13 @@ async def test_epochs_of_producers_and_coordinators_are_judged(tmp_path: Path, m
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t")
-        client = await node.connect()
+        client, peer = await node.connect(), await coordinator_on(node)
         await write(client, 0, b"a")
         late = {**marker(True, {"t": [0]}), "transaction_version": 2}
-        assert await send(client, late, version=2) == {(PID, "t", 0): ErrorCode.INVALID_PRODUCER_EPOCH}
-        assert await send(client, late, version=1) == {(PID, "t", 0): 0}, "version 1 cannot say that epochs change"
+        assert await send(peer, late, version=2) == {(PID, "t", 0): ErrorCode.INVALID_PRODUCER_EPOCH}
+        assert await send(peer, late, version=1) == {(PID, "t", 0): 0}, "version 1 cannot say that epochs change"
         old = marker(True, {"t": [0]}, coordinator_epoch=2)
-        assert await send(client, old) == {(PID, "t", 0): ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+        assert await send(peer, old) == {(PID, "t", 0): ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 
 
 async def test_markers_need_the_replicas_and_are_answered_when_they_have_them(
@@ -99,28 +106,28 @@ async def test_markers_need_the_replicas_and_are_answered_when_they_have_them(
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t", replicas=(ME, OTHER), min_insync_replicas="2")
-        client = await node.connect()
-        client.post("write_txn_markers", 1, {"markers": [marker(True, {"t": [0]})]})
+        peer = await coordinator_on(node)
+        peer.post("write_txn_markers", 1, {"markers": [marker(True, {"t": [0]})]})
         await settle()
-        assert client.answers() == []
+        assert peer.answers() == []
         mock_clock.jump(31)
         await settle()
-        (answer,) = client.answers()
+        (answer,) = peer.answers()
         assert codes(answer) == {(PID, "t", 0): ErrorCode.REQUEST_TIMED_OUT}
         node.lead("t", ME, isr=(ME,))
-        assert await send(client, marker(True, {"t": [0]})) == {(PID, "t", 0): ErrorCode.NOT_ENOUGH_REPLICAS}
+        assert await send(peer, marker(True, {"t": [0]})) == {(PID, "t", 0): ErrorCode.NOT_ENOUGH_REPLICAS}
 
 
 async def test_offsets_end_by_the_group_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(tmp_path) as node:
         coordinator = SaysSo(node, monkeypatch)
         node.create("t")
-        client = await node.connect()
+        peer = await coordinator_on(node)
         topics = {"__consumer_offsets": [4], "t": [0]}
-        assert set((await send(client, marker(True, topics), version=2)).values()) == {0}
+        assert set((await send(peer, marker(True, topics), version=2)).values()) == {0}
         assert coordinator.marked == [(4, (PID, 0), 3, True, 0)]
         coordinator.fails = MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        assert await send(client, marker(True, topics)) == {
+        assert await send(peer, marker(True, topics)) == {
             (PID, "__consumer_offsets", 4): ErrorCode.NOT_LEADER_OR_FOLLOWER,
             (PID, "t", 0): 0,
         }
@@ -131,6 +138,42 @@ async def test_this_node_s_own_coordinator_asks_without_a_connection(tmp_path: P
         SaysSo(node, monkeypatch)
         node.create("t")
         assert codes(await write_markers(node.node, {"markers": [marker(True, {"t": [0]})]})) == {(PID, "t", 0): 0}
+
+
+# -- what clients may
+
+
+async def test_a_client_ends_what_is_open_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t")
+        client, peer = await node.connect(), await coordinator_on(node)
+        nothing = {(PID, "t", 0): ErrorCode.INVALID_TXN_STATE}
+        assert await send(client, marker(False, {"t": [0]})) == nothing, "a producer to come"
+        await write(client, 0, b"a")
+        assert await send(client, marker(False, {"t": [0]}, epoch=7)) == nothing, "an epoch to come"
+        assert await send(client, marker(False, {"t": [0]}, coordinator_epoch=2**31 - 1)) == {(PID, "t", 0): 0}
+        assert await send(client, marker(False, {"t": [0]})) == nothing, "it has ended"
+        await write(client, 1, b"b")
+        assert await send(peer, marker(True, {"t": [0]}, coordinator_epoch=3)) == {(PID, "t", 0): 0}, "no coordinator is shut out"
+
+
+async def test_a_partition_that_is_named_many_times_gets_one_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t")
+        peer = await coordinator_on(node)
+        assert await send(peer, marker(True, {"t": [0] * 1000})) == {(PID, "t", 0): 0}
+        assert node.partition("t").log.log_end_offset == 1
+
+
+async def test_two_markers_of_one_producer_are_two_markers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t")
+        peer = await coordinator_on(node)
+        assert await send(peer, marker(True, {"t": [0]}), marker(False, {"t": [0]}, epoch=1)) == {(PID, "t", 0): 0}
+        assert node.partition("t").log.log_end_offset == 2
 
 
 # -- what readers see
@@ -147,7 +190,7 @@ async def test_committed_reads_end_where_the_first_open_transaction_begins(tmp_p
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t")
-        client = await node.connect()
+        client, peer = await node.connect(), await coordinator_on(node)
         await client.produce("t", batch(b"0"))
         await write(client, 0, b"1")
         await client.produce("t", batch(b"2"))
@@ -161,7 +204,7 @@ async def test_committed_reads_end_where_the_first_open_transaction_begins(tmp_p
         answer = await client.ask("describe_producers", 0, {"topics": [{"name": "t", "partition_indexes": [0]}]})
         (found,) = answer.topics[0].partitions[0].active_producers
         assert (found.producer_id, found.current_txn_start_offset, found.coordinator_epoch) == (PID, 1, -1)
-        await send(client, marker(True, {"t": [0]}))
+        await send(peer, marker(True, {"t": [0]}))
         assert await fetched(client) == ([b"0", b"1", b"2"], [], 4)
         answer = await client.ask("describe_producers", 0, {"topics": [{"name": "t", "partition_indexes": [0]}]})
         (found,) = answer.topics[0].partitions[0].active_producers

@@ -1,0 +1,108 @@
+"""How much is left for groups to read: what the coordinator tells beside the offsets they committed (OffsetFetch, `lag_wanted`).
+
+With Apache Kafka, whoever wants to know asks every leader for the ends of its logs himself. Here the node that has the offsets does
+it, for all groups of a request together: of partitions that it leads from memory, of the others with one pair of ListOffsets
+a leader. A partition without a leader, or whose leader does not answer or does not know yet how much is committed, has no lag
+(-1), and holds up no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import trio
+
+from mqd.errors import MqError
+from mqd.server.context import Node
+from mqd.server.slices import listed_in_slices
+from mqd.types import NO_EPOCH, NO_NODE, NO_OFFSET, NodeId, TopicPartition
+
+ASK_SECONDS = 3.0
+"""How long another leader has for its answer."""
+_LIST_OFFSETS_VERSION = 10
+_ASKED_AT_ONCE = 5_000
+"""Partitions in one request to another leader."""
+_LATEST, _EARLIEST = -1, -2
+
+Bounds = dict[TopicPartition, list[int]]
+"""Where a log begins and ends; NO_OFFSET for what is not known."""
+
+
+async def tell_lag(node: Node, groups: Sequence[Mapping[str, Any]], *, read_committed: bool) -> None:
+    """Fill in the lag of each row of OffsetFetch's answers for these groups."""
+    rows = await listed_in_slices(_rows(node, groups))
+    bounds = await log_bounds(node, dict.fromkeys(place for place, _ in rows), read_committed=read_committed)
+
+    def filled() -> Iterator[None]:
+        for place, row in rows:
+            start, end = bounds.get(place, (NO_OFFSET, NO_OFFSET))
+            row["log_start_offset"], row["log_end_offset"] = start, end
+            if end != NO_OFFSET and row["committed_offset"] != NO_OFFSET:
+                row["lag"] = max(0, end - row["committed_offset"])
+            yield None
+
+    await listed_in_slices(filled())
+
+
+def _rows(node: Node, groups: Sequence[Mapping[str, Any]]) -> Iterator[tuple[TopicPartition, dict[str, Any]]]:
+    for group in groups:
+        for topic in group["topics"]:
+            name = topic.get("name")
+            if not name:
+                found = node.image.topics_by_id.get(topic.get("topic_id", UUID(int=0)))
+                name = found.name if found is not None else ""
+            for row in topic["partitions"]:
+                if not row["error_code"]:
+                    yield TopicPartition(name, row["partition_index"]), row
+
+
+async def log_bounds(node: Node, partitions: Iterable[TopicPartition], *, read_committed: bool) -> Bounds:
+    """Where the logs begin and end, as their leaders know it; `read_committed` ends at the last stable offset. Others are left out."""
+    bounds: Bounds = {}
+    elsewhere: dict[NodeId, list[TopicPartition]] = {}
+
+    def looked_up() -> Iterator[None]:
+        for place in partitions:
+            assigned = node.image.partition(*place)
+            if assigned is not None and assigned.leader == node.node_id:
+                partition = node.replica.get(place)
+                if partition is not None and partition.serves and partition.high_watermark >= partition.epoch_start_offset:
+                    end = partition.last_stable_offset if read_committed else partition.high_watermark
+                    bounds[place] = [partition.log.log_start_offset, end]
+            elif assigned is not None and assigned.leader != NO_NODE:
+                elsewhere.setdefault(assigned.leader, []).append(place)
+            yield None
+
+    await listed_in_slices(looked_up())
+    async with trio.open_nursery() as nursery:
+        for leader, places in elsewhere.items():
+            nursery.start_soon(_ask, node, leader, places, read_committed, bounds)
+    return {place: pair for place, pair in bounds.items() if NO_OFFSET not in pair}
+
+
+async def _ask(node: Node, leader: NodeId, places: Sequence[TopicPartition], read_committed: bool, bounds: Bounds) -> None:
+    """Nothing is raised: what the leader does not say stays unknown."""
+    with trio.move_on_after(ASK_SECONDS):
+        for first in range(0, len(places), _ASKED_AT_ONCE):
+            for position, timestamp in enumerate((_EARLIEST, _LATEST)):
+                topics: dict[str, list[dict[str, int]]] = {}
+                for name, index in places[first : first + _ASKED_AT_ONCE]:
+                    row = {"partition_index": index, "current_leader_epoch": NO_EPOCH, "timestamp": timestamp}
+                    topics.setdefault(name, []).append(row)
+                request = {
+                    "replica_id": -1,
+                    "isolation_level": int(read_committed),
+                    "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+                    "timeout_ms": int(ASK_SECONDS * 1000),
+                }
+                try:
+                    answer = await node.forward(leader, "ListOffsets", _LIST_OFFSETS_VERSION, request)
+                except (OSError, MqError):
+                    return
+                for topic in answer["topics"]:
+                    for found in topic["partitions"]:
+                        if not found["error_code"]:
+                            place = TopicPartition(topic["name"], found["partition_index"])
+                            bounds.setdefault(place, [NO_OFFSET, NO_OFFSET])[position] = found["offset"]
