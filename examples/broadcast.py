@@ -4,11 +4,13 @@ python examples/broadcast.py [HOST:PORT]
 """
 
 import sys
+from secrets import token_hex
 
 from mqd.client.sync import connect
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
-TOPIC = "example-broadcast"
+RUN = token_hex(3)  # names of its own for each run
+TOPIC = f"example-broadcast-{RUN}"
 
 with connect(BOOTSTRAP) as client:
     client.admin.create_topic(TOPIC, partitions=3)
@@ -18,7 +20,7 @@ with connect(BOOTSTRAP) as client:
 
     for reader in ("billing", "shipping", "statistics"):
         seen = []
-        with client.group_consumer(f"example-{reader}", [TOPIC], reset="beginning") as consumer:
+        with client.group_consumer(f"example-{reader}-{RUN}", [TOPIC], reset="beginning") as consumer:
             while len(seen) < 30:
                 seen += [record.value for record in consumer.next().records]
         print(reader, "has read", len(set(seen)), "records")

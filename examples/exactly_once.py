@@ -4,12 +4,14 @@ python examples/exactly_once.py [HOST:PORT]
 """
 
 import sys
+from secrets import token_hex
 
 from mqd.client.sync import BlockingClient, connect
 from mqd.types import TopicPartition
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
-SOURCE, TARGET, GROUP = "example-orders", "example-invoices", "example-copier"
+RUN = token_hex(3)  # names of its own for each run
+SOURCE, TARGET, COPIER = f"example-orders-{RUN}", f"example-invoices-{RUN}", f"example-copier-{RUN}"
 COUNT = 100
 
 
@@ -21,14 +23,14 @@ def copy(client: BlockingClient, *, crash_after: int) -> None:
     """Opening the transactional id ends what its predecessor left open; the group goes on from the last commit."""
     reading = {"reset": "beginning", "auto_commit": False, "read_committed": True, "partition_max_bytes": 100}
     with (
-        client.transactional_producer("example-copier") as producer,
-        client.group_consumer(GROUP, [SOURCE], **reading) as consumer,
+        client.transactional_producer(COPIER) as producer,
+        client.group_consumer(COPIER, [SOURCE], **reading) as consumer,
     ):
         transactions = 0
         while True:
             batch = consumer.next(timeout_s=1)
             if batch is None:
-                place = client.admin.list_group_offsets([GROUP])[GROUP].get(TopicPartition(SOURCE, 0))
+                place = client.admin.list_group_offsets([COPIER])[COPIER].get(TopicPartition(SOURCE, 0))
                 if place is not None and place.offset == COUNT:
                     return
                 continue

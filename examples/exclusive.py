@@ -4,12 +4,14 @@ python examples/exclusive.py [HOST:PORT]
 """
 
 import sys
+from secrets import token_hex
 
 from mqd.client.errors import ClientError
 from mqd.client.sync import connect
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
-TOPIC, GROUP = "example-exclusive", "example-exclusive"
+RUN = token_hex(3)  # names of its own for each run
+TOPIC = GROUP = f"example-exclusive-{RUN}"
 ALONE = {"group_protocol": "consumer", "instance_id": "the-only-one", "reset": "beginning"}
 
 with connect(BOOTSTRAP) as client:

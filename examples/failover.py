@@ -5,11 +5,13 @@ python examples/failover.py [HOST:PORT]
 
 import sys
 from contextlib import ExitStack
+from secrets import token_hex
 
 from mqd.client.sync import connect
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
-TOPIC, GROUP = "example-failover", "example-failover"
+RUN = token_hex(3)  # names of its own for each run
+TOPIC = GROUP = f"example-failover-{RUN}"
 MEMBER = {
     "assignors": ["cooperative-sticky"],  # who has the partition keeps it when others come
     "session_timeout_ms": 6_000,  # how soon a member that says nothing counts as dead

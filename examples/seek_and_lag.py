@@ -4,12 +4,14 @@ python examples/seek_and_lag.py [HOST:PORT]
 """
 
 import sys
+from secrets import token_hex
 
 from mqd.client.sync import connect
 from mqd.types import TopicPartition
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
-TOPIC, GROUP = "example-seek", "example-seek"
+RUN = token_hex(3)  # names of its own for each run
+TOPIC = GROUP = f"example-seek-{RUN}"
 PARTITION = TopicPartition(TOPIC, 0)
 
 with connect(BOOTSTRAP) as client:

@@ -207,14 +207,19 @@ def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
 def finish(results: Mapping[Any, object]) -> None:
     """Report the errors among results for several things, and end the command accordingly: some failed 3, all failed 1."""
     from mqd.client.errors import ClientError
+    from mqd.errors import some_of
 
-    errors = [error for error in results.values() if isinstance(error, ClientError)]
-    if not errors:
+    failures = {key: failure_of(error) for key, error in results.items() if isinstance(error, ClientError)}
+    if not failures:
         return
-    failures = [failure_of(error) for error in errors]
-    for failure in failures:
-        complain(failure)
-    raise SystemExit(PARTIAL if len(errors) < len(results) else max(failure.exit_code for failure in failures))
+    told: dict[tuple[str, str], list[str]] = {}
+    for key, failure in failures.items():
+        told.setdefault((failure.message, failure.remedy), []).append(str(key))
+    for (message, remedy), keys in told.items():
+        if not all(key in message for key in keys):
+            message = f"{some_of(keys, 5)}: {message}"
+        complain(Failure(message, remedy=remedy))
+    raise SystemExit(PARTIAL if len(failures) < len(results) else max(failure.exit_code for failure in failures.values()))
 
 
 def confirm(plan: str, *, yes: bool) -> None:

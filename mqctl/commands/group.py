@@ -12,7 +12,9 @@ import click
 from mqctl import places, render
 from mqctl.app import FAILED, Failure, LazyGroup, Settings, confirm, finish, options, run, say, write
 from mqctl.planning import parse_partition
+from mqctl.quantities import format_duration
 from mqctl.seeking import Bounds, Step, Wish, choose, parse_file, plan_file, plan_seek, write_file
+from mqd.errors import some_of
 from mqd.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ COMMANDS = {
     "describe": ("mqctl.commands.group:describe", "Members, and what each of them reads."),
     "lag": ("mqctl.commands.group:lag", "How far groups are, and how much is left."),
     "seek": ("mqctl.commands.group:seek", "Set where a group goes on."),
+    "config": ("mqctl.commands.group_config:config", "See and change the configuration of a group."),
+    "remove-member": ("mqctl.commands.group:remove_member", "Make members leave, above all those that hold up the others."),
     "delete": ("mqctl.commands.group:delete", "Delete groups with their offsets."),
     "delete-offsets": ("mqctl.commands.group:delete_offsets", "Forget the offsets of topics."),
 }
@@ -58,8 +62,10 @@ TOTALS = (
     render.Column("group", "GROUP"),
     render.Column("partitions", "PARTITIONS", right=True),
     render.Column("uncommitted", "UNCOMMITTED", right=True),
+    render.Column("unknown", "UNKNOWN", right=True),
     render.Column("lag", "LAG", right=True),
 )
+_CHOSEN_AT_MOST = 50
 PLAN = (
     render.Column("topic", "TOPIC"),
     render.Column("partition", "PARTITION", right=True),
@@ -67,7 +73,13 @@ PLAN = (
     render.Column("after", "NEW", right=True),
     render.Column("note", "NOTE"),
 )
+STATES = (
+    *("Empty", "Stable", "PreparingRebalance", "CompletingRebalance", "Dead"),  # classic groups
+    *("Assigning", "Reconciling", "NotReady"),  # the others
+)
+TYPES = ("classic", "consumer", "share", "streams")
 DELETED = (render.Column("group", "GROUP"), render.Column("deleted", "DELETED"))
+REMOVED = (render.Column("member", "MEMBER"), render.Column("removed", "REMOVED"))
 FORGOTTEN = (render.Column("topic", "TOPIC"), render.Column("partition", "PARTITION", right=True), render.Column("deleted", "DELETED"))
 
 
@@ -84,8 +96,10 @@ def _admin(client: ClusterClient, settings: Settings) -> Admin:
 
 @click.command("list")
 @click.argument("pattern", required=False)
-@click.option("--state", "states", multiple=True, metavar="STATE", help="Only groups in this state: Stable, Empty, ... Several count.")
-@click.option("--type", "types", multiple=True, metavar="TYPE", help="Only groups of this type: classic, consumer, share.")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False), help="Only in this state; several count."
+)
+@click.option("--type", "types", multiple=True, type=click.Choice(TYPES, case_sensitive=False), help="Only of this type; several count.")
 @options
 def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], types: tuple[str, ...]) -> None:
     """Groups, all or those that match PATTERN (with * and ?).
@@ -94,7 +108,7 @@ def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], type
     mqctl group list
     mqctl group list 'billing-*' --state Stable
     """
-    found = run(settings, lambda client: _admin(client, settings).list_groups(states, types))
+    told = run(settings, lambda client: _admin(client, settings).list_groups_by_node(states, types))
     rows = [
         {
             "group": each.group_id,
@@ -103,37 +117,57 @@ def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], type
             "protocol_type": each.protocol_type or None,
             "coordinator": each.node_id,
         }
-        for each in found
+        for each in sorted(each for found in told.values() if isinstance(found, list) for each in found)
         if pattern is None or fnmatchcase(each.group_id, pattern)
     ]
-    if not rows:
+    if not rows and all(isinstance(found, list) for found in told.values()):
         say("no groups" if pattern is None and not states and not types else "no group is like that")
     if rows or settings.output != "table":
         settings.show(GROUPS, rows)
+    finish({f"node {node}": found for node, found in told.items()})
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP|PATTERN...")
 @options
 def describe(settings: Settings, names: tuple[str, ...]) -> None:
-    """Members of groups, and what each of them reads. `mqctl group lag` tells how far they are."""
-    results = run(settings, lambda client: _admin(client, settings).describe_groups(names))
-    from mqd.client.errors import ClientError
+    """Members of groups, by name or by pattern (with * and ?), and what each reads. `mqctl group lag` tells how far they are.
 
-    found = [_described(each) for each in results.values() if not isinstance(each, ClientError)]
+    Of a classic group that rebalances, mqd also tells since when, and for which members it waits.
+    """
+
+    async def work(client: ClusterClient) -> Mapping[str, Any]:
+        chosen = await _choose(client, settings, names)
+        return await _admin(client, settings).describe_groups(chosen)
+
+    results = run(settings, work)
+    if not results:
+        raise Failure("no group is like that", remedy="see which exist with `mqctl group list`")
+    from mqd.client.errors import ClientError
+    from mqd.client.group_descriptions import REBALANCING_STATES
+
+    known = [each for each in results.values() if not isinstance(each, ClientError)]
+    now_ms = time.time_ns() // 1_000_000
+    found = [_described(each, now_ms) for each in known]
     if settings.output == "table":
         for index, each in enumerate(found):
             write("\n" if index else "")
+            rebalances = "rebalancing_since" in each
             write(render.fields({name: value for name, value in each.items() if name != "members"}))
             if each["members"]:
                 write("\n")
-                settings.show(MEMBERS, [{**row, "partitions": _short(row["partitions"])} for row in each["members"]])
+                columns = (*MEMBERS, render.Column("awaited", "AWAITED")) if rebalances else MEMBERS
+                settings.show(columns, [{**row, "partitions": _short(row["partitions"])} for row in each["members"]])
     else:
         settings.show((), found)
+    for group in known:
+        if group.state in REBALANCING_STATES and group.since_ms < 0:
+            say(f"group {group.group_id!r} rebalances; for whom it waits is perhaps in the log of its coordinator, {group.coordinator}")
     finish(results)
 
 
-def _described(each: GroupDescription) -> dict[str, Any]:
+def _described(each: GroupDescription, now_ms: int) -> dict[str, Any]:
+    rebalances = each.since_ms >= 0
     members = []
     for member in each.members:
         row: dict[str, Any] = {
@@ -149,10 +183,20 @@ def _described(each: GroupDescription) -> dict[str, Any]:
         }
         if member.target is not None and member.target != member.assignment:
             row["target"] = _by_topic(member.target)
+        if rebalances:
+            row["awaited"] = member.awaited
         members.append(row)
     return {
         "group": each.group_id,
         "state": each.state,
+        **(
+            {
+                "rebalancing_since": places.format_time(each.since_ms),
+                "rebalancing_for": format_duration((now_ms - each.since_ms) / 1000),
+            }
+            if rebalances
+            else {}
+        ),
         "type": each.type,
         "protocol_type": each.protocol_type or None,
         "assignor": each.assignor or None,
@@ -184,7 +228,8 @@ def _short(topics: Mapping[str, list[int]]) -> str:
 def lag(settings: Settings, names: tuple[str, ...], everything: bool, pattern: str | None, total: bool, read_committed: bool) -> None:
     """How far groups are, and how much is left.
 
-    A partition that a member reads and for which nothing is committed yet has no lag, but counts as uncommitted in --total.
+    A partition that a member reads and for which nothing is committed yet has no lag, but counts as uncommitted in --total. Of --all
+    groups, those that read nothing of the kind are left out.
 
     \b
     mqctl group lag billing
@@ -194,34 +239,39 @@ def lag(settings: Settings, names: tuple[str, ...], everything: bool, pattern: s
         raise click.UsageError("name groups, or say --all")
 
     async def work(client: ClusterClient) -> dict[str, Any]:
-        from mqd.client.errors import ClientError
-
         admin = _admin(client, settings)
         wanted = list(names) if names else [each.group_id for each in await admin.list_groups() if each.type in ("", "classic", "consumer")]
-        results: dict[str, Any] = {}
-        for name in wanted:
-            try:
-                results[name] = await admin.group_lag(name, read_committed=read_committed)
-            except ClientError as error:
-                results[name] = error
-        return results
+        return await admin.group_lags(wanted, read_committed=read_committed)
 
     results = run(settings, work)
     rows: list[dict[str, Any]] = []
+    unknown: list[str] = []
     for name, outcome in results.items():
         if isinstance(outcome, list):
             lags = [each for each in outcome if pattern is None or fnmatchcase(each.tp.topic, pattern)]
+            if everything and not lags:
+                continue
             rows += [_total(name, lags)] if total else [_lag_row(name, each) for each in lags]
+            unknown += [f"{each.tp} (group {name!r})" for each in lags if each.end is None]
             if not lags:
                 say(f"group {name!r} has committed nothing" + ("" if pattern is None else " for such topics"))
+    if everything and not rows:
+        say("no group reads anything" if pattern is None else "no group reads such topics")
     if rows or settings.output != "table":
         settings.show(TOTALS if total else LAGS, rows)
+    if unknown:
+        say(f"no lag where the partition has no leader, or is gone: {some_of(unknown, 5)}")
     finish(results)
 
 
 def _total(name: str, lags: list[PartitionLag]) -> dict[str, Any]:
-    known = [each.lag for each in lags if each.lag is not None]
-    return {"group": name, "partitions": len(lags), "uncommitted": len(lags) - len(known), "lag": sum(known)}
+    return {
+        "group": name,
+        "partitions": len(lags),
+        "uncommitted": sum(each.committed is None for each in lags),
+        "unknown": sum(each.committed is not None and each.end is None for each in lags),
+        "lag": sum(each.lag for each in lags if each.lag is not None),
+    }
 
 
 def _lag_row(name: str, each: PartitionLag) -> dict[str, Any]:
@@ -303,7 +353,10 @@ def seek(
     for row in rows:
         del row["tp"]
     settings.show(PLAN, rows)
-    say(f"group {name!r} goes on there" if execute else "nothing was changed: say it again with --execute")
+    if not execute:
+        say("nothing was changed: say it again with --execute")
+    elif all(error is None for error in results.values()):
+        say(f"group {name!r} goes on there")
     finish(results)
 
 
@@ -337,7 +390,8 @@ async def _plan(
         else:
             wanted = [tp for tp in now if tp.partition < topics.get(tp.topic, 0)]
             if not wanted:
-                raise Failure(f"group {name!r} has committed nothing", remedy="name the topics, or look for it with `mqctl group list`")
+                missing = "does not exist" if isinstance(described, ClientError) else "has committed nothing"
+                raise Failure(f"group {name!r} {missing}", remedy="name the topics, or look for it with `mqctl group list`")
         bounds = await _bounds(admin, wanted, getattr(wish, "timestamp_ms", None))
         steps = plan_seek(wish, now, bounds) if from_file is None else plan_file(from_file, now, bounds)
     except ValueError as error:
@@ -370,24 +424,93 @@ def _save(path: str, offsets: Mapping[TopicPartition, int]) -> None:
         raise Failure(f"{path} cannot be written: {error.strerror}", remedy="choose a file that does not exist yet") from None
 
 
-@click.command()
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.command("remove-member")
+@click.argument("name", metavar="GROUP")
+@click.option("--member", "member_ids", multiple=True, metavar="ID", help="By its member id, as `mqctl group describe` shows it.")
+@click.option("--instance", "instance_ids", multiple=True, metavar="ID", help="A static member, by its group.instance.id.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--if-exists", is_flag=True, help="A group that does not exist is no error.")
+@options
+def remove_member(settings: Settings, name: str, member_ids: tuple[str, ...], instance_ids: tuple[str, ...], yes: bool) -> None:
+    """Make members leave a group, as if they had said so themselves: the others go on without them, and share what they had.
+
+    For a member that is gone and whose session is long, or one that holds up a rebalance (AWAITED in `mqctl group describe`). A member
+    that lives learns of it at its next heartbeat, and joins again: stop it first.
+
+    \b
+    mqctl group remove-member billing --instance billing-3
+    mqctl group remove-member billing --member consumer-1-5f0c..
+    """
+    if not member_ids and not instance_ids:
+        raise click.UsageError("say whom: --member ID or --instance ID")
+
+    async def look(client: ClusterClient) -> dict[str, str]:
+        from mqd.client.errors import ClientError
+
+        described = (await _admin(client, settings).describe_groups([name]))[name]
+        if isinstance(described, ClientError):
+            raise described
+        places_of: dict[str, str] = {}
+        for each in described.members:
+            told = f"client {each.client_id!r} at {each.host}, which has {_short(_by_topic(each.assignment)) or 'no partitions'}"
+            places_of |= {each.member_id: told, each.instance_id or each.member_id: told}
+        return places_of
+
+    known = run(settings, look)
+    lines = [f"{each}: {known.get(each, 'not in the group, or not yet')}" for each in (*member_ids, *instance_ids)]
+    confirm("\n  ".join([f"Removes from group {name!r}, which rebalances then:", *lines]), yes=yes)
+
+    async def work(client: ClusterClient) -> dict[str, Any]:
+        reason = "removed by an administrator with mqctl"
+        return dict(await _admin(client, settings).remove_members(name, member_ids=member_ids, instance_ids=instance_ids, reason=reason))
+
+    results = run(settings, work)
+    settings.show(REMOVED, [{"member": each, "removed": error is None} for each, error in results.items()])
+    finish(results)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="GROUP|PATTERN...")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--if-exists", is_flag=True, help="A group that does not exist is no error, nor is a pattern without any.")
 @options
 def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: bool) -> None:
-    """Delete groups with their offsets. They must have no members. This cannot be undone."""
-    confirm(f"Deletes {len(names)} group(s) with their offsets, for good: {', '.join(names)}", yes=yes)
-    results: dict[str, Any] = dict(run(settings, lambda client: _admin(client, settings).delete_groups(names)))
+    """Delete groups with their offsets, by name or by pattern (with * and ?). They must have no members. This cannot be undone.
+
+    \b
+    mqctl group delete billing
+    mqctl group delete 'console-consumer-*'      shows which they are, and asks
+    """
+    chosen = run(settings, lambda client: _choose(client, settings, names))
+    from mqd.client.errors import ClientError
     from mqd.errors import ErrorCode
 
+    empty = [name for name, is_active in chosen.items() if not is_active]
+    active = [name for name in chosen if name not in set(empty)]
+    if empty:
+        staying = f"\nLeaves alone {len(active)} with members: {some_of(active, _CHOSEN_AT_MOST)}" if active else ""
+        confirm(f"Deletes {len(empty)} group(s) with their offsets, for good: {some_of(empty, _CHOSEN_AT_MOST)}{staying}", yes=yes)
+    results: dict[str, Any] = dict(run(settings, lambda client: _admin(client, settings).delete_groups(empty)) if empty else {})
+    results |= {name: ClientError(ErrorCode.NON_EMPTY_GROUP, "it has members") for name in active}
     rows = [{"group": name, "deleted": error is None} for name, error in results.items()]
     for name, error in list(results.items()):
         if if_exists and error is not None and error.code is ErrorCode.GROUP_ID_NOT_FOUND:
             say(f"group {name!r} does not exist")
             results[name] = None
+    if not chosen and not if_exists:
+        raise Failure("no group is like that", remedy="see which exist with `mqctl group list`")
     settings.show(DELETED, rows)
     finish(results)
+
+
+async def _choose(client: ClusterClient, settings: Settings, names: tuple[str, ...]) -> dict[str, bool]:
+    """The groups that are named, and those that match a pattern, which are known to have members or not. Raises where a node is silent."""
+    from mqd.client.group_descriptions import EMPTY_STATES
+
+    patterns = [name for name in names if "*" in name or "?" in name]
+    chosen = {name: False for name in names if name not in patterns}
+    listed = await _admin(client, settings).list_groups() if patterns else []
+    matching = [each for each in listed if any(fnmatchcase(each.group_id, pattern) for pattern in patterns)]
+    return {each.group_id: each.state not in EMPTY_STATES for each in matching} | chosen
 
 
 @click.command("delete-offsets")

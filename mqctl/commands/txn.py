@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mqd.client.admin import Admin
     from mqd.client.cluster import ClusterClient
     from mqd.client.descriptions import ActiveProducer
-    from mqd.client.group_descriptions import OpenTransaction, TransactionDescription
+    from mqd.client.group_descriptions import HangingTransactions, TransactionDescription
 
 COMMANDS = {
     "list": ("mqctl.commands.txn:list_", "Transactional ids, their states and coordinators."),
@@ -49,6 +49,8 @@ FENCED = (
     render.Column("producer_epoch", "EPOCH", right=True),
 )
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead")
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+"""In which a transaction is open; lists narrowed by age name ids without one, too."""
 
 
 class Duration(click.ParamType[int]):
@@ -89,16 +91,17 @@ def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], long
     \b
     mqctl txn list --state Ongoing --longer-than 5m
     """
-    found = run(settings, lambda client: _admin(client, settings).list_transactions(states, longer_than_ms=longer_than))
+    told = run(settings, lambda client: _admin(client, settings).list_transactions_by_node(states, longer_than_ms=longer_than))
     rows = [
         {"transactional_id": each.transactional_id, "producer_id": each.producer_id, "state": each.state, "coordinator": each.node_id}
-        for each in found
-        if pattern is None or fnmatchcase(each.transactional_id, pattern)
+        for each in sorted(each for found in told.values() if isinstance(found, list) for each in found)
+        if (pattern is None or fnmatchcase(each.transactional_id, pattern)) and (longer_than is None or each.state in OPEN_STATES)
     ]
-    if not rows:
+    if not rows and all(isinstance(found, list) for found in told.values()):
         say("no transactional ids" if pattern is None and not states and longer_than is None else "no transactional id is like that")
     if rows or settings.output != "table":
         settings.show(TRANSACTIONS, rows)
+    finish({f"node {node}": found for node, found in told.items()})
 
 
 @click.command()
@@ -121,7 +124,7 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
 
 
 def _described(each: TransactionDescription, now_ms: int) -> dict[str, Any]:
-    ongoing = each.started_ms >= 0 and each.state in ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+    ongoing = each.started_ms >= 0 and each.state in OPEN_STATES
     return {
         "transactional_id": each.transactional_id,
         "state": each.state,
@@ -152,16 +155,19 @@ def find_hanging(settings: Settings, pattern: str | None, node: int | None, olde
     mqctl txn find-hanging --topic 'orders*' --older-than 30m -o json
     """
 
-    async def work(client: ClusterClient) -> list[OpenTransaction]:
+    async def work(client: ClusterClient) -> tuple[list[TopicPartition], HangingTransactions]:
         admin = _admin(client, settings)
         partitions = [
             TopicPartition(topic.name, each.partition)
             for topic in await admin.list_topics(internal=True)
             for each in topic.partitions
-            if (fnmatchcase(topic.name, pattern) if pattern is not None else True) and each.leader >= 0 and node in (None, each.leader)
+            if (fnmatchcase(topic.name, pattern) if pattern is not None else True) and node in (None, each.leader)
         ]
-        return await admin.find_hanging_transactions(partitions, older_than_ms=older_than)
+        if not partitions:
+            raise Failure("no partition is like that", remedy="see which there are with `mqctl partition list`")
+        return partitions, await admin.find_hanging_transactions(partitions, older_than_ms=older_than)
 
+    partitions, search = run(settings, work)
     rows = [
         {
             "topic": each.tp.topic,
@@ -173,14 +179,16 @@ def find_hanging(settings: Settings, pattern: str | None, node: int | None, olde
             "last_active": places.format_time(each.producer.last_timestamp_ms),
             "transactional_id": each.transactional_id,
         }
-        for each in run(settings, work)
+        for each in search.found
     ]
+    clear = len(partitions) - len(search.unclear)
     if not rows:
-        say("no transaction hangs")
+        say("no transaction hangs" if not search.unclear else f"no transaction hangs in {clear} of {len(partitions)} partitions")
     if rows or settings.output != "table":
         settings.show(HANGING, rows)
     for row in rows:
         say(f"mqctl txn abort {row['topic']}:{row['partition']} --start-offset {row['start_offset']}")
+    finish({tp: search.unclear.get(tp) for tp in partitions})
 
 
 @click.command()
@@ -189,12 +197,14 @@ def find_hanging(settings: Settings, pattern: str | None, node: int | None, olde
     "--start-offset", type=click.IntRange(min=0), metavar="OFFSET", help="Where the transaction begins, as find-hanging shows it."
 )
 @click.option("--producer-id", type=click.IntRange(min=0), metavar="ID", help="In place of --start-offset.")
+@click.option("--force", is_flag=True, help="Also one that its coordinator still ends: it may be committed elsewhere.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @options
-def abort(settings: Settings, partition: str, start_offset: int | None, producer_id: int | None, yes: bool) -> None:
+def abort(settings: Settings, partition: str, start_offset: int | None, producer_id: int | None, force: bool, yes: bool) -> None:
     """End a hanging transaction in one partition: its records there are aborted.
 
-    For transactions that nobody looks after. One that its coordinator still ends would be aborted here and perhaps committed elsewhere.
+    For transactions that nobody looks after. One that its coordinator still ends is refused without --force: it would be aborted here, and
+    perhaps committed elsewhere. `mqctl txn fence` aborts those everywhere.
 
     \b
     mqctl txn abort orders:0 --start-offset 1042
@@ -212,12 +222,20 @@ def abort(settings: Settings, partition: str, start_offset: int | None, producer
     async def look(client: ClusterClient) -> ActiveProducer:
         from mqd.client.errors import ClientError
 
-        outcome = (await _admin(client, settings).describe_producers([tp]))[tp]
+        admin = _admin(client, settings)
+        outcome = (await admin.describe_producers([tp]))[tp]
         if isinstance(outcome, ClientError):
             raise outcome
         for each in outcome:
             is_open = each.transaction_start_offset >= 0
             if is_open and start_offset in (None, each.transaction_start_offset) and producer_id in (None, each.producer_id):
+                known = None if force else await admin.looked_after(tp, each.producer_id)
+                if known is not None:
+                    raise Failure(
+                        f"the transaction of producer {each.producer_id} in {partition} does not hang: the coordinator of transactional id"
+                        f" {known.transactional_id!r} knows of it ({known.state}), and may commit it elsewhere",
+                        remedy=f"`mqctl txn fence {known.transactional_id}` aborts all of it; --force ends it in this partition alone",
+                    )
                 return each
         wanted = f"at offset {start_offset}" if start_offset is not None else f"of producer {producer_id}"
         raise Failure(f"no open transaction {wanted} in {partition}", remedy="see which hang with `mqctl txn find-hanging`")
@@ -246,9 +264,23 @@ def abort(settings: Settings, partition: str, start_offset: int | None, producer
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @options
 def fence(settings: Settings, names: tuple[str, ...], yes: bool) -> None:
-    """Stop the producers of transactional ids: what they have open is aborted, and whatever they do next is refused."""
+    """Stop the producers of transactional ids: what they have open is aborted, and whatever they do next is refused.
+
+    An id that no coordinator knows is left alone: to fence it would make it.
+    """
     confirm(f"Fences the producers of {', '.join(names)}: open transactions are aborted, and they must be started again", yes=yes)
-    results = run(settings, lambda client: _admin(client, settings).fence_producers(names))
+
+    async def work(client: ClusterClient) -> dict[str, Any]:
+        from mqd.client.errors import ClientError
+
+        admin = _admin(client, settings)
+        described = await admin.describe_transactions(names)
+        unknown = {name: outcome for name, outcome in described.items() if isinstance(outcome, ClientError)}
+        known = [name for name in described if name not in unknown]
+        fenced = await admin.fence_producers(known) if known else {}
+        return {name: unknown[name] if name in unknown else fenced[name] for name in described}
+
+    results = run(settings, work)
     rows = [
         {"transactional_id": name, "producer_id": made[0], "producer_epoch": made[1]}
         for name, made in results.items()

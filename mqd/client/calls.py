@@ -10,13 +10,14 @@ import trio
 from mqd.client.cluster import ClusterClient
 from mqd.client.coordinator import KeyType, find_coordinators
 from mqd.client.descriptions import Resource
-from mqd.client.errors import ClientError, DeadlineExceeded, error_from_wire
+from mqd.client.errors import ClientError, DeadlineExceeded, PeerUnreachable, error_from_wire
 from mqd.client.peer import PeerConnection
 from mqd.errors import ErrorCode, MqError
 from mqd.types import TopicPartition
 
 ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT")
+NodeT = TypeVar("NodeT")
 
 
 class Outcomes(NamedTuple):
@@ -109,19 +110,7 @@ class Calls:
                     outcomes.done[tp] = error_from_wire(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}", "it does not exist")
                 else:
                     outcomes.again[tp] = error_from_wire(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {tp}")
-
-            async def one(node_id: int, group: list[TopicPartition]) -> None:
-                try:
-                    found = await ask(node_id, group)
-                except ClientError as error:
-                    (outcomes.again if error.retriable else outcomes.done).update(dict.fromkeys(group, error))
-                else:
-                    outcomes.done.update(found.done)
-                    outcomes.again.update(found.again)
-
-            async with trio.open_nursery() as nursery:
-                for node_id, group in groups.items():
-                    nursery.start_soon(one, node_id, group)
+            await _ask_together(groups, ask, outcomes)
             return outcomes
 
         return await self._each(what, partitions, attempt)
@@ -144,44 +133,57 @@ class Calls:
                 else:
                     nodes.setdefault(place, []).append(key)
 
-            async def one(address: tuple[str, int], group: list[str]) -> None:
-                try:
-                    found = await ask(await self._client.connection_to(address), group)
-                except ClientError as error:
-                    (outcomes.again if error.retriable else outcomes.done).update(dict.fromkeys(group, error))
-                else:
-                    outcomes.done.update(found.done)
-                    outcomes.again.update(found.again)
+            async def at(address: tuple[str, int], group: list[str]) -> Outcomes:
+                return await ask(await self._client.connection_to(address), group)
 
-            async with trio.open_nursery() as nursery:
-                for address, group in nodes.items():
-                    nursery.start_soon(one, address, group)
+            await _ask_together(nodes, at, outcomes)
             return outcomes
 
         return await self._each(what, keys, attempt)
 
-    async def _every_node(self, what: str, ask: Callable[[int], Awaitable[list[ItemT]]]) -> list[ItemT]:
-        """What all nodes have, node by node; the first error of any is raised."""
+    async def _each_node(self, what: str, ask: Callable[[int], Awaitable[list[ItemT]]]) -> dict[int, list[ItemT] | ClientError]:
+        """What each live node has, or why it does not say. All are asked again while one fails: what it had may be elsewhere by then."""
+        told: dict[int, list[ItemT] | ClientError] = {}
 
-        async def attempt() -> list[ItemT]:
+        async def attempt() -> None:
             view = await self._client.refresh([])
-            found: dict[int, list[ItemT]] = {}
-            failures: list[ClientError] = []
+            now: dict[int, list[ItemT] | ClientError] = {}
 
             async def one(node_id: int) -> None:
                 try:
-                    found[node_id] = await ask(node_id)
+                    now[node_id] = await ask(node_id)
                 except ClientError as error:
-                    failures.append(error)
+                    now[node_id] = error
 
             async with trio.open_nursery() as nursery:
                 for node_id in sorted(view.brokers):
                     nursery.start_soon(one, node_id)
+            told.clear()
+            told.update(sorted(now.items()))
+            failures = [outcome for outcome in now.values() if isinstance(outcome, ClientError)]
             if failures:
                 raise min(failures, key=lambda error: error.retriable)
-            return [each for node_id in sorted(found) for each in found[node_id]]
 
-        return await self._retry(what, attempt)
+        try:
+            await self._retry(what, attempt)
+        except ClientError as end:
+            if not told:
+                raise
+            for node_id, outcome in told.items():
+                if isinstance(outcome, ClientError) and outcome.retriable and isinstance(end, DeadlineExceeded):
+                    error = DeadlineExceeded(f"{what} did not succeed in time; last: {outcome.message}", outcome)
+                    if isinstance(outcome, PeerUnreachable):
+                        error.remedy = f"what it coordinates is not told: start node {node_id}, or see `mqctl cluster health`"
+                    told[node_id] = error
+        return told
+
+
+def everything(told: Mapping[int, list[ItemT] | ClientError]) -> list[ItemT]:
+    """What all nodes have, node by node. Raises the error of one that does not say, a final one if there is any."""
+    failures = [outcome for outcome in told.values() if isinstance(outcome, ClientError)]
+    if failures:
+        raise min(failures, key=lambda error: error.retriable)
+    return [each for outcome in told.values() for each in raised(outcome)]
 
 
 MISSING = {int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): "it does not exist"}
@@ -197,6 +199,25 @@ _FINAL = frozenset(
     }
 )
 """Retriable in general, but an answer to a question about a thing that does not exist, or cannot be now, is an answer."""
+
+
+async def _ask_together(
+    groups: Mapping[NodeT, list[KeyT]], ask: Callable[[NodeT, list[KeyT]], Awaitable[Outcomes]], into: Outcomes
+) -> None:
+    """Ask every node for its group of keys, all at the same time. What one of them cannot be asked says nothing of the others."""
+
+    async def one(node: NodeT, group: list[KeyT]) -> None:
+        try:
+            found = await ask(node, group)
+        except ClientError as error:
+            (into.again if error.retriable else into.done).update(dict.fromkeys(group, error))
+        else:
+            into.done.update(found.done)
+            into.again.update(found.again)
+
+    async with trio.open_nursery() as nursery:
+        for node, group in groups.items():
+            nursery.start_soon(one, node, group)
 
 
 def outcomes_of(rows: Iterable[tuple[Any, Any, str | None, Any]]) -> Outcomes:

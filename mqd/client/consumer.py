@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import trio
 
@@ -21,6 +21,7 @@ from mqd.client.cluster import ClusterClient
 from mqd.client.descriptions import EARLIEST, LATEST, ListedOffset
 from mqd.client.errors import ClientError
 from mqd.client.fetcher import FetchedBatch, Fetcher, Wanted
+from mqd.client.metadata import ClusterView
 from mqd.client.peer import owned_nursery
 from mqd.errors import ErrorCode, MqError
 from mqd.types import ZERO_UUID, TopicPartition
@@ -144,7 +145,9 @@ class Consumer:
             for node_id, group in wanted.items():
                 if node_id not in self._busy:
                     self._busy.add(node_id)
-                    self._nursery.start_soon(self._fetch, node_id, group)
+                    view = self._client.view  # all of it before anybody else runs, who may seek, or take a partition away
+                    body = self._fetcher.request(group, view, max_wait_ms=self._max_wait_ms, min_bytes=self._min_bytes)
+                    self._nursery.start_soon(self._fetch, node_id, group, view, body)
             for topic in sorted(leaderless - self._finding):
                 self._finding.add(topic)
                 self._nursery.start_soon(self._find_leaders, topic)
@@ -174,9 +177,7 @@ class Consumer:
             if not error.code.retriable:
                 raise
 
-    async def _fetch(self, node_id: int, wanted: list[Wanted]) -> None:
-        view = self._client.view
-        body = self._fetcher.request(wanted, view, max_wait_ms=self._max_wait_ms, min_bytes=self._min_bytes)
+    async def _fetch(self, node_id: int, wanted: list[Wanted], view: ClusterView, body: dict[str, Any]) -> None:
         draw = self._client.entropy.random()
         stale: set[str] = set()
         try:

@@ -18,7 +18,7 @@ REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.RECORD_LIST_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",
     ErrorCode.INVALID_REPLICATION_FACTOR: "ask for fewer replicas, or leave the number out; live nodes are in `mqctl cluster info`",
     ErrorCode.INVALID_PARTITIONS: "ask for at least one partition, and for more than the topic has when adding",
-    ErrorCode.INVALID_CONFIG: "see names and values with `mqctl topic config get` or `mqd config list`",
+    ErrorCode.INVALID_CONFIG: "see names and values with `mqctl topic config get`, `mqctl group config get` or `mqd config list`",
     ErrorCode.NOT_ENOUGH_REPLICAS: "bring nodes back (`mqctl cluster info`), or lower min.insync.replicas",
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "bring nodes back (`mqctl cluster info`); the record may be there already",
     ErrorCode.KAFKA_STORAGE_ERROR: "look at the free space and the log of the node that leads the partition",

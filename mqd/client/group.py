@@ -157,6 +157,12 @@ class _Base:
         self._polls = 0
         self._last_poll = now
         self._patience = _Patience()
+        self._spoke_as = GroupMetadata(options.group_id, instance_id=options.instance_id)
+
+    def metadata(self) -> GroupMetadata:
+        """Who we are, or were when we were last a member: a coordinator refuses offsets from who has been replaced, but takes those of
+        a transaction from who claims to be nobody."""
+        return self._spoke_as
 
     def enter_poll(self, now: float) -> None:
         """The user's task came for records."""
@@ -206,9 +212,6 @@ class ClassicMember(_Base):
         """Assignments received so far."""
 
     # -- who we are
-
-    def metadata(self) -> GroupMetadata:
-        return GroupMetadata(self.options.group_id, self.generation, self.member_id, self.options.instance_id)
 
     @property
     def is_member(self) -> bool:
@@ -370,6 +373,7 @@ class ClassicMember(_Base):
     def _on_joined(self, answer: Any, now: float) -> None:
         self.member_id = answer.member_id
         self.generation = answer.generation_id
+        self._spoke_as = self._spoke_as._replace(generation=self.generation, member_id=self.member_id)
         self._assignor = ASSIGNORS.get(answer.protocol_name or "")
         if self._assignor is None:
             self._fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group chose {answer.protocol_name!r}, which this client does not know")
@@ -467,6 +471,10 @@ class ConsumerMember(_Base):
         self.epoch = JOIN_EPOCH
         self._target: _Target | None = None
         self._ids: dict[UUID, str] = {}
+        self._owned_ids: dict[str, UUID] = {}
+        """Topic -> its id, of what is owned: a topic that was made anew has the same name."""
+        self._wanted_ids: dict[str, UUID] = {}
+        """The same of what the turn brings."""
         self._interval_s = options.heartbeat_interval_s
         self._heartbeat_at = 0.0
         self._look_at = 0.0
@@ -480,10 +488,6 @@ class ConsumerMember(_Base):
         """Assignments reconciled so far."""
 
     # -- who we are
-
-    def metadata(self) -> GroupMetadata:
-        epoch = self.epoch if self.epoch > 0 else NO_GENERATION
-        return GroupMetadata(self.options.group_id, epoch, self.member_id, self.options.instance_id)
 
     @property
     def is_member(self) -> bool:
@@ -526,10 +530,9 @@ class ConsumerMember(_Base):
         options = self.options
         full = self._full or self.epoch == JOIN_EPOCH
         owned = full or self._acknowledge
-        ids = {name: topic_id for topic_id, name in self._ids.items()}
         rows: dict[UUID, list[int]] = {}
         for tp in sorted(self.owned):
-            rows.setdefault(ids[tp.topic], []).append(tp.partition)
+            rows.setdefault(self._owned_ids[tp.topic], []).append(tp.partition)
         self._said = full, owned
         body: dict[str, Any] = {"group_id": options.group_id, "member_id": self.member_id, "member_epoch": self.epoch}
         if options.instance_id is not None:
@@ -569,8 +572,7 @@ class ConsumerMember(_Base):
     def on_look(self, found: Mapping[str, SeenTopic], now: float) -> None:
         """What topics there are."""
         self._patience.succeed()
-        owned = {tp.topic for tp in self.owned}
-        kept = {topic_id: name for topic_id, name in self._ids.items() if name in owned}
+        kept = {topic_id: name for name, topic_id in self._owned_ids.items()}
         self._ids = {seen.topic_id: name for name, seen in found.items()} | kept
         self._look_at = now + _MISSING_TOPIC_LOOK_S
         self._reconcile()
@@ -593,6 +595,7 @@ class ConsumerMember(_Base):
             self._full = self._full and not full
             self._acknowledge = self._acknowledge and not owned
             self.epoch = answer.member_epoch
+            self._spoke_as = self._spoke_as._replace(generation=self.epoch, member_id=self.member_id)
             self._interval_s = answer.heartbeat_interval_ms / 1000
             self._heartbeat_at = now + self._interval_s
             if answer.assignment is not None:
@@ -607,10 +610,12 @@ class ConsumerMember(_Base):
         wanted = self._target.named(self._ids)
         if wanted is None:
             return
+        self._wanted_ids = {self._ids[topic_id]: topic_id for topic_id in self._target.topics}
         self._target = None
-        if wanted != self.owned:
+        same = {tp for tp in self.owned & wanted if self._owned_ids[tp.topic] == self._wanted_ids[tp.topic]}
+        if not wanted == self.owned == same:
             self.rebalances += 1
-            self.turn = Turn(tuple(sorted(self.owned - wanted)), tuple(sorted(wanted - self.owned)))
+            self.turn = Turn(tuple(sorted(self.owned - same)), tuple(sorted(wanted - same)))
 
     def _leave_generation(self) -> None:
         """We are not a member any more, and own nothing; the user hears of it before we join again."""
@@ -626,6 +631,7 @@ class ConsumerMember(_Base):
     def turn_done(self, turn: Turn, now: float) -> None:
         """The user has been told."""
         self._apply(turn)
+        self._owned_ids = {} if turn.lost else self._wanted_ids
         if turn.lost:
             self._lost = False
         elif self._lost:

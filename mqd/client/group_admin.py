@@ -3,21 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from mqd.client.calls import Calls, Outcomes, by_topic, outcomes_of, raised
+from mqd.client.calls import Calls, Outcomes, by_topic, everything, outcomes_of, raised
+from mqd.client.cluster import api
 from mqd.client.coordinator import KeyType
 from mqd.client.descriptions import EARLIEST, LATEST, ListedOffset
 from mqd.client.errors import ClientError, error_from_wire
 from mqd.client.group import GroupMetadata
 from mqd.client.group_descriptions import GroupDescription, GroupMember, ListedGroup, PartitionLag
-from mqd.client.offsets import NAMES_UP_TO, OFFSET_COMMIT, OFFSET_FETCH, CommittedOffset, Offsets, commit_body, fetch_body, fetched
+from mqd.client.offsets import (
+    NAMES_UP_TO,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    SEVERAL_GROUPS_SINCE,
+    CommittedOffset,
+    FetchedOffset,
+    Offsets,
+    commit_body,
+    fetch_body,
+    fetch_with_lag_body,
+    fetched,
+    fetched_with_lag,
+)
 from mqd.client.peer import PeerConnection
 from mqd.errors import ErrorCode, ProtocolError
+from mqd.protocol.apis.offset_fetch import LAG_TO_HIGH_WATERMARK, LAG_TO_LAST_STABLE_OFFSET
 from mqd.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from mqd.types import TopicPartition
 
-LIST_OFFSETS, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE, CONSUMER_GROUP_DESCRIBE = 2, 15, 16, 42, 47, 69
+LIST_OFFSETS, LEAVE_GROUP, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE, CONSUMER_GROUP_DESCRIBE = 2, 13, 15, 16, 42, 47, 69
+
+
+_SEVERAL_LEAVE_SINCE = 3
+_GROUPS_AT_ONCE = 500
+"""In one OffsetFetch."""
+
+
+class _Fetched(NamedTuple):
+    """The rows of a group, and whether the coordinator told the ends of the logs."""
+
+    rows: dict[TopicPartition, FetchedOffset]
+    told: bool
 
 
 class GroupAdmin(Calls):
@@ -27,6 +54,12 @@ class GroupAdmin(Calls):
 
     async def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[ListedGroup]:
         """All groups by name, of every coordinator; only those in one of the states, or of one of the types, if any are named."""
+        return sorted(everything(await self.list_groups_by_node(states, types)))
+
+    async def list_groups_by_node(
+        self, states: Iterable[str] = (), types: Iterable[str] = ()
+    ) -> dict[int, list[ListedGroup] | ClientError]:
+        """The same, by the nodes that coordinate them, with the errors of those that do not say."""
         body = {"states_filter": list(states), "types_filter": list(types)}
 
         async def ask(node_id: int) -> list[ListedGroup]:
@@ -35,7 +68,7 @@ class GroupAdmin(Calls):
                 raise error_from_wire(answer.error_code, f"groups of node {node_id}")
             return [ListedGroup(row.group_id, row.protocol_type, row.group_state, row.group_type, node_id) for row in answer.groups]
 
-        return sorted(await self._every_node("listing groups", ask))
+        return await self._each_node("listing groups", ask)
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | ClientError]:
         """Groups with their members, of both protocols; GROUP_ID_NOT_FOUND for what does not exist."""
@@ -44,7 +77,7 @@ class GroupAdmin(Calls):
             found = await self._describe_consumer_groups(connection, keys)
             left = [key for key in keys if _is_other(found.done.get(key))]
             if left:
-                answer = await self._client.request(connection, DESCRIBE_GROUPS, {"groups": left})
+                answer = await self._client.request(connection, DESCRIBE_GROUPS, {"groups": left, "awaited_wanted": True})
                 classic = _outcomes(answer.groups, lambda row: _classic(row, connection.peer))
                 for key, described in classic.done.items():
                     if isinstance(described, GroupDescription) and described.state == "Dead":
@@ -69,6 +102,27 @@ class GroupAdmin(Calls):
             return _outcomes(answer.results, lambda row: None)
 
         return await self._each_coordinated("deleting groups", list(group_ids), KeyType.GROUP, ask)
+
+    async def remove_members(
+        self, group_id: str, *, member_ids: Iterable[str] = (), instance_ids: Iterable[str] = (), reason: str | None = None
+    ) -> dict[str, ClientError | None]:
+        """Make members leave: static ones by their instance ids (KIP-345), any by their member ids. UNKNOWN_MEMBER_ID for those that are
+        not in the group. One that lives joins again as soon as it hears of it."""
+        wanted: dict[str, tuple[str, str | None]] = {each: (each, None) for each in member_ids}
+        wanted |= {each: ("", each) for each in instance_ids}
+        what = f"removing members of group {group_id!r}"
+
+        async def ask(connection: PeerConnection, _: list[str]) -> Outcomes:
+            if connection.versions.get(LEAVE_GROUP, (0, 0))[1] < _SEVERAL_LEAVE_SINCE:
+                raise ClientError(ErrorCode.UNSUPPORTED_VERSION, f"{connection.peer} cannot remove members")
+            rows = [{"member_id": one, "group_instance_id": other, "reason": reason} for one, other in wanted.values()]
+            answer = await self._client.request(connection, LEAVE_GROUP, {"group_id": group_id, "members": rows})
+            if answer.error_code:
+                raise error_from_wire(answer.error_code, f"group {group_id!r}")
+            return Outcomes({group_id: {row.group_instance_id or row.member_id: row.error_code for row in answer.members}}, {})
+
+        codes = raised((await self._each_coordinated(what, [group_id], KeyType.GROUP, ask))[group_id]) if wanted else {}
+        return {each: _removal(group_id, each, codes.get(each, ErrorCode.UNKNOWN_SERVER_ERROR)) for each in wanted}
 
     # -- offsets
 
@@ -136,25 +190,87 @@ class GroupAdmin(Calls):
 
     async def group_lag(self, group_id: str, *, read_committed: bool = False) -> list[PartitionLag]:
         """How far the group is in each partition that it reads or has read. Raises ClientError; GROUP_ID_NOT_FOUND without a trace."""
-        described = (await self.describe_groups([group_id]))[group_id]
-        committed = raised((await self.list_group_offsets([group_id]))[group_id])
-        if isinstance(described, ClientError):
-            if described.code is not ErrorCode.GROUP_ID_NOT_FOUND or not committed:
-                raise described
-            owners: dict[TopicPartition, GroupMember] = {}
-        else:
-            owners = {tp: member for member in described.members for tp in member.assignment}
-        partitions = sorted({*committed, *owners})
+        return raised((await self.group_lags([group_id], read_committed=read_committed))[group_id])
+
+    async def group_lags(
+        self, group_ids: Iterable[str], *, read_committed: bool = False
+    ) -> dict[str, list[PartitionLag] | ClientError]:
+        """The same for many groups at once, which costs little more than one.
+
+        Coordinators of mqd tell the lag themselves; for those of Apache Kafka the leaders are asked. A partition whose leader does not
+        say is listed without an end.
+        """
+        names = list(dict.fromkeys(group_ids))
+        described = await self.describe_groups(names)
+        lags: dict[str, list[PartitionLag] | ClientError] = {}
+        owners: dict[str, dict[TopicPartition, GroupMember]] = {}
+        for name, outcome in described.items():
+            if not isinstance(outcome, ClientError):
+                owners[name] = {tp: member for member in outcome.members for tp in member.assignment}
+            elif outcome.code is ErrorCode.GROUP_ID_NOT_FOUND:
+                owners[name] = {}
+            else:
+                lags[name] = outcome
+        wanted = LAG_TO_LAST_STABLE_OFFSET if read_committed else LAG_TO_HIGH_WATERMARK
+        fetched = await self._offsets_with_lag(list(owners), {}, wanted)
+        kept = dict(_kept(fetched))
+        lacking = {name: set(owners[name]) - each.rows.keys() for name, each in kept.items()}
+        others = await self._offsets_with_lag([name for name in lacking if lacking[name]], lacking, wanted)
+        fetched |= {name: other for name, other in others.items() if isinstance(other, ClientError)}
+        for name, (rows, told) in _kept(others):
+            fetched[name] = _Fetched({**rows, **kept[name].rows}, told)
+        await self._ask_leaders([rows for _, (rows, told) in _kept(fetched) if not told], read_committed=read_committed)
+        lags |= {name: refused for name, refused in fetched.items() if isinstance(refused, ClientError)}
+        for name, (rows, _) in _kept(fetched):
+            missing = described[name]
+            lags[name] = [PartitionLag(tp, *rows[tp], owners[name].get(tp)) for tp in sorted(rows)]
+            if not rows and isinstance(missing, ClientError):
+                lags[name] = missing
+        return {name: lags[name] for name in names}
+
+    async def _offsets_with_lag(
+        self, names: list[str], partitions: Mapping[str, Iterable[TopicPartition]], wanted: int
+    ) -> dict[str, _Fetched | ClientError]:
+        """For each group what it has committed in these partitions, in all where none are named."""
+
+        async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
+            outcomes = Outcomes({}, {})
+            several = connection.version_of(api(OFFSET_FETCH), at_most=NAMES_UP_TO) >= SEVERAL_GROUPS_SINCE
+            step = _GROUPS_AT_ONCE if several else 1
+            for first in range(0, len(keys), step):
+                some = keys[first : first + step]
+                body = fetch_with_lag_body(some, partitions, wanted)
+                answer = await self._client.request(connection, OFFSET_FETCH, body | body["groups"][0], at_most=NAMES_UP_TO)
+                for name, group in zip(some, answer.groups if several else [answer], strict=True):
+                    if not group.error_code:
+                        told = several and answer.lag_told
+                        outcomes.done[name] = _Fetched(fetched_with_lag(group, told=told), told)
+                        continue
+                    error = error_from_wire(group.error_code, f"group {name!r}")
+                    (outcomes.again if error.retriable else outcomes.done)[name] = error
+            return outcomes
+
+        return await self._each_coordinated("listing offsets of groups", names, KeyType.GROUP, ask) if names else {}
+
+    async def _ask_leaders(self, groups: list[dict[TopicPartition, FetchedOffset]], *, read_committed: bool) -> None:
+        """Fill in the ends that coordinators do not tell: Apache Kafka's."""
+        partitions = sorted({tp for rows in groups for tp in rows})
         starts = await self._bounds(partitions, EARLIEST, read_committed=False)
         ends = await self._bounds(partitions, LATEST, read_committed=read_committed)
-        return [PartitionLag(tp, committed.get(tp), starts.get(tp), ends.get(tp), owners.get(tp)) for tp in partitions]
+        for rows in groups:
+            for tp, row in rows.items():
+                rows[tp] = row._replace(start=starts.get(tp), end=ends.get(tp))
 
     async def _bounds(self, partitions: list[TopicPartition], spec: int, *, read_committed: bool) -> dict[TopicPartition, int]:
-        """An end of each log; partitions that are gone are left out."""
-        found = await self.list_offsets(dict.fromkeys(partitions, spec), read_committed=read_committed) if partitions else {}
-        for outcome in found.values():
-            if isinstance(outcome, ClientError) and outcome.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise outcome
+        """An end of each log, where somebody tells it."""
+        if not partitions:
+            return {}
+        try:
+            found = await self.list_offsets(dict.fromkeys(partitions, spec), read_committed=read_committed)
+        except ClientError as error:
+            if not error.retriable:
+                raise
+            return {}
         return {tp: outcome.offset for tp, outcome in found.items() if not isinstance(outcome, ClientError)}
 
     async def list_offsets(
@@ -190,6 +306,18 @@ class GroupAdmin(Calls):
         return await self._each_partition("listing offsets", list(specs), ask)
 
 
+def _kept(fetched: Mapping[str, _Fetched | ClientError]) -> list[tuple[str, _Fetched]]:
+    return [(name, outcome) for name, outcome in fetched.items() if not isinstance(outcome, ClientError)]
+
+
+def _removal(group_id: str, name: str, code: int) -> ClientError | None:
+    if not code:
+        return None
+    missing = "it is not in the group" if code == ErrorCode.UNKNOWN_MEMBER_ID else None
+    error = error_from_wire(code, f"member {name!r} of group {group_id!r}", missing)
+    return ClientError(error.code, error.message, remedy=f"see who is with `mqctl group describe {group_id}`")
+
+
 def _is_other(outcome: object) -> bool:
     """Not a group of KIP-848, or not known."""
     return outcome is None or (isinstance(outcome, ClientError) and outcome.code is ErrorCode.GROUP_ID_NOT_FOUND)
@@ -218,7 +346,9 @@ def _partition_outcomes(answer: Any) -> Outcomes:
 
 def _classic(row: Any, coordinator: str) -> GroupDescription:
     members = tuple(_classic_member(each, row.protocol_type) for each in row.members)
-    return GroupDescription(row.group_id, "classic", row.group_state, row.protocol_type, row.protocol_data, coordinator, -1, members)
+    return GroupDescription(
+        row.group_id, "classic", row.group_state, row.protocol_type, row.protocol_data, coordinator, -1, members, row.state_since_ms
+    )
 
 
 def _classic_member(row: Any, protocol_type: str) -> GroupMember:
@@ -230,7 +360,9 @@ def _classic_member(row: Any, protocol_type: str) -> GroupMember:
             assignment = decode_assignment(row.member_assignment)
         except ProtocolError:
             pass  # a client of its own kind: shown without
-    return GroupMember(row.member_id, row.group_instance_id, row.client_id, row.client_host, topics, tuple(sorted(assignment)))
+    return GroupMember(
+        row.member_id, row.group_instance_id, row.client_id, row.client_host, topics, tuple(sorted(assignment)), awaited=row.awaited
+    )
 
 
 def _modern(row: Any, coordinator: str) -> GroupDescription:

@@ -156,8 +156,7 @@ class GroupConsumer(Consumer):
         if offsets is None:
             self._settle_hand()
             offsets = dict(self._done)
-        if offsets:
-            await self._commit(offsets, deadline=trio.current_time() + self._timeout_s)
+        await self._commit(lambda: offsets, deadline=trio.current_time() + self._timeout_s)
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset | None]:
         """What the group has committed; None where nothing is."""
@@ -168,7 +167,7 @@ class GroupConsumer(Consumer):
         return sorted(self._member.owned)
 
     def group_metadata(self) -> GroupMetadata:
-        """Who we are in the group, for `TransactionalProducer.send_offsets`. Another one after each rebalance."""
+        """Who we are in the group, or were, for `TransactionalProducer.send_offsets`. Another one after each rebalance."""
         return self._member.metadata()
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -291,12 +290,17 @@ class GroupConsumer(Consumer):
                 group = self._member.options.group_id
                 raise CommitFailed(ErrorCode.ILLEGAL_GENERATION, f"{tp} does not belong to this member of group {group!r}")
 
-    async def _commit(self, offsets: Offsets, *, deadline: float) -> None:
+    async def _commit(self, wanted: Callable[[], Offsets], *, deadline: float) -> None:
+        """`wanted` is asked before each attempt: one that is made again must not undo what another task has committed meanwhile."""
         group = self._member.options.group_id
         what = f"committing offsets of group {group!r}"
+        offsets: Offsets = {}
 
         async def attempt() -> None:
+            nonlocal offsets
             while True:
+                if not (offsets := wanted()):
+                    return
                 await self._wait_for_membership(what, deadline)
                 self._check_ours(offsets)
                 answer = await self._coordinator.ask(OFFSET_COMMIT, commit_body(self._member.metadata(), offsets), at_most=NAMES_UP_TO)
@@ -340,27 +344,25 @@ class GroupConsumer(Consumer):
         now = trio.current_time()
         if self._auto_commit and not self._committing and now >= self._commit_at and self._member.is_member:
             self._commit_at = now + self._auto_commit_interval_s
-            if unsaved := self._unsaved():
+            if self._unsaved():
                 self._committing = True
-                self._nursery.start_soon(self._commit_aside, unsaved)
+                self._nursery.start_soon(self._commit_aside)
 
-    async def _commit_aside(self, offsets: dict[TopicPartition, int]) -> None:
+    async def _commit_aside(self) -> None:
         """A commit that nobody waits for: what fails is committed with the next one."""
         try:
-            await self._commit(offsets, deadline=trio.current_time() + self._auto_commit_interval_s)
+            await self._commit(self._unsaved, deadline=trio.current_time() + self._auto_commit_interval_s)
         except MqError:
             pass
         finally:
             self._committing = False
 
-    async def _commit_quietly(self, partitions: Iterable[TopicPartition]) -> None:
+    async def _commit_quietly(self, partitions: Sequence[TopicPartition]) -> None:
         """Before partitions go: if it fails, others read some records again, which is what at least once means."""
-        unsaved = self._unsaved(partitions)
-        if unsaved:
-            try:
-                await self._commit(unsaved, deadline=trio.current_time() + self._timeout_s)
-            except MqError:
-                pass
+        try:
+            await self._commit(lambda: self._unsaved(partitions), deadline=trio.current_time() + self._timeout_s)
+        except MqError:
+            pass
 
     async def _fetch_committed(self, partitions: list[TopicPartition], *, stable: bool) -> dict[TopicPartition, CommittedOffset | None]:
         group = self._member.options.group_id
@@ -430,20 +432,27 @@ class GroupConsumer(Consumer):
             owned = sorted(self._member.owned)
             if self._auto_commit and self._member.is_member:
                 await self._commit_quietly(owned)
-            if owned and orderly and self._on_revoked is not None:
-                await self._on_revoked(owned)
-            self._member_scope.cancel()
-            farewell = self._member.goodbye() if leave else None
-            if farewell is not None:
-                # A heartbeat that joins may still be on its way, and must not come after this; a parked JoinGroup would hold it up,
-                # and cannot come after it: the coordinator knows no member that has left.
-                purpose = self._membership if isinstance(self._member, ConsumerMember) else ""
-                try:
-                    await self._coordinator.ask(farewell.key, farewell.body, timeout_s=timeout_s, purpose=purpose)
-                except MqError:
-                    pass  # its session ends by itself
+            try:
+                if owned and orderly and self._on_revoked is not None:
+                    await self._on_revoked(owned)
+            finally:
+                self._member_scope.cancel()
+                if leave:
+                    await self._say_goodbye(timeout_s)
         for purpose in (self.purpose, self._membership):
             self._client.close_connections(purpose)
+
+    async def _say_goodbye(self, timeout_s: float) -> None:
+        farewell = self._member.goodbye()
+        if farewell is None:
+            return
+        # A heartbeat that joins may still be on its way, and must not come after this; a parked JoinGroup would hold it up,
+        # and cannot come after it: the coordinator knows no member that has left.
+        purpose = self._membership if isinstance(self._member, ConsumerMember) else ""
+        try:
+            await self._coordinator.ask(farewell.key, farewell.body, timeout_s=timeout_s, purpose=purpose)
+        except MqError:
+            pass  # its session ends by itself
 
 
 @asynccontextmanager

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mqd.client.descriptions import ActiveProducer
+from mqd.client.errors import ClientError
 from mqd.client.offsets import CommittedOffset
 from mqd.types import TopicPartition
 
+REBALANCING_STATES = frozenset({"PreparingRebalance", "CompletingRebalance"})
+"""Of classic groups: nobody has work until all members have come back and their leader has divided it."""
 EMPTY_STATES = frozenset({"Empty", "Dead", ""})
 """A group without members: only then its offsets may be changed from outside."""
 
@@ -25,7 +28,8 @@ class ListedGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member. `epoch` is -1 in classic groups; `target` is what it is to have where that differs (KIP-848)."""
+    """One member. `epoch` is -1 in classic groups; `target` is what it is to have where that differs (KIP-848). `awaited`: a rebalance
+    cannot go on without it, as far as the broker tells (mqd's does)."""
 
     member_id: str
     instance_id: str | None
@@ -37,6 +41,7 @@ class GroupMember:
     epoch: int = -1
     target: tuple[TopicPartition, ...] | None = None
     pattern: str | None = None
+    awaited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ class GroupDescription:
     """host:port"""
     epoch: int
     members: tuple[GroupMember, ...]
+    since_ms: int = -1
+    """Wall time at which a rebalance came to this state, -1 where the broker does not tell or the group does not rebalance."""
 
     @property
     def is_active(self) -> bool:
@@ -104,3 +111,10 @@ class OpenTransaction(NamedTuple):
     tp: TopicPartition
     producer: ActiveProducer
     transactional_id: str | None
+
+
+class HangingTransactions(NamedTuple):
+    """What a search has found, in order, and the partitions of which it cannot say that no transaction hangs there, with the reason."""
+
+    found: list[OpenTransaction]
+    unclear: dict[TopicPartition, ClientError]

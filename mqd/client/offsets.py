@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mqd.client.calls import by_topic
 from mqd.client.errors import ClientError, error_from_wire
@@ -17,6 +17,7 @@ from mqd.types import NO_EPOCH, NO_OFFSET, TopicPartition
 
 OFFSET_COMMIT, OFFSET_FETCH, TXN_OFFSET_COMMIT = 8, 9, 28
 NAMES_UP_TO = 9
+SEVERAL_GROUPS_SINCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,43 @@ def fetched(answer: Any, subject: str) -> dict[TopicPartition, CommittedOffset |
             tp = TopicPartition(topic.name, row.partition_index)
             if row.error_code:
                 found[tp] = error_from_wire(row.error_code, f"the committed offset of {tp}")
-            elif row.committed_offset == NO_OFFSET:
-                found[tp] = None
             else:
-                found[tp] = CommittedOffset(row.committed_offset, row.metadata or "", row.committed_leader_epoch)
+                found[tp] = _committed(row)
     return found
+
+
+class FetchedOffset(NamedTuple):
+    """What OffsetFetch says of one partition. `start` and `end` of the log are None where the broker did not tell them."""
+
+    committed: CommittedOffset | None
+    start: int | None
+    end: int | None
+
+
+def fetch_with_lag_body(group_ids: Iterable[str], partitions: Mapping[str, Iterable[TopicPartition]], wanted: int) -> dict[str, Any]:
+    """OffsetFetch for several groups (version 8 on): the partitions named for a group, or all of it."""
+    groups = [fetch_body(GroupMetadata(group_id), partitions.get(group_id), stable=False)["groups"][0] for group_id in group_ids]
+    return {"groups": groups, "require_stable": False, "lag_wanted": wanted}
+
+
+def fetched_with_lag(group: Any, *, told: bool) -> dict[TopicPartition, FetchedOffset]:
+    """The rows of one group of an answer; those that were refused are left out."""
+    found = {}
+    for topic in group.topics or ():
+        for row in topic.partitions:
+            if row.error_code:
+                continue
+            start, end = (row.log_start_offset, row.log_end_offset) if told else (NO_OFFSET, NO_OFFSET)
+            found[TopicPartition(topic.name, row.partition_index)] = FetchedOffset(
+                _committed(row), None if start == NO_OFFSET else start, None if end == NO_OFFSET else end
+            )
+    return found
+
+
+def _committed(row: Any) -> CommittedOffset | None:
+    if row.committed_offset == NO_OFFSET:
+        return None
+    return CommittedOffset(row.committed_offset, row.metadata or "", row.committed_leader_epoch)
 
 
 def raise_worst(errors: Iterable[ClientError]) -> None:

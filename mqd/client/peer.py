@@ -331,17 +331,12 @@ async def owned_nursery() -> AsyncIterator[trio.Nursery]:
 async def lasting_nursery() -> AsyncIterator[trio.Nursery]:
     """An owned nursery whose tasks outlive a cancellation from outside until the block has ended: a block that is cancelled can still
     leave its group, abort its transaction, and say so over connections that live."""
-    failure: Exception | None = None
-    async with trio.open_nursery() as around:
+    async with owned_nursery() as around:
         nursery: trio.Nursery = await around.start(_hold)
         try:
             yield nursery
-        except Exception as error:
-            failure = error
         finally:
             nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
 
 
 async def _hold(task_status: trio.TaskStatus[trio.Nursery]) -> None:
@@ -415,7 +410,7 @@ def unreachable(address: str, error: OSError) -> PeerUnreachable:
     code = ErrorCode.REQUEST_TIMED_OUT if error.errno == errno.ETIMEDOUT else ErrorCode.NETWORK_EXCEPTION
     if error.errno == errno.ECONNREFUSED:
         message = f"nothing listens at {address}"
-        remedy = "is the node running? Start one with `mqd dev`, or name another with --bootstrap host:port"
+        remedy = "is the node running? Start it (for development: `mqd dev`), or name another with --bootstrap host:port"
     elif isinstance(error, socket.gaierror):
         message = f"the name of {address} does not resolve: {_reason(error)}"
         remedy = "check the spelling of the host, or the advertised_host in the peers file"

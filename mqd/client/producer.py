@@ -337,13 +337,15 @@ class Producer:
         try:
             answer = await self._request(node_id, batches)
         except MqError as error:
+            if self._closed:  # every batch has its outcome already
+                return
             failure = error if isinstance(error, ClientError) else ClientError(error.code, error.message)
             doubtful = not isinstance(failure, PeerUnreachable) and not (isinstance(failure, ConnectionBroken) and not failure.sent)
             for batch in batches:
                 batch.maybe_appended |= doubtful and failure.code in _DOUBTFUL
                 self._on_refusal(batch, failure)
         else:
-            if not self._on_answer(batches, answer):
+            if self._closed or not self._on_answer(batches, answer):
                 return
         await self._refresh(sorted({batch.tp.topic for batch in batches}), seen=seen)
         self._wake()

@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import trio
 
@@ -32,6 +32,7 @@ from mqd.types import TopicPartition
 
 ResultT = TypeVar("ResultT")
 ThingT = TypeVar("ThingT")
+ReaderT = TypeVar("ReaderT", bound="_Reads")
 P = ParamSpec("P")
 
 
@@ -191,10 +192,12 @@ class BlockingAdmin:
     list_groups = _blocking(admin_module.Admin.list_groups)
     describe_groups = _blocking(admin_module.Admin.describe_groups)
     delete_groups = _blocking(admin_module.Admin.delete_groups)
+    remove_members = _blocking(admin_module.Admin.remove_members)
     list_group_offsets = _blocking(admin_module.Admin.list_group_offsets)
     alter_group_offsets = _blocking(admin_module.Admin.alter_group_offsets)
     delete_group_offsets = _blocking(admin_module.Admin.delete_group_offsets)
     group_lag = _blocking(admin_module.Admin.group_lag)
+    group_lags = _blocking(admin_module.Admin.group_lags)
     list_transactions = _blocking(admin_module.Admin.list_transactions)
     describe_transactions = _blocking(admin_module.Admin.describe_transactions)
     fence_producers = _blocking(admin_module.Admin.fence_producers)
@@ -233,52 +236,22 @@ class BlockingProducer:
 _enqueue = _blocking(producer_module.Producer.enqueue)
 
 
-class BlockingConsumer:
-    """`Consumer` without await: iterate over batches, or take the `next` one."""
+class _Reads(Protocol):
+    async def next(self) -> FetchedBatch | None: ...
 
-    def __init__(self, loop: _Loop, twin: consumer_module.Consumer) -> None:
+    def assignment(self) -> list[TopicPartition]: ...
+
+
+class _BlockingReader(Generic[ReaderT]):
+    """What reads batches, without await: iterate over them, or take the `next` one."""
+
+    def __init__(self, loop: _Loop, twin: ReaderT) -> None:
         self._loop = loop
         self._twin = twin
 
     def next(self, timeout_s: float | None = None) -> FetchedBatch | None:
-        """The next batch; None at the end, and after `timeout_s` without one."""
-
-        async def there() -> FetchedBatch | None:
-            if timeout_s is None:
-                return await self._twin.next()
-            with trio.move_on_after(timeout_s):
-                return await self._twin.next()
-            return None
-
-        return self._loop.call(there)
-
-    def __iter__(self) -> Iterator[FetchedBatch]:
-        while (batch := self.next()) is not None:
-            yield batch
-
-    def assignment(self) -> list[TopicPartition]:
-        return self._twin.assignment()
-
-    def position(self, tp: TopicPartition) -> int:
-        """The offset that is read next."""
-        return self._twin.position(tp)
-
-    def high_watermark(self, tp: TopicPartition) -> int:
-        """Where the readable log ended at the last answer; -1 before the first."""
-        return self._twin.high_watermark(tp)
-
-    seek = _blocking(consumer_module.Consumer.seek)
-
-
-class BlockingGroupConsumer:
-    """`GroupConsumer` without await. Callbacks are called in the client's thread while `next` runs: they must not call the client."""
-
-    def __init__(self, loop: _Loop, twin: group_consumer_module.GroupConsumer) -> None:
-        self._loop = loop
-        self._twin = twin
-
-    def next(self, timeout_s: float | None = None) -> FetchedBatch | None:
-        """The next batch; None after `timeout_s` without one. Come back for it within `max_poll_interval_ms`."""
+        """The next batch; None at the end, and after `timeout_s` without one. A member of a group comes back for it within
+        `max_poll_interval_ms`."""
 
         async def there() -> FetchedBatch | None:
             with trio.move_on_after(math.inf if timeout_s is None else timeout_s):
@@ -292,8 +265,27 @@ class BlockingGroupConsumer:
             yield batch
 
     def assignment(self) -> list[TopicPartition]:
-        """What this member owns."""
+        """What is read: of a group's member, what it owns."""
         return self._twin.assignment()
+
+
+class BlockingConsumer(_BlockingReader[consumer_module.Consumer]):
+    """`Consumer` without await."""
+
+    def position(self, tp: TopicPartition) -> int:
+        """The offset that is read next."""
+        return self._twin.position(tp)
+
+    def high_watermark(self, tp: TopicPartition) -> int:
+        """Where the readable log ended at the last answer; -1 before the first."""
+        return self._twin.high_watermark(tp)
+
+    seek = _blocking(consumer_module.Consumer.seek)
+
+
+class BlockingGroupConsumer(_BlockingReader[group_consumer_module.GroupConsumer]):
+    """`GroupConsumer` without await. Callbacks are called in the client's thread while `next` runs: they must not call the client."""
+
 
     def positions(self) -> dict[TopicPartition, int]:
         """Offsets to commit when everything that was handed out has been worked on."""

@@ -113,7 +113,7 @@ class TransactionalProducer(Producer):
         self._transactions.end(commit=False)
         reason = ClientError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the transaction was aborted")
         self._drop_waiting(reason)
-        while self._queue.in_flight:
+        while self._queue.in_flight or self._adding:
             await self._changed.wait()
         await self._end("aborting")
 
@@ -131,7 +131,8 @@ class TransactionalProducer(Producer):
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Let the group go on from these offsets if the transaction is committed (KIP-447).
 
-        Raises CommitFailed when the group has gone on without the member, TransactionBroken after other refusals.
+        Raises CommitFailed when the group has gone on without the member, TransactionBroken after other refusals. Cancelled, it leaves
+        a transaction that can only be aborted: nobody knows whether the offsets arrived.
         """
         state = self._transactions
         state.check_open()
@@ -162,6 +163,9 @@ class TransactionalProducer(Producer):
             if error.code in COMMIT_CAME_TOO_LATE and state.phase is not Phase.DEAD:
                 raise CommitFailed(error.code, f"{what}: {failure.message}") from error
             state.check_open()
+        except BaseException:
+            self._fail(ClientError(ErrorCode.REQUEST_TIMED_OUT, f"sending {what} was cancelled"))
+            raise
 
     @property
     def phase(self) -> Phase:
@@ -238,6 +242,7 @@ class TransactionalProducer(Producer):
             self._fail(error if isinstance(error, ClientError) else ClientError(error.code, error.message), by_coordinator=True)
         finally:
             self._adding = False
+            self._wake()
 
     def _version(self, connection: PeerConnection, *, at_most: int | None) -> int:
         if not self._transactions.version_2:

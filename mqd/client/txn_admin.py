@@ -5,20 +5,21 @@ A transaction hangs when a partition waits for it and no coordinator will ever e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
-from mqd.client.calls import Calls, Outcomes, outcomes_of, raised
+from mqd.client.calls import Calls, Outcomes, everything, outcomes_of, raised
 from mqd.client.coordinator import KeyType
 from mqd.client.descriptions import ActiveProducer
-from mqd.client.errors import ClientError, error_from_wire
-from mqd.client.group_descriptions import ListedTransaction, OpenTransaction, TransactionDescription
+from mqd.client.errors import ClientError, DeadlineExceeded, error_from_wire
+from mqd.client.group_descriptions import HangingTransactions, ListedTransaction, OpenTransaction, TransactionDescription
 from mqd.client.peer import PeerConnection
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
 
 INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 22, 27, 61, 65, 66
 _DURATION_FROM, _PATTERN_FROM = 1, 2
+TRANSACTION_STATE = "__transaction_state"
 
 
 class TransactionAdmin(Calls):
@@ -34,6 +35,18 @@ class TransactionAdmin(Calls):
     ) -> list[ListedTransaction]:
         """All transactional ids by name, of every coordinator; narrowed by state, producer id, age of the open transaction, and a
         regular expression for the name. Raises UNSUPPORTED_VERSION where a broker cannot narrow like that."""
+        told = await self.list_transactions_by_node(states, producer_ids, longer_than_ms=longer_than_ms, pattern=pattern)
+        return sorted(everything(told))
+
+    async def list_transactions_by_node(
+        self,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        *,
+        longer_than_ms: int | None = None,
+        pattern: str | None = None,
+    ) -> dict[int, list[ListedTransaction] | ClientError]:
+        """The same, by the nodes that coordinate them, with the errors of those that do not say."""
         body = {
             "state_filters": list(states),
             "producer_id_filters": list(producer_ids),
@@ -57,7 +70,7 @@ class TransactionAdmin(Calls):
                 for row in answer.transaction_states
             ]
 
-        return sorted(await self._every_node("listing transactions", ask))
+        return await self._each_node("listing transactions", ask)
 
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription | ClientError]:
         """Transactional ids with their open transactions; TRANSACTIONAL_ID_NOT_FOUND for what no coordinator knows."""
@@ -134,30 +147,101 @@ class TransactionAdmin(Calls):
 
         return await self._each_partition("describing producers", list(partitions), ask)
 
-    async def find_hanging_transactions(self, partitions: Iterable[TopicPartition], *, older_than_ms: int) -> list[OpenTransaction]:
+    async def find_hanging_transactions(self, partitions: Iterable[TopicPartition], *, older_than_ms: int) -> HangingTransactions:
         """Transactions that partitions wait for although their producers were last heard of `older_than_ms` ago, and of which no
-        coordinator says that the partition takes part. Choose an age above the longest transaction time-out in use (KIP-664)."""
+        coordinator says that the partition takes part. Choose an age above the longest transaction time-out in use (KIP-664).
+
+        A partition without a leader is not waited for. A transaction does not hang for certain while a coordinator that might know of
+        it does not answer.
+        """
         oldest = self._client.clock.wall_ms() - older_than_ms
+        wanted = list(dict.fromkeys(partitions))
+        led, unclear = await self._led(wanted)
         suspects: list[tuple[TopicPartition, ActiveProducer]] = []
-        for tp, outcome in (await self.describe_producers(partitions)).items():
-            suspects += [(tp, each) for each in raised(outcome) if each.transaction_start_offset >= 0 and each.last_timestamp_ms < oldest]
-        if not suspects:
-            return []
-        listed = await self.list_transactions(producer_ids=sorted({each.producer_id for _, each in suspects}))
-        names = {each.producer_id: each.transactional_id for each in listed}
-        described = await self.describe_transactions(sorted(set(names.values())))
+        for tp, outcome in (await self.describe_producers(led)).items():
+            if isinstance(outcome, ClientError):
+                unclear[tp] = outcome
+            else:
+                suspects += [(tp, each) for each in outcome if each.transaction_start_offset >= 0 and each.last_timestamp_ms < oldest]
+        claims = await self._claims({each.producer_id for _, each in suspects}) if suspects else _Claims({}, {}, {})
         hanging = []
         for tp, producer in suspects:
-            name = names.get(producer.producer_id)
-            known = None if name is None else described[name]
-            if isinstance(known, ClientError) and known.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                raise known
-            looked_after = (
-                isinstance(known, TransactionDescription) and known.producer_id == producer.producer_id and tp in known.partitions
-            )
-            if not looked_after:
-                hanging.append(OpenTransaction(tp, producer, name))
-        return sorted(hanging)
+            doubt = claims.doubts.get(producer.producer_id)
+            known = claims.known.get(producer.producer_id)
+            if doubt is not None:
+                unclear[tp] = doubt
+            elif known is None or tp not in known.partitions:
+                hanging.append(OpenTransaction(tp, producer, claims.names.get(producer.producer_id)))
+        return HangingTransactions(sorted(hanging), {tp: unclear[tp] for tp in wanted if tp in unclear})
+
+    async def _led(self, partitions: list[TopicPartition]) -> tuple[list[TopicPartition], dict[TopicPartition, ClientError]]:
+        """The partitions that can be asked, and those that have no leader now."""
+        view = await self._retry("finding leaders", lambda: self._client.refresh({tp.topic for tp in partitions}))
+        none = {tp: _no_leader() for tp in partitions if view.partition(tp) is not None and view.leader_of(tp) is None}
+        return [tp for tp in partitions if tp not in none], none
+
+    async def looked_after(self, tp: TopicPartition, producer_id: int) -> TransactionDescription | None:
+        """The transaction of this producer, if its coordinator knows that `tp` takes part, and so will end it there; else None.
+        Raises ClientError while a coordinator that might know does not answer."""
+        claims = await self._claims({producer_id})
+        if producer_id in claims.doubts:
+            raise claims.doubts[producer_id]
+        known = claims.known.get(producer_id)
+        return known if known is not None and tp in known.partitions else None
+
+    async def _claims(self, producer_ids: Collection[int]) -> _Claims:
+        """What coordinators say of the transactions of these producers."""
+        told = await self.list_transactions_by_node(producer_ids=producer_ids)
+        names = {each.producer_id: each.transactional_id for rows in told.values() if isinstance(rows, list) for each in rows}
+        described = await self._described_or_not(sorted(set(names.values())))
+        claims = _Claims(names, {}, {})
+        for producer_id, name in names.items():
+            known = described[name]
+            if isinstance(known, TransactionDescription):
+                if known.producer_id == producer_id:
+                    claims.known[producer_id] = known
+            elif known.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                claims.doubts[producer_id] = known
+        if len(names) < len(producer_ids):  # nobody knows some of them: so say those who were asked
+            silent = next((rows for rows in told.values() if isinstance(rows, ClientError)), None) or await self._leaderless_coordinator()
+            if silent is not None:
+                claims.doubts.update({each: silent for each in producer_ids if each not in names})
+        return claims
+
+    async def _described_or_not(self, names: list[str]) -> Mapping[str, TransactionDescription | ClientError]:
+        try:
+            return await self.describe_transactions(names)
+        except DeadlineExceeded as error:  # nothing was heard of any
+            return dict.fromkeys(names, error)
+
+    async def _leaderless_coordinator(self) -> ClientError | None:
+        """Why some transactional ids may have nobody to ask for them."""
+        view = await self._retry("finding coordinators", lambda: self._client.refresh([TRANSACTION_STATE]))
+        leaderless = [tp for tp in view.partitions_of(TRANSACTION_STATE) if view.leader_of(tp) is None]
+        if not leaderless:
+            return None
+        return ClientError(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            f"a transaction is open, and whether its coordinator knows of it nobody can tell: {len(leaderless)} partition(s) of"
+            f" {TRANSACTION_STATE} have no leader",
+            remedy="bring back the nodes that hold them: `mqctl partition list --leaderless`",
+        )
+
+
+class _Claims(NamedTuple):
+    """By producer: the transactional ids that were listed, the transactions that they are of still, and where nobody could tell."""
+
+    names: dict[int, str]
+    known: dict[int, TransactionDescription]
+    doubts: dict[int, ClientError]
+
+
+def _no_leader() -> ClientError:
+    return ClientError(
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        "no leader, so whether a transaction hangs there nobody can tell",
+        remedy="bring back the nodes that hold them: `mqctl partition list --leaderless`",
+    )
 
 
 def _described(row: Any, coordinator: str) -> TransactionDescription:

@@ -37,7 +37,10 @@ Action = Callable[["FakeBroker", Any], "Answer | Hang | HangUp | Raw | None"]
 
 
 class Hang:
-    """No answer, now or later."""
+    """No answer, now or later. With `after`, the request is carried out."""
+
+    def __init__(self, *, after: bool = False) -> None:
+        self.after = after
 
 
 class HangUp:
@@ -189,6 +192,9 @@ class FakePartition:
         return [record.value for batch in self.batches for record in iterate_records(batch)]
 
 
+GROUP_DEFAULTS = {"consumer.heartbeat.interval.ms": "5000", "consumer.session.timeout.ms": "45000"}
+
+
 def quorum_row(node_id: int, end: int = 10, now: int = 100_000) -> Answer:
     """A replica of the metadata log, last heard and caught up at `now`."""
     return {"replica_id": node_id, "log_end_offset": end, "last_fetch_timestamp": now, "last_caught_up_timestamp": now}
@@ -224,6 +230,8 @@ class FakeCluster:
         """(group, error code) of every OffsetCommit"""
         self.transactions: dict[str, FakeTransaction] = {}
         self.transaction_version = 2
+        self.tells_of_rebalances = True
+        """As mqd does, and Apache Kafka does not."""
 
     @property
     def one(self) -> FakeBroker:
@@ -311,13 +319,12 @@ class FakeBroker(FakeCoordinator):
             request["version"] = version
             actions = self.actions[header.api_key]
             told = actions.popleft()(self, request) if actions else None
-            if isinstance(told, HangUp):
+            if isinstance(told, Hang | HangUp):
                 if told.after:
                     await getattr(self, f"_on_{header.api_key}")(request)
-                stream.close()
-                return False
-            if isinstance(told, Hang):
-                return True
+                if isinstance(told, HangUp):
+                    stream.close()
+                return isinstance(told, Hang)
             answer = told if told is not None else await getattr(self, f"_on_{header.api_key}")(request)
         if answer is None:
             return True
@@ -486,8 +493,9 @@ class FakeBroker(FakeCoordinator):
         for row in request.resources:
             there = row.resource_type != 2 or row.resource_name in self.cluster.topics
             changed = self.cluster.configs.get((row.resource_type, row.resource_name), {})
-            values = {"cleanup.policy": "delete", "retention.ms": "604800000"} | changed
-            source = 2 if row.resource_type == 4 else 1
+            defaults = {"cleanup.policy": "delete", "retention.ms": "604800000"}
+            values = (GROUP_DEFAULTS if row.resource_type == 32 else defaults) | changed
+            source = {4: 2, 32: 8}.get(row.resource_type, 1)
             wanted = values if not row.configuration_keys else [name for name in values if name in row.configuration_keys]
             configs = [
                 {"name": name, "value": values[name], "config_source": source if name in changed else 5, "documentation": f"about {name}"}

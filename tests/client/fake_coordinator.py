@@ -80,6 +80,8 @@ class FakeTransaction:
     groups: set[str] = field(default_factory=set)
     last: tuple[int, bool] | None = None
     """(epoch, committed) of the last end"""
+    bumped_from: int = -1
+    """The epoch of who asked for the present one, to be known when it asks again (KIP-360)."""
 
 
 class FakeCoordinator:
@@ -182,11 +184,16 @@ class FakeCoordinator:
 
     async def _on_13(self, request: Any) -> Answer:
         group = self._group(request.group_id)
-        named = [row.member_id for row in request.members] or [request.member_id]
-        for member_id in named:
-            if member_id in group.members:
+        static = {getattr(asked, "group_instance_id", None): member_id for member_id, asked in group.members.items()}
+        rows = []
+        for row in request.members or [request]:
+            instance_id = None if row is request else row.group_instance_id
+            member_id = row.member_id or static.get(instance_id, "")
+            there = member_id in group.members
+            if there:
                 group.expire(member_id)
-        return {"members": [{"member_id": member_id} for member_id in named]}
+            rows.append({"member_id": row.member_id, "group_instance_id": instance_id, "error_code": 0 if there or row is request else 25})
+        return {"members": rows}
 
     # -- groups of KIP-848
 
@@ -323,6 +330,7 @@ class FakeCoordinator:
 
     async def _on_15(self, request: Any) -> Answer:
         rows = []
+        tells = self.cluster.tells_of_rebalances and request.awaited_wanted
         for name in request.groups:
             group = self.cluster.groups.get(name)
             if group is None:
@@ -335,10 +343,14 @@ class FakeCoordinator:
                     "client_host": "/127.0.0.1",
                     "member_metadata": bytes(asked.protocols[0].metadata),
                     "member_assignment": group.assignments.get(member_id, b""),
+                    "group_instance_id": asked.group_instance_id,
+                    "awaited": group.state == "PreparingRebalance" and member_id not in group.joined and tells,
                 }
                 for member_id, asked in group.members.items()
             ]
             row = {"group_id": name, "group_state": group.state, "protocol_type": "consumer", "protocol_data": group.protocol}
+            if group.state == "PreparingRebalance" and tells:
+                row["state_since_ms"] = 5000
             rows.append({**row, "members": members})
         return {"groups": rows}
 
@@ -409,11 +421,14 @@ class FakeCoordinator:
         if found is None:
             self.cluster.next_producer_id += 1
             found = self.cluster.transactions[request.transactional_id] = FakeTransaction(self.cluster.next_producer_id)
+        elif request.producer_id >= 0 and request.producer_epoch == found.bumped_from:
+            return {"producer_id": found.producer_id, "producer_epoch": found.epoch}
         elif request.producer_id >= 0 and request.producer_epoch != found.epoch:
             return {"error_code": 90, "producer_id": -1, "producer_epoch": -1}
         if found.state == "Ongoing":
             self._end(found, False)
         found.epoch += 1
+        found.bumped_from = request.producer_epoch if request.producer_id >= 0 else -1
         found.state = "Empty"
         return {"producer_id": found.producer_id, "producer_epoch": found.epoch}
 

@@ -231,3 +231,17 @@ async def test_a_topic_that_does_not_exist(nursery: trio.Nursery) -> None:
     with pytest.raises(ClientError, match="a-0: it does not exist"):
         async with consuming(cluster, {A0: "beginning"}):
             pass
+
+
+async def test_a_partition_that_goes_before_it_is_asked_for_is_not_asked_for(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    fill(cluster.add_topic("a")[0], 20)
+    async with consuming(cluster, {A0: "beginning"}) as (_, consumer):
+        with trio.fail_after(10):
+            for _ in range(50):
+                await consumer.seek(A0, 0)
+                await trio.lowlevel.checkpoint()
+                consumer._fetcher.unassign(A0)
+                consumer._wake()
+                await trio.lowlevel.checkpoint()
+                consumer._fetcher.assign(A0, 0)

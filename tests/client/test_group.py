@@ -17,6 +17,7 @@ from mqd.client.group import (
     Ask,
     ClassicMember,
     ConsumerMember,
+    GroupMetadata,
     Look,
     MemberOptions,
     Pause,
@@ -108,6 +109,24 @@ def test_a_follower_joins_syncs_and_beats() -> None:
     assert it.paused() == 103.0
     it.beat()
     assert it.paused() == 106.0
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, None])
+def test_who_was_replaced_speaks_as_who_it_was(code: ErrorCode | None) -> None:
+    """Coordinators take the offsets of a transaction from who says to be no member at all: a zombie must not say so."""
+    it = stable(*A[:2])
+    if code is None:
+        it.member.leave_poll(it.now)
+        it.now += 301.0
+        it.asked(LEAVE_GROUP)
+        it.told()
+    else:
+        it.beat(code)
+    assert not it.member.is_member and it.member.metadata() == GroupMetadata("g", 1, "me")
+    assert it.take().lost and it.member.metadata() == GroupMetadata("g", 1, "me")
+    if code is not None:
+        it.join(generation=3)
+        assert it.member.metadata() == GroupMetadata("g", 3, "me")
 
 
 def test_the_leader_assigns_to_everybody_and_joins_again_when_a_topic_grows() -> None:
@@ -261,7 +280,7 @@ class Modern:
         self.member = ConsumerMember(MemberOptions("g", ("a",), **options), self.now, "me")
         self.member.enter_poll(self.now)
 
-    def beat(self, epoch: int | None = None, given: list[int] | None = None, code: int = 0) -> dict[str, Any]:
+    def beat(self, epoch: int | None = None, given: list[int] | None = None, code: int = 0, topic_id: UUID = ID) -> dict[str, Any]:
         step = self.member.next(self.now)
         assert isinstance(step, Ask) and step.key == CONSUMER_GROUP_HEARTBEAT, step
         fields: dict[str, Any] = {
@@ -271,7 +290,7 @@ class Modern:
             "heartbeat_interval_ms": 5000,
         }
         if given is not None:
-            fields["assignment"] = {"topic_partitions": [{"topic_id": ID, "partitions": given}] if given else []}
+            fields["assignment"] = {"topic_partitions": [{"topic_id": topic_id, "partitions": given}] if given else []}
         self.member.on_answer(step, answer(step.key, **fields), self.now, 0.5)
         return dict(step.body)
 
@@ -309,6 +328,17 @@ def test_a_member_says_everything_at_first_then_only_what_is_new() -> None:
     assert it.beat() == {"group_id": "g", "member_id": "me", "member_epoch": 1}
 
 
+def test_a_topic_that_was_made_anew_is_another_one() -> None:
+    it = joined(0, 1)
+    it.now += 5.0
+    anew = UUID(int=10)
+    it.beat(2, [0, 1], topic_id=anew)
+    assert it.member.next(it.now) == Look(("a",)) and it.member.turn is None
+    it.member.on_look({"a": SeenTopic(anew, 4)}, it.now)
+    assert it.take() == Turn((A[0], A[1]), (A[0], A[1])) and it.member.owned == {A[0], A[1]}
+    assert it.beat(2)["topic_partitions"] == [{"topic_id": anew, "partitions": [0, 1]}]
+
+
 def test_a_revocation_is_acknowledged_when_the_user_has_given_it_up() -> None:
     it = joined(0, 1)
     it.now += 5.0
@@ -327,6 +357,7 @@ def test_a_fenced_member_loses_everything_and_joins_with_epoch_0(code: int) -> N
     it.now += 5.0
     it.beat(code=code)
     assert not it.member.is_member and it.member.next(it.now) == Pause(float("inf"))
+    assert it.member.metadata() == GroupMetadata("g", 1, "me"), "who was replaced speaks as who it was"
     assert it.take() == Turn((A[0], A[1]), lost=True)
     again = it.beat(7, [2])
     assert again["member_epoch"] == 0 and again["topic_partitions"] == [] and again["member_id"] == "me"

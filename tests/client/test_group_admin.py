@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -15,7 +16,7 @@ from mqd.client.offsets import CommittedOffset
 from mqd.client.transactional import open_transactional_producer
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
-from tests.client.fake import FakeCluster
+from tests.client.fake import FakeCluster, HangUp
 from tests.client.test_consumer import fill
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -105,6 +106,38 @@ async def test_offsets_are_set_read_and_forgotten_and_lag_is_counted(nursery: tr
         assert [(each.tp, each.end, each.lag) for each in await admin.group_lag("g")] == [(A0, None, None)]
 
 
+async def test_a_coordinator_that_tells_the_lag_is_believed(nursery: trio.Nursery) -> None:
+    """All groups in one request, and no leader is asked; a log whose end nobody told has no lag."""
+    cluster = cluster_of(nursery, 1)
+
+    def group(name: str, *rows: tuple[int, int, int]) -> dict[str, Any]:
+        partitions = [
+            {"partition_index": index, "committed_offset": offset, "log_start_offset": 0, "log_end_offset": end}
+            for index, offset, end in rows
+        ]
+        return {"group_id": name, "topics": [{"name": "a", "partitions": partitions}]}
+
+    answer = {"groups": [group("g", (0, 5, 20), (1, 3, -1)), group("two", (0, 20, 20))], "lag_told": True}
+    cluster.one.script(9, answer)
+    async with admin_of(cluster) as (_, admin):
+        lags = await admin.group_lags(["g", "two"])
+        assert {name: [(each.tp, each.end, each.lag) for each in found] for name, found in lags.items() if isinstance(found, list)} == {
+            "g": [(A0, 20, 15), (A1, None, None)],
+            "two": [(A0, 20, 0)],
+        }
+    asked = [key for key, _ in cluster.one.requests]
+    assert (asked.count(9), asked.count(2)) == (1, 0)
+
+
+async def test_groups_whose_lag_is_not_known_keep_no_other_from_being_told(nursery: trio.Nursery) -> None:
+    cluster = cluster_of(nursery, 1)
+    cluster.one.script(9, {"groups": [{"group_id": "g", "error_code": 30}, {"group_id": "two", "topics": []}], "lag_told": True})
+    async with admin_of(cluster) as (_, admin):
+        await admin.alter_group_offsets("g", {A0: 5})
+        found = await admin.group_lags(["g", "two"])
+        assert isinstance(found["g"], ClientError) and "'g'" in found["g"].message
+
+
 async def test_open_transactions_are_listed_described_and_fenced(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery)
     async with admin_of(cluster) as (client, admin), open_transactional_producer(client, "t") as producer:
@@ -126,17 +159,17 @@ async def test_a_transaction_hangs_where_no_coordinator_knows_of_it(nursery: tri
     async with admin_of(cluster) as (client, admin), open_transactional_producer(client, "t") as producer:
         await producer.begin()
         await producer.send("a", b"x", partition=1)
-        assert await admin.find_hanging_transactions([A0, A1], older_than_ms=1000) == []
+        assert await admin.find_hanging_transactions([A0, A1], older_than_ms=1000) == ([], {})
         cluster.transactions["t"].partitions.clear()
-        (found,) = await admin.find_hanging_transactions([A0, A1], older_than_ms=1000)
+        ((found,), _) = await admin.find_hanging_transactions([A0, A1], older_than_ms=1000)
         assert isinstance(found, OpenTransaction) and found.tp == A1 and found.transactional_id == "t"
         assert found.producer.transaction_start_offset == 20
         cluster.transactions.clear()
-        (found,) = await admin.find_hanging_transactions([A0, A1], older_than_ms=1000)
+        ((found,), _) = await admin.find_hanging_transactions([A0, A1], older_than_ms=1000)
         assert found.transactional_id is None
-        assert await admin.find_hanging_transactions([A1], older_than_ms=10**15) == []
+        assert await admin.find_hanging_transactions([A1], older_than_ms=10**15) == ([], {})
         await admin.abort_transaction(A1, *producer.producer, 0)
-        assert await admin.find_hanging_transactions([A1], older_than_ms=1000) == []
+        assert await admin.find_hanging_transactions([A1], older_than_ms=1000) == ([], {})
         assert cluster.partition(A1).aborted == [(producer.producer[0], 20, 21)]
 
 
@@ -149,6 +182,23 @@ async def test_what_a_broker_cannot_narrow_is_not_taken_for_everything(nursery: 
         cluster.one.script(66, {"unknown_state_filters": ["Merry"]})
         with pytest.raises(ClientError, match="Merry"):
             await admin.list_transactions(["Merry"])
+
+
+async def test_members_are_removed_by_either_id_when_it_has_loaded(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = cluster_of(nursery, 1)
+    async with admin_of(cluster) as (client, admin):
+        group = cluster.one._group("g")
+        async with open_group_consumer(client, "g", ["a"], reset="beginning", instance_id="static") as consumer:
+            await consumer.next()
+            cluster.one.script(13, {"error_code": 14}, HangUp())
+            removed = await admin.remove_members("g", member_ids=["none"], instance_ids=["static"], reason="why not")
+            assert removed["static"] is None and isinstance(removed["none"], ClientError) and not group.members
+            assert removed["none"].code is ErrorCode.UNKNOWN_MEMBER_ID
+        assert await admin.remove_members("g") == {}
+        cluster.one.versions[13] = (0, 2)
+    async with admin_of(cluster) as (_, admin):
+        with pytest.raises(ClientError, match="cannot remove members"):
+            await admin.remove_members("g", instance_ids=["static"])
 
 
 async def test_a_coordinator_that_loads_is_waited_for(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:

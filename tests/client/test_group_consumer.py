@@ -168,6 +168,28 @@ async def test_auto_commit_commits_now_and_then_what_was_worked_on(nursery: trio
         assert cluster.groups["g"].offsets == {A[0]: (30, "")}
 
 
+async def test_an_auto_commit_that_is_tried_again_does_not_undo_a_later_commit(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
+    cluster = cluster_of(nursery, partitions=1, records=40)
+    async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], reset="beginning") as consumer:
+        for _ in range(3):
+            await consumer.next()
+        await trio.sleep(6)
+        asked = trio.Event()
+
+        def refused(broker: Any, request: Any) -> Any:
+            asked.set()
+            return {"topics": [{"name": "a", "partitions": [{"partition_index": 0, "error_code": 15}]}]}
+
+        cluster.one.script(OFFSET_COMMIT, refused)
+        await consumer.next()
+        await asked.wait()
+        await consumer.commit()
+        await trio.sleep(4)
+        assert cluster.groups["g"].offsets == {A[0]: (40, "")}
+
+
 async def test_a_commit_may_say_more_and_is_read_back(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, partitions=2)
     async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], reset="beginning", auto_commit=False) as consumer:
@@ -368,6 +390,20 @@ async def test_a_broker_that_is_too_old_for_the_protocol_is_told(nursery: trio.N
     async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], group_protocol="consumer") as consumer:
         with pytest.raises(ClientError, match="does not serve ConsumerGroupHeartbeat"):
             await consumer.next()
+
+
+@each_protocol
+async def test_a_callback_that_fails_at_the_end_keeps_nobody_in_the_group(nursery: trio.Nursery, protocol: dict[str, Any]) -> None:
+    cluster = cluster_of(nursery)
+
+    async def revoked(_: list[TopicPartition]) -> None:
+        raise KeyError
+
+    async with client_of(cluster) as client:
+        with pytest.raises(KeyError):
+            async with open_group_consumer(client, "g", ["a"], reset="beginning", on_revoked=revoked, **protocol) as consumer:
+                await consumer.next()
+    assert not cluster.groups["g"].members
 
 
 async def test_a_callback_that_was_cancelled_is_called_again(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:

@@ -398,3 +398,20 @@ async def test_a_doubtful_record_is_not_stored_twice_when_the_broker_forgot_us(
         assert caught.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert (await producer.send("a", b"2")).offset == 2
     assert partition.values() == [b"0", b"1", b"2"]
+
+
+async def test_what_comes_back_after_the_close_changes_nothing(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    cluster.one.script(PRODUCE, Hang())
+
+    async def send(producer: Producer) -> None:
+        with pytest.raises(ProducerClosed):
+            await producer.send("a", b"x")
+
+    async with producing(cluster) as (_, producer), trio.open_nursery() as senders:
+        senders.start_soon(send, producer)
+        await trio.sleep(0.5)
+        assert producer._queue.in_flight
+        producer.close("on purpose")
+        await trio.sleep(10)  # the request gives up meanwhile

@@ -16,7 +16,7 @@ from mqd.client.transactional import TransactionalProducer, open_transactional_p
 from mqd.client.txn import Phase
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
-from tests.client.fake import INIT_PRODUCER_ID, PRODUCE, FakeCluster, HangUp
+from tests.client.fake import INIT_PRODUCER_ID, PRODUCE, FakeCluster, Hang, HangUp
 from tests.client.test_consumer import fill, values
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -228,6 +228,46 @@ async def test_records_that_were_not_sent_before_the_abort_are_not_in_the_next_t
         async with producer.transaction():
             await producer.enqueue("a", b"goes", partition=0)
         assert await read(client) == [b"goes"]
+
+
+async def test_an_abort_waits_for_partitions_that_are_being_added(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    """Version 1: the coordinator hears of the partition, so it must hear of the end, too."""
+    cluster = cluster_of(nursery, 1)
+    asked = trio.Event()
+
+    def held(broker: Any, request: Any) -> Hang:
+        asked.set()
+        return Hang(after=True)
+
+    async with producing(cluster, close_timeout_s=10.0) as (client, producer):
+        cluster.one.script(ADD_PARTITIONS, held)
+        with pytest.raises(KeyError):
+            async with producer.transaction():
+                await producer.enqueue("a", b"never", partition=0)
+                await asked.wait()
+                raise KeyError
+        assert cluster.transactions["t"].state == "CompleteAbort"
+        async with producer.transaction():
+            await producer.send("a", b"x", partition=1)
+        assert await read(client) == [b"x"]
+
+
+@pytest.mark.parametrize(("version", "which"), [(1, ADD_OFFSETS), (1, TXN_OFFSET_COMMIT), (2, TXN_OFFSET_COMMIT)])
+async def test_offsets_whose_sending_was_cancelled_never_count(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int, which: int
+) -> None:
+    """Nobody knows whether they arrived: the transaction cannot be committed, and the next one does not take them along."""
+    cluster = cluster_of(nursery, version)
+    async with producing(cluster) as (client, producer):
+        cluster.one.script(which, Hang(after=True))
+        with pytest.raises(TransactionBroken, match="cancelled"):
+            async with producer.transaction():
+                with trio.move_on_after(1):
+                    await producer.send_offsets({A0: 5}, GroupMetadata("g"))
+        async with producer.transaction():
+            await producer.send("a", b"x", partition=1)
+        assert cluster.groups["g"].offsets == {}
+        assert await read(client) == [b"x"]
 
 
 async def test_what_is_open_at_the_end_of_the_block_is_aborted(nursery: trio.Nursery) -> None:

@@ -132,7 +132,7 @@ def test_produce_says_what_is_wrong(mqctl: Callable[..., Ran], served: Loopback,
 def test_failures_have_codes_and_remedies(mqctl: Callable[..., Ran], served: Loopback) -> None:
     ran = mqctl("topic", "list", "-b", "127.0.0.1:1")
     assert ran.code == 1 and ran.out == ""
-    assert ran.err.startswith("error: nothing listens at 127.0.0.1:1\n  is the node running? Start one with `mqd dev`")
+    assert ran.err.startswith("error: nothing listens at 127.0.0.1:1\n  is the node running? Start it (for development: `mqd dev`)")
     assert mqctl("topic", "list", "-b", "nonsense:port").code == 2
     served.inside(lambda: served.cluster.one.script(METADATA, Hang()))
     ran = mqctl("topic", "list", "--timeout", "0.1")

@@ -12,8 +12,10 @@ from mqd.types import TopicPartition
 from tests.client.loopback import Loopback
 from tests.client.test_consumer import fill
 from tests.mqctl.conftest import Ran
+from tests.nodes import free_ports
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+REFUSED = {"partition_index": 1, "error_code": 29, "error_message": "not for you"}
 Mqctl = Callable[..., Ran]
 
 
@@ -55,10 +57,26 @@ def test_groups_and_their_lag(mqctl: Mqctl, filled: Loopback) -> None:
         ran = mqctl("group", "delete-offsets", "g", "a", "-y")
         assert ran.code == 1 and "stop the members that read it" in ran.err
     ran = mqctl("group", "lag", "--all", "--total")
-    assert ran.out.splitlines()[1].split() == ["g", "2", "0", ran.out.split()[-1]]
+    assert ran.out.splitlines()[1].split() == ["g", "2", "0", "0", ran.out.split()[-1]]
     ran = mqctl("group", "describe", "g", "none")
     assert ran.code == 3 and "'none': it does not exist" in ran.err and "mqctl group list" in ran.err
     assert mqctl("group", "lag").code == 2
+    assert mqctl("group", "list", "--state", "Merry").code == 2 and mqctl("group", "list", "--type", "merry").code == 2
+
+
+def test_lag_of_all_groups_leaves_out_those_that_read_nothing_of_the_kind(mqctl: Mqctl, filled: Loopback) -> None:
+    def make() -> None:
+        filled.cluster.one._group("idle")
+        filled.cluster.add_topic("other")
+        filled.cluster.one._group("other").offsets[TopicPartition("other", 0)] = 0, ""
+
+    filled.inside(make)
+    for arguments, groups in (([], ["g", "other"]), (["-t", "oth*"], ["other"]), (["-t", "none"], [])):
+        ran = mqctl("group", "lag", "--all", "--total", *arguments, "-o", "json")
+        assert [row["group"] for row in ran.data] == groups, arguments
+        assert ran.err == ("" if groups else "no group reads such topics\n")
+    ran = mqctl("group", "lag", "g", "-t", "oth*")
+    assert "'g' has committed nothing for such topics" in ran.err, "who names a group is told"
 
 
 def test_seek_shows_its_plan_and_moves_only_when_told(mqctl: Mqctl, filled: Loopback, tmp_path: Path) -> None:
@@ -81,9 +99,16 @@ def test_seek_shows_its_plan_and_moves_only_when_told(mqctl: Mqctl, filled: Loop
     assert ran.code == 1 and "cannot be written" in ran.err
 
 
+def test_a_seek_that_is_refused_does_not_say_that_it_was_done(mqctl: Mqctl, filled: Loopback) -> None:
+    refused = {"topics": [{"name": "a", "partitions": [{"partition_index": 0, "error_code": 25}, {"partition_index": 1}]}]}
+    filled.inside(lambda: filled.cluster.one.script(8, refused))
+    ran = mqctl("group", "seek", "g", "--to", "end", "--execute")
+    assert ran.code == 3 and "a-0" in ran.err and "goes on there" not in ran.err
+
+
 def test_seek_makes_a_group_that_does_not_exist(mqctl: Mqctl, filled: Loopback) -> None:
     ran = mqctl("group", "seek", "fresh", "--to", "end")
-    assert ran.code == 1 and "'fresh' has committed nothing" in ran.err
+    assert ran.code == 1 and "'fresh' does not exist" in ran.err
     assert mqctl("group", "seek", "fresh", "a", "--to", "end", "--execute").code == 0
     assert filled.inside(lambda: filled.cluster.groups["fresh"].offsets) == {A0: (20, ""), A1: (20, "")}
 
@@ -116,6 +141,86 @@ def test_groups_and_offsets_go_when_one_agrees(mqctl: Mqctl, filled: Loopback) -
     assert mqctl("group", "delete", "none", "-y", "--if-exists").code == 0
 
 
+def test_groups_are_deleted_by_pattern_when_one_has_seen_which(mqctl: Mqctl, filled: Loopback) -> None:
+    def make() -> None:
+        for number in range(60):
+            filled.cluster.one._group(f"many-{number:02}").offsets[A0] = 1, ""
+
+    def left() -> list[str]:
+        return filled.inside(lambda: sorted(filled.cluster.groups))
+
+    filled.inside(make)
+    with connect(filled.address) as client, client.group_consumer("many-07", ["a"], group_protocol="classic") as consumer:
+        assert consumer.next(timeout_s=10) is not None
+        assert len(mqctl("group", "describe", "many-0*", "g", "-o", "json").data) == 11
+        ran = mqctl("group", "delete", "many-*")
+        assert ran.code == 2 and "Deletes 59 group(s)" in ran.err and "many-00, many-01" in ran.err and "and 9 more" in ran.err
+        assert "Leaves alone 1 with members: many-07" in ran.err and len(left()) == 61
+        ran = mqctl("group", "delete", "many-*", "-y", "-o", "json")
+        assert ran.code == 3 and "many-07: it has members" in ran.err and left() == ["g", "many-07"]
+        assert [row["group"] for row in ran.data if not row["deleted"]] == ["many-07"]
+        assert mqctl("group", "delete", "many-0?", "-y").code == 1
+    for arguments in (["delete", "none*", "-y"], ["describe", "none*"]):
+        ran = mqctl("group", *arguments)
+        assert ran.code == 1 and "no group is like that" in ran.err, arguments
+    assert mqctl("group", "delete", "none*", "-y", "--if-exists").code == 0
+
+
+def test_a_group_that_rebalances_says_for_whom_it_waits_and_goes_on_without(mqctl: Mqctl, filled: Loopback) -> None:
+    with (
+        connect(filled.address) as client,
+        client.group_consumer("g", ["a"], group_protocol="classic", instance_id="one") as one,
+    ):
+        assert one.next(timeout_s=10) is not None
+        stable = mqctl("group", "describe", "g")
+        assert "AWAITED" not in stable.out and "rebalancing" not in stable.out and not stable.err
+        (member,) = (row["member"] for row in mqctl("group", "describe", "g", "-o", "json").data[0]["members"])
+
+        def somebody_holds_it_up() -> None:
+            group = filled.cluster.groups["g"]
+            group.members["gone"] = group.members[member]
+            group.state, group.joined = "PreparingRebalance", {member}
+
+        filled.inside(somebody_holds_it_up)
+        (described,) = mqctl("group", "describe", "g", "-o", "json").data
+        assert described["rebalancing_since"] == "1970-01-01T00:00:05.000Z" and described["rebalancing_for"]
+        assert {row["member"]: row["awaited"] for row in described["members"]} == {member: False, "gone": True}
+        assert "AWAITED" in mqctl("group", "describe", "g").out
+        filled.inside(lambda: setattr(filled.cluster, "tells_of_rebalances", False))
+        ran = mqctl("group", "describe", "g")
+        assert ran.code == 0 and "AWAITED" not in ran.out and f"the log of its coordinator, {filled.address}" in ran.err
+        assert mqctl("group", "remove-member", "g").code == 2
+        ran = mqctl("group", "remove-member", "g", "--member", "gone")
+        assert ran.code == 2 and "gone: client 'mqd' at /127.0.0.1, which has no partitions" in ran.err and "--yes" in ran.err
+        assert "gone" in filled.inside(lambda: filled.cluster.groups["g"].members)
+        ran = mqctl("group", "remove-member", "g", "--member", "gone", "--member", "none", "-y", "-o", "json")
+        assert ran.code == 3 and ran.data == [{"member": "gone", "removed": True}, {"member": "none", "removed": False}]
+        assert "'none' of group 'g': it is not in the group" in ran.err and "mqctl group describe g" in ran.err
+        assert mqctl("group", "remove-member", "g", "--instance", "one", "-y").code == 0
+        assert filled.inside(lambda: filled.cluster.groups["g"].members) == {}
+    ran = mqctl("group", "remove-member", "none", "--instance", "one", "-y")
+    assert ran.code == 1 and "'none': it does not exist" in ran.err
+
+
+def test_group_config(mqctl: Mqctl, served: Loopback) -> None:
+    key = "consumer.session.timeout.ms"
+    rows = mqctl("group", "config", "get", "g", "-o", "json").data
+    assert {row["name"]: row["source"] for row in rows} == {key: "default", "consumer.heartbeat.interval.ms": "default"}
+    assert "dry run" in mqctl("group", "config", "set", "g", f"{key}=9", "--dry-run").err
+    assert mqctl("group", "config", "get", "g", "--changed", "-o", "json").data == []
+    ran = mqctl("group", "config", "set", "g", f"{key}=60000", "-o", "json")
+    assert ran.data == [{"name": key, "value": "60000", "source": "dynamic_group"}]
+    assert [row["name"] for row in mqctl("group", "config", "get", "g", "--changed", "-o", "json").data] == [key]
+    assert mqctl("group", "config", "get", "other", "--changed", "-o", "json").data == []
+    ran = mqctl("group", "config", "unset", "g", key, "-o", "json")
+    assert ran.data == [{"name": key, "value": "45000", "source": "default"}]
+    ran = mqctl("group", "config", "get", "g", key, "typo", "--explain")
+    assert f"about {key}" in ran.out and "group 'g' has no option 'typo'" in ran.err
+    ran = mqctl("group", "config", "set", "g", f"{key}=bad")
+    assert ran.code == 1 and ran.err.startswith("error: group 'g': a bad value\n") and "mqctl group config get" in ran.err
+    assert mqctl("group", "config", "set", "g", "novalue").code == 2
+
+
 def test_transactions(mqctl: Mqctl, filled: Loopback) -> None:
     assert mqctl("txn", "list").err == "no transactional ids\n"
     with connect(filled.address) as client, client.transactional_producer("t") as producer:
@@ -130,6 +235,11 @@ def test_transactions(mqctl: Mqctl, filled: Loopback) -> None:
         assert described["partitions"] == ["a:0"] and described["started"] == "1970-01-01T00:00:01.000Z"
         assert "open_for" in mqctl("txn", "describe", "t").out
         assert mqctl("txn", "find-hanging").err == "no transaction hangs\n"
+        ran = mqctl("txn", "find-hanging", "--topic", "none")
+        assert ran.code == 1 and "no partition is like that" in ran.err
+        ran = mqctl("txn", "abort", "a:0", "--start-offset", "22", "--yes")
+        assert ran.code == 1 and "does not hang" in ran.err and "mqctl txn fence t" in ran.err
+        assert mqctl("txn", "abort", "a:0", "--start-offset", "22", "--force").code == 2, "it is looked after, and this asks first"
         filled.inside(lambda: filled.cluster.transactions["t"].partitions.clear())
         ran = mqctl("txn", "find-hanging", "--topic", "a*", "--older-than", "90s", "-o", "json")
         assert [(row["partition"], row["start_offset"], row["transactional_id"]) for row in ran.data] == [(0, 22, "t")]
@@ -140,7 +250,9 @@ def test_transactions(mqctl: Mqctl, filled: Loopback) -> None:
         assert filled.inside(lambda: filled.cluster.partition(A0).open) == {}
         assert "no open transaction at offset 22" in mqctl("txn", "abort", "a:0", "--start-offset", "22", "-y").err
         assert mqctl("txn", "fence", "t").code == 2
-        ran = mqctl("txn", "fence", "t", "-y", "-o", "json")
+        ran = mqctl("txn", "fence", "t", "typo", "-y", "-o", "json")
+        assert ran.code == 3 and "'typo': it does not exist" in ran.err
+        assert list(filled.inside(lambda: filled.cluster.transactions)) == ["t"], "to fence it would have made it"
         assert ran.data[0]["producer_epoch"] == producer._twin.producer[1] + 1  # type: ignore[attr-defined]
     for arguments in (
         ["abort", "a:0"],
@@ -150,3 +262,65 @@ def test_transactions(mqctl: Mqctl, filled: Loopback) -> None:
     ):
         assert mqctl("txn", *arguments).code == 2, arguments
     assert "'none': it does not exist" in mqctl("txn", "describe", "none").err
+
+
+def test_a_search_for_hanging_transactions_says_where_it_could_not_look(mqctl: Mqctl, filled: Loopback) -> None:
+    def leader(tp: TopicPartition, node: int) -> None:
+        filled.inside(lambda: setattr(filled.cluster.partition(tp), "leader", node))
+
+    leader(A1, -1)
+    ran = mqctl("txn", "find-hanging", "-o", "json")
+    assert ran.code == 3 and ran.data == [] and "no transaction hangs in 1 of 2 partitions" in ran.err
+    assert "a-1: no leader" in ran.err and "mqctl partition list --leaderless" in ran.err
+    leader(A0, -1)
+    ran = mqctl("txn", "find-hanging")
+    assert ran.code == 1 and "a-0, a-1: no leader" in ran.err
+    for tp in (A0, A1):
+        leader(tp, 1)
+    filled.inside(lambda: filled.cluster.one.script(61, {"topics": [{"name": "a", "partitions": [{"partition_index": 0}, REFUSED]}]}))
+    ran = mqctl("txn", "find-hanging", "--topic", "a")
+    assert ran.code == 3 and "a-1" in ran.err
+
+
+def test_no_transaction_hangs_for_certain_while_its_coordinator_may_be_one_that_is_gone(mqctl: Mqctl, filled: Loopback) -> None:
+    with connect(filled.address) as client, client.transactional_producer("t") as producer:
+        producer.begin()
+        producer.send("a", b"x", partition=0)
+        known = filled.inside(lambda: filled.cluster.transactions.pop("t"))
+        state = filled.inside(lambda: filled.cluster.add_topic("__transaction_state", 2))
+        abort = ["txn", "abort", "a:0", "--start-offset", "20", "-y"]
+        filled.inside(lambda: setattr(state[1], "leader", -1))
+        ran = mqctl("txn", "find-hanging", "--topic", "a", "-o", "json")
+        assert ran.code == 3 and ran.data == [] and "no transaction hangs in 1 of 2 partitions" in ran.err
+        assert "1 partition(s) of __transaction_state have no leader" in ran.err
+        assert mqctl(*abort).code == 1, "it may be committed elsewhere"
+        assert filled.inside(lambda: filled.cluster.partition(A0).open)
+        filled.inside(lambda: setattr(state[1], "leader", 1))
+        assert [row["partition"] for row in mqctl("txn", "find-hanging", "--topic", "a", "-o", "json").data] == [0]
+        filled.inside(lambda: filled.cluster.transactions.update(t=known))
+        filled.inside(lambda: filled.cluster.one.script(66, {"error_code": 31}))
+        ran = mqctl("txn", "find-hanging", "--topic", "a")
+        assert ran.code == 3 and "transactions of node 1" in ran.err
+
+
+def test_lists_have_what_the_nodes_that_live_tell(mqctl: Mqctl, filled: Loopback) -> None:
+    """The one that is gone is named, and the list is told to be incomplete by the exit code."""
+    (port,) = free_ports(1)
+    filled.inside(lambda: filled.cluster.addresses.update({2: ("127.0.0.1", port)}))
+    ran = mqctl("group", "list", "-o", "json", "--timeout", "0.3")
+    assert ran.code == 3 and [row["group"] for row in ran.data] == ["g"]
+    assert "node 2: " in ran.err and f"nothing listens at 127.0.0.1:{port}" in ran.err
+    assert "start node 2, or see `mqctl cluster health`" in ran.err and "--bootstrap" not in ran.err
+    ran = mqctl("group", "list", "--state", "Dead", "--timeout", "0.3")
+    assert ran.code == 3 and "no group" not in ran.err, "nobody can tell"
+    ran = mqctl("txn", "list", "--timeout", "0.3")
+    assert ran.code == 3 and "node 2: " in ran.err and "no transactional ids" not in ran.err
+
+
+def test_ids_without_a_transaction_are_not_open_for_long(mqctl: Mqctl, filled: Loopback) -> None:
+    """Coordinators name them where a list is narrowed by age."""
+    with connect(filled.address) as client, client.transactional_producer("idle"), client.transactional_producer("busy") as busy:
+        busy.begin()
+        busy.send("a", b"x", partition=0)
+        assert len(mqctl("txn", "list", "-o", "json").data) == 2
+        assert [row["transactional_id"] for row in mqctl("txn", "list", "--longer-than", "1s", "-o", "json").data] == ["busy"]
