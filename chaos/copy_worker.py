@@ -45,9 +45,12 @@ GATHER_S = 0.1
 PATIENCE_S = 20.0
 """For one call of a client. A worker that waits longer begins anew."""
 HUNG_S = 3 * PATIENCE_S
-"""librdkafka's send_offsets_to_transaction was seen to send nothing and not to return, whatever its time-out, after coordinators died."""
+"""A client that does not come back from one call for so long hangs."""
+SEND_OFFSETS = "send_offsets_to_transaction"
+KNOWN_HANGS_S = {SEND_OFFSETS: 1.5 * PATIENCE_S}
+"""Calls that are known to hang (chaos/exactly_once.py says why), whose transaction the coordinator has timed out long before."""
 HUNG_CODE = 3
-"""How a worker ends whose client did not come back for so long. Whoever holds it starts another, as any supervisor would."""
+"""How a worker ends whose client hangs. Whoever holds it starts another, as any supervisor would."""
 SESSION_MS = 6000
 HEARTBEAT_MS = 1000
 REBALANCE_MS = 25_000
@@ -76,15 +79,21 @@ class Task:
     transaction_ms: int
     dice: random.Random
     stopped: threading.Event = field(default_factory=threading.Event)
-    moved: float = field(default_factory=monotonic)
-    """When the client last came back."""
+    called: tuple[str, float] = field(default_factory=lambda: ("start", monotonic()))
+    """What the client was last asked to do, and when."""
+
+    def calls(self, what: str) -> None:
+        """Note what the client is asked to do now."""
+        self.called = what, monotonic()
 
     def watch(self) -> None:
         """End this process when the client hangs."""
-        while monotonic() - self.moved < HUNG_S:
+        while True:
+            what, since = self.called
+            if monotonic() - since > KNOWN_HANGS_S.get(what, HUNG_S):
+                self.tell("hung", what)
+                os._exit(HUNG_CODE)
             sleep(1)
-        self.tell("hung")
-        os._exit(HUNG_CODE)
 
     def tell(self, *words: object) -> None:
         """A line for whoever started this process; its absence is a reason to end."""
@@ -148,7 +157,7 @@ class Confluent:
 
     def run(self) -> None:
         """Copy until told to stop. Raises KafkaException when only a new incarnation helps."""
-        self._until_settled(lambda: self.producer.init_transactions(PATIENCE_S))
+        self._until_settled("init_transactions", lambda: self.producer.init_transactions(PATIENCE_S))
         self.consumer.subscribe([self.task.source], on_revoke=self._dropped, on_lost=self._dropped)
         while not self.task.stopped.is_set():
             self._gather()
@@ -158,6 +167,7 @@ class Confluent:
 
     def close(self) -> None:
         """Leave the group. An open transaction is left to whoever comes next, or to its time-out."""
+        self.task.calls("close")
         with suppress(confluent_kafka.KafkaException, RuntimeError):
             self.consumer.close()
 
@@ -166,7 +176,7 @@ class Confluent:
         self.batch = [message for message in self.batch if message.partition() not in gone]
 
     def _gather(self) -> None:
-        self.task.moved = monotonic()
+        self.task.calls("poll")
         until = monotonic() + GATHER_S
         while len(self.batch) < BATCH_MAX and (left := until - monotonic()) > 0:
             message = self.consumer.poll(left)
@@ -189,11 +199,11 @@ class Confluent:
             ends = {message.partition(): message.offset() + 1 for message in batch}
             rows = [confluent_kafka.TopicPartition(task.source, partition, offset) for partition, offset in ends.items()]
             who = self.consumer.consumer_group_metadata()
-            self._until_settled(lambda: self.producer.send_offsets_to_transaction(rows, who, PATIENCE_S))
+            self._until_settled(SEND_OFFSETS, lambda: self.producer.send_offsets_to_transaction(rows, who, PATIENCE_S))
             if task.dice.random() < OWN_ABORTS:
                 self._take_back("by its own will")
                 return
-            self._until_settled(lambda: self.producer.commit_transaction(PATIENCE_S))
+            self._until_settled("commit_transaction", lambda: self.producer.commit_transaction(PATIENCE_S))
         except confluent_kafka.KafkaException as failure:
             error = failure.args[0]
             if not error.txn_requires_abort():
@@ -204,20 +214,21 @@ class Confluent:
 
     def _take_back(self, why: str) -> None:
         """Abort, and go back to what is committed."""
-        self._until_settled(lambda: self.producer.abort_transaction(PATIENCE_S))
+        self._until_settled("abort_transaction", lambda: self.producer.abort_transaction(PATIENCE_S))
         self.task.tell("gave-up", why)
         owned = self.consumer.assignment()
         if owned:
+            self.task.calls("committed")
             for row in self.consumer.committed(owned, PATIENCE_S):
                 if row.error is not None:
                     raise confluent_kafka.KafkaException(row.error)
                 self.consumer.seek(confluent_kafka.TopicPartition(row.topic, row.partition, max(row.offset, 0)))
 
-    def _until_settled(self, call: Callable[[], T]) -> T:
+    def _until_settled(self, name: str, call: Callable[[], T]) -> T:
         """Calls of transactions say themselves whether to call again; the same call, as librdkafka demands."""
         deadline = monotonic() + PATIENCE_S
         while True:
-            self.task.moved = monotonic()
+            self.task.calls(name)
             try:
                 return call()
             except confluent_kafka.KafkaException as failure:
@@ -284,13 +295,13 @@ class Aiokafka:
         await asyncio.wait_for(self.consumer.start(), PATIENCE_S)
         self.consumer.subscribe([self.task.source], listener=self.owned)
         while not self.task.stopped.is_set():
-            self.task.moved = monotonic()
+            self.task.calls("getmany")
             if self.prepared_for != self.owned.changes:
                 await self._prepare()
                 continue
             messages = await self.consumer.getmany(timeout_ms=int(GATHER_S * 1000), max_records=BATCH_MAX)
             for partition, batch in messages.items():
-                self.task.moved = monotonic()
+                self.task.calls("transaction")
                 if self.prepared_for != self.owned.changes:
                     break  # the next preparation seeks to what is committed
                 await self._copy(partition, batch)
@@ -307,7 +318,7 @@ class Aiokafka:
         for partition in set(self.producers) - set(partitions):
             await _closed(self.producers.pop(partition))
         for partition in partitions:
-            self.task.moved = monotonic()
+            self.task.calls("take-over")
             if self.owned.changes != changes:
                 return
             await self._take_over(partition)

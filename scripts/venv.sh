@@ -26,6 +26,7 @@ if ! "$venv/bin/python" -c "$needed" >/dev/null 2>&1; then
   "$python" -m venv --clear "$venv"
 fi
 
+echo "mqd: installing into $venv what constraints.txt lists; a minute or two, once" >&2
 constraints=$(pwd)/constraints.txt
 # the environment variable, not -c: it also holds for the environment that the wheel is built in
 PIP_CONSTRAINT=$constraints PIP_DISABLE_PIP_VERSION_CHECK=1 "$venv/bin/python" -m pip install --quiet --editable '.[dev]' \

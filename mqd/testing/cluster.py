@@ -442,7 +442,7 @@ def _ordered(places: Collection[Place]) -> list[Place]:
 
 
 def _peers(nodes: int, observers: int, racks: Mapping[int, str]) -> Peers:
-    lines = ['cluster_id = "simulated"']
+    lines = ['cluster_id = "simulated"', 'cluster_secret = "what only simulated nodes know"']
     for node_id in range(1, nodes + observers + 1):
         lines += ["[[node]]", f"id = {node_id}", f'host = "10.0.0.{node_id}"', f"port = {CLIENT_PORT}", f"peer_port = {PEER_PORT}"]
         lines.append(f"voter = {'true' if node_id <= nodes else 'false'}")

@@ -58,7 +58,10 @@ class GroupProbe:
                         if owner != member.member_id:
                             return f"partition {partition} belongs to {owner} and to {member.member_id}"
         for member_id, mine in self._owned().items():
-            if member_id not in group.members:
+            member = group.members.get(member_id)
+            if member is None or member.epoch < 0:  # it said, or is about to hear, that it is away
+                continue
+            if member.uses_classic:  # who speaks the classic protocol is held to what it is told in each generation
                 continue
             for place in mine:
                 topic = image.topics.get(place.topic)

@@ -47,6 +47,8 @@ class Ghost:
 
     metadata: GroupMetadata
     partition: TopicPartition
+    ended: bool
+    """Whether its process ended then; else it let go of the partition, and may be a member in that generation still."""
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class _Group:
     """Who was told in the highest generation that it may read."""
     given: dict[TopicPartition, set[int]] = field(default_factory=dict)
     ghosts: list[Ghost] = field(default_factory=list)
+    reached: dict[str, int] = field(default_factory=dict)
+    """Member id -> the highest generation in which it was told anything."""
 
 
 class GroupLedger:
@@ -80,6 +84,7 @@ class GroupLedger:
         member that comes back in the same generation has another member id (KIP-345)."""
         self.assignments += 1
         group, name = self._group(metadata.group_id), metadata.instance_id or metadata.member_id
+        group.reached[metadata.member_id] = max(metadata.generation, group.reached.get(metadata.member_id, 0))
         for partition in owned:
             known = group.owners.get(partition)
             if known is None or known.generation < metadata.generation:
@@ -89,10 +94,10 @@ class GroupLedger:
                 if owner != name:
                     self._note("two-owners", partition, f"{metadata.group_id}, generation {metadata.generation}: {owner} and {name}")
 
-    def gone(self, metadata: GroupMetadata, partitions: Iterable[TopicPartition]) -> None:
-        """A member does not read these any more: revoked or lost, or it is gone itself."""
+    def gone(self, metadata: GroupMetadata, partitions: Iterable[TopicPartition], *, ended: bool = False) -> None:
+        """A member does not read these any more: revoked or lost, or (`ended`) it had them until its end."""
         if metadata.member_id and metadata.generation >= 0:
-            self._group(metadata.group_id).ghosts += [Ghost(metadata, partition) for partition in partitions]
+            self._group(metadata.group_id).ghosts += [Ghost(metadata, partition, ended) for partition in partitions]
 
     def given(self, group: str, partition: TopicPartition, offsets: Iterable[int]) -> None:
         """A member got these records."""
@@ -111,7 +116,8 @@ class GroupLedger:
     def ghosts(self, group: str) -> list[Ghost]:
         """Whose commits must be refused by now: in a later generation another member was told that the partition is its own.
 
-        When something was told says nothing: a member that was removed may hear late of what it had.
+        When something was told says nothing: a member that was removed may hear late of what it had. And one that let go of a partition
+        and is to let go of more stays in its epoch meanwhile (KIP-848), in which it may commit whatever it wants, as in Apache Kafka.
         """
         known = self._group(group)
         return [
@@ -120,6 +126,7 @@ class GroupLedger:
             if (owner := known.owners.get(ghost.partition)) is not None
             and owner.member_id != ghost.metadata.member_id
             and owner.generation > ghost.metadata.generation
+            and (ghost.ended or known.reached.get(ghost.metadata.member_id, 0) > ghost.metadata.generation)
         ]
 
     def ghost_refused(self) -> None:

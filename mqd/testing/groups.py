@@ -8,6 +8,7 @@ the owners of a partition, and are not any more, none of which may be accepted.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal
 
@@ -19,9 +20,8 @@ from mqd.client.group_admin import GroupAdmin
 from mqd.client.group_consumer import GroupConsumer, open_group_consumer
 from mqd.client.offsets import NAMES_UP_TO, OFFSET_COMMIT, CommittedOffset, commit_body, commit_errors
 from mqd.errors import MqError
+from mqd.testing.clients import CALL_SECONDS, DRAIN_LOOK_SECONDS, FETCH_WAIT_MS, HEARTBEAT_MS, PAUSE_SECONDS, SESSION_MS, lives, pause
 from mqd.testing.group_ledger import GHOST, GroupLedger
-from mqd.testing.transactions import CALL_SECONDS, HEARTBEAT_MS, SESSION_MS, lives
-from mqd.testing.workload import FETCH_WAIT_MS, PAUSE_SECONDS
 from mqd.types import TopicPartition
 
 KINDS = ("classic", "eager", "consumer", "consumer", "mixed")
@@ -31,7 +31,6 @@ WORK_SECONDS = (0.02, 0.1, 0.4)
 GHOST_SECONDS = 0.2
 POLL_MS = 3000
 """max.poll.interval.ms: how long a rebalance waits for a member that does not come for records."""
-DRAIN_LOOK_SECONDS = 0.2
 
 
 class Groups:
@@ -52,7 +51,7 @@ class Groups:
         """Members come and go no more, and commit what they have."""
         self.members: dict[GroupConsumer, None] = {}
         """As long as they live."""
-        self.refused: dict[str, int] = {}
+        self.refused: Counter[str] = Counter()
         self.committed: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
         """(offset, metadata) of each group, as it was told last."""
         self._new_client = new_client
@@ -84,7 +83,7 @@ class Groups:
                     if isinstance(found, Mapping):
                         self.committed[group] = {place: (row.offset, row.metadata) for place, row in found.items()}
             except MqError as error:
-                self._count(error)
+                self.refused[error.code.name] += 1
             await trio.sleep(DRAIN_LOOK_SECONDS)
 
     def missing(self) -> str | None:
@@ -104,7 +103,7 @@ class Groups:
         topics = sorted({partition.topic for partition in self.partitions})
         while True:
             if not self.draining.is_set():
-                await self._pause(chance, chance.choice([0.05, 0.3, 1.0]))
+                await pause(chance, chance.choice([0.05, 0.3, 1.0]))
             protocol: Literal["classic", "consumer"] = "classic" if kind in ("classic", "eager") else "consumer"
             if kind == "mixed" and chance.random() < 0.5:
                 protocol = "classic"
@@ -137,10 +136,10 @@ class Groups:
                         try:
                             await self._live(group, consumer, chance)
                         finally:
-                            self.ledger.gone(consumer.group_metadata(), consumer.assignment())
+                            self.ledger.gone(consumer.group_metadata(), consumer.assignment(), ended=True)
             except MqError as error:
-                self._count(error)
-                await self._pause(chance, PAUSE_SECONDS)
+                self.refused[error.code.name] += 1
+                await pause(chance, PAUSE_SECONDS)
 
     async def _live(self, group: str, consumer: GroupConsumer, chance: random.Random) -> None:
         rounds = chance.choice([1, 3, 10, 30])
@@ -152,7 +151,7 @@ class Groups:
                 partition = TopicPartition(batch.topic, batch.partition)
                 self.ledger.given(group, partition, [record.offset for record in batch.records])
             if not self.draining.is_set():
-                await self._pause(chance, chance.choice(WORK_SECONDS))
+                await pause(chance, chance.choice(WORK_SECONDS))
                 if chance.random() < 0.01:
                     await trio.sleep(1.2 * POLL_MS / 1000)
             if self.draining.is_set() or chance.random() < 0.3:
@@ -171,7 +170,7 @@ class Groups:
         try:
             await consumer.commit(offsets)
         except MqError as error:
-            self._count(error)
+            self.refused[error.code.name] += 1
         else:
             self.ledger.committed(commit, single=trio.current_time() < began + self._request_seconds)
 
@@ -183,7 +182,7 @@ class Groups:
         client = await self._new_client(f"ghost-{group}")
         coordinator = Coordinator(client, group, KeyType.GROUP)
         while True:
-            await self._pause(chance, GHOST_SECONDS)
+            await pause(chance, GHOST_SECONDS)
             ghosts = self.ledger.ghosts(group)
             if not ghosts:
                 continue
@@ -192,21 +191,13 @@ class Groups:
             try:
                 answer = await coordinator.ask(OFFSET_COMMIT, body, at_most=NAMES_UP_TO)
             except MqError as error:
-                self._count(error)
+                self.refused[error.code.name] += 1
                 continue
             if commit_errors(answer):
                 coordinator.forget()
                 self.ledger.ghost_refused()
             else:
                 self.ledger.ghost_accepted(ghost)
-
-    # -- common
-
-    async def _pause(self, chance: random.Random, mean: float) -> None:
-        await trio.sleep(min(chance.expovariate(1 / mean), 10 * mean))
-
-    def _count(self, error: MqError) -> None:
-        self.refused[error.code.name] = self.refused.get(error.code.name, 0) + 1
 
 
 class _Told:

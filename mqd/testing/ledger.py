@@ -26,6 +26,7 @@ MEANINGS = {
     "txn-duplicate": "a record of a transaction is there more than once",
     "txn-unknown": "a record that no transaction wrote",
     "txn-reordered": "records of one transaction are not in the order in which they were sent",
+    "txn-zombie": "the commit of a producer that had been replaced was accepted",
     "txn-ghost": "a record is there for readers of committed records, and not for those of all records, or at another offset",
     "txn-reader": "a reader of committed records saw something else than what is there in the end",
     "copy-missing": "a record was not copied",
@@ -40,16 +41,18 @@ MEANINGS = {
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One transaction of one producer. `asked` tells whether its commit was ever asked for."""
+    """One transaction of one producer. `asked` tells whether its commit was ever asked for by somebody who may."""
 
     name: str
     outcome: Outcome = Outcome.PENDING
     asked: bool = False
+    replaced: bool = False
+    """Whether another has its transactional id: from then on its producer may ask for what it wants."""
     values: list[tuple[TopicPartition, bytes]] = field(default_factory=list)
 
     def commit_asked(self) -> None:
         """From here on nobody but the coordinator can tell."""
-        self.asked = True
+        self.asked = self.asked or not self.replaced
 
     def committed(self) -> None:
         """The producer was told so."""
@@ -90,6 +93,14 @@ class Ledger:
         """It sends a record. A copy is sent again by the transaction after one that was aborted."""
         transaction.values.append((partition, value))
         self._by_value.setdefault((partition, value), []).append(transaction)
+
+    def committed(self, transaction: Transaction) -> None:
+        """Its producer was told that it is committed."""
+        if transaction.asked:
+            transaction.committed()
+            self.commits += 1
+        else:
+            self._note("txn-zombie", transaction.values[0][0], transaction.name)
 
     def read(self, reader: str, partition: TopicPartition, records: Log) -> None:
         """A reader of committed records, which began at the beginning, got these."""

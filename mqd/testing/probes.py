@@ -95,6 +95,11 @@ def _epoch_led_in_passing(log: Any, shadow: Shadow, before: tuple[Any, ...]) -> 
     return before[4] if before and before[5] else None
 
 
+def _file_name(base_offset: int, suffix: str) -> str:
+    """Of a segment. A cleaned one is read before it has its name, while the file that it replaces still has it (`Segment.suffix`)."""
+    return f"{base_offset:020d}.log{suffix}"
+
+
 @dataclass(slots=True, eq=False)
 class Committed:
     """What was once below a leader's high watermark, in one partition."""
@@ -560,7 +565,7 @@ class Probes:
                 position = shadow.places[-1][1] + shadow.batches[-1].size
             if position >= segment.size:
                 continue
-            data = self.world.contents(node_id, log.path / f"{segment.base_offset:020d}.log")
+            data = self.world.contents(node_id, log.path / _file_name(segment.base_offset, segment.suffix))
             while position < segment.size:
                 if position + HEADER_BYTES > len(data):
                     raise Violation(f"I3: {where}: the file of segment {segment.base_offset} ends before position {segment.size}")
@@ -621,10 +626,11 @@ class Probes:
         log = partition.log
         if shadow.set_aside:
             return
+        suffixes = {segment.base_offset: segment.suffix for segment in log.segments}
         for batch, (segment, position) in zip(shadow.batches, shadow.places, strict=True):
             if batch.next_offset > partition.high_watermark or segment < 0 or batch.next_offset <= log.log_start_offset:
                 continue
-            data = self.world.contents(node_id, log.path / f"{segment:020d}.log")
+            data = self.world.contents(node_id, log.path / _file_name(segment, suffixes.get(segment, "")))
             if not data:
                 continue  # retired by retention
             try:

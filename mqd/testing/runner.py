@@ -26,8 +26,8 @@ from mqd.client.cluster import ClusterClient
 from mqd.client.coordinator import Coordinator, KeyType
 from mqd.client.group_consumer import GroupConsumer
 from mqd.errors import MqError
-from mqd.server.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from mqd.testing.checker import History, Outcome
+from mqd.testing.clients import owned
 from mqd.testing.cluster import Cluster
 from mqd.testing.coordinator_probes import GroupProbe
 from mqd.testing.faults import COORDINATORS_MIN_INSYNC, THROWAWAY, Administration, Mode, Nemesis, Plan
@@ -36,10 +36,10 @@ from mqd.testing.groups import Groups
 from mqd.testing.ledger import Ledger
 from mqd.testing.plots import Plots, draw_plot
 from mqd.testing.probes import Probes
-from mqd.testing.transactions import TOPIC, Transactional, owned
+from mqd.testing.transactions import TOPIC, Transactional
 from mqd.testing.workload import Workload
 from mqd.testing.world import current_world, run
-from mqd.types import TopicPartition
+from mqd.types import GROUPS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 
 SECONDS_OF_SAFETY = 8.0
 CONVERGE_SECONDS = 30.0
@@ -437,6 +437,8 @@ class _Run:
         if hasattr(self, "workload"):
             counts["lost_producer_state"] = self.workload.statistics.lost_producer_state
             counts["reconnects"] = self.workload.statistics.reconnects
+        if self.transactional is not None:
+            counts.update(self.transactional.counts)
         counts["committed_transactions"] = self.ledger.commits
         counts["aborted_transactions"] = sum(one.outcome is Outcome.FAIL for one in self.ledger.transactions)
         counts["read_committed"] = self.ledger.reads

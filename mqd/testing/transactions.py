@@ -2,7 +2,9 @@
 
 Writers: transactions over several partitions, some of which are aborted, left open until they time out, or abandoned by a process that
 dies in the middle. Copiers: members of one group that consume, transform and produce, offsets and records in one transaction; they
-come, go and crash. Readers of committed records: mqd's own, and a raw one that compares each answer's last stable offset.
+come, go and crash. Zombies: either of them, going on with its transaction when another process has its transactional id and works.
+Each life of a producer speaks version 2 of the protocol, or version 1, in which it says beforehand where it writes (KIP-890). Readers of
+committed records: mqd's own, and a raw one that compares each answer's last stable offset.
 
 All of it goes to one topic. What copiers read is what the other workload produces (workload.py).
 """
@@ -10,13 +12,13 @@ All of it goes to one topic. What copiers read is what the other workload produc
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Literal
 
 import trio
 
-from mqd import limits
 from mqd.client.cluster import ClusterClient
 from mqd.client.consumer import open_consumer
 from mqd.client.errors import ClientError, DeadlineExceeded
@@ -27,8 +29,19 @@ from mqd.client.txn import Phase
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.protocol.batch import iterate_batches
 from mqd.testing.checker import Outcome
+from mqd.testing.clients import (
+    CALL_SECONDS,
+    DRAIN_LOOK_SECONDS,
+    FETCH_WAIT_MS,
+    HEARTBEAT_MS,
+    PAUSE_SECONDS,
+    SESSION_MS,
+    fetch,
+    lives,
+    pause,
+    refresh,
+)
 from mqd.testing.ledger import Ledger, Log, Transaction, copy_of
-from mqd.testing.workload import FETCH, FETCH_VERSION, FETCH_WAIT_MS, PAUSE_SECONDS
 from mqd.types import TopicPartition
 
 TOPIC = "t"
@@ -37,12 +50,10 @@ WRITE_SECONDS = 0.3
 COPY_SECONDS = 0.1
 READ_SECONDS = 0.1
 """Mean pauses between the deeds of one client."""
+VERSION_1_SHARE = 0.4
+"""How many lives of producers tell the coordinator themselves where they write."""
 TIMEOUT_MS = 3000
 """Of transactions; now and then one takes longer."""
-CALL_SECONDS = 6.0
-SESSION_MS = 1500
-HEARTBEAT_MS = 300
-DRAIN_LOOK_SECONDS = 0.2
 
 
 class Transactional:
@@ -63,12 +74,15 @@ class Transactional:
         self.stopping = trio.Event()
         self.copied: dict[TopicPartition, int] = {}
         """What the copiers' group has committed, as it was told last."""
-        self.refused: dict[str, int] = {}
+        self.refused: Counter[str] = Counter()
         self.members: dict[GroupConsumer, None] = {}
         """Of the copiers' group, as long as they live."""
+        self.counts: Counter[str] = Counter()
         self._new_client = new_client
         self._source = source
         self._end_of = end_of
+        self._heirs: dict[str, ClusterClient] = {}
+        """Transactional id -> where another process begins that gets the id while the one before lives."""
         self._left = 0
         self._finished = trio.Event()
 
@@ -107,7 +121,7 @@ class Transactional:
             try:
                 found = (await admin.list_group_offsets([COPIERS], stable=True))[COPIERS]
             except MqError as error:
-                self._count(error)
+                self.refused[error.code.name] += 1
                 found = {}
             if isinstance(found, Mapping):
                 for partition, committed in found.items():
@@ -142,6 +156,64 @@ class Transactional:
                 found[TopicPartition(batch.topic, batch.partition)] += [(record.offset, record.value or b"") for record in batch.records]
         return dict(found)
 
+    # -- producers
+
+    @asynccontextmanager
+    async def _producer(self, client: ClusterClient, name: str, *, leave: bool) -> AsyncIterator[TransactionalProducer]:
+        """One life of the producer with this transactional id."""
+        async with open_transactional_producer(
+            client,
+            name,
+            transaction_timeout_ms=TIMEOUT_MS,
+            timeout_s=CALL_SECONDS,
+            close_timeout_s=1.0,
+            leave=leave,
+            delivery_timeout_s=CALL_SECONDS,
+        ) as producer:
+            yield producer
+
+    async def _begin(self, producer: TransactionalProducer, *, version_1: bool) -> None:
+        await producer.begin()
+        if version_1:
+            producer._transactions.version_2 = False
+            self.counts["version_1_transactions"] += 1
+
+    async def _outlive(self, zombie: TransactionalProducer, transaction: Transaction, consumer: GroupConsumer | None = None) -> None:
+        """Another process gets the transactional id, and works; the old one, which does not hear of it, goes on as well."""
+        name = transaction.name.partition(".")[0]
+        chance = self._source(f"{transaction.name}+")
+        if name not in self._heirs:
+            self._heirs[name] = await self._new_client(f"{name}-heir")
+        try:
+            async with self._producer(self._heirs[name], name, leave=chance.random() < 0.5) as heir:
+                transaction.replaced = True
+                self.counts["zombies"] += 1
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._inherit, heir, f"{transaction.name}+", chance)
+                    await self._go_on(zombie, transaction, consumer)
+        except MqError as error:
+            self.refused[error.code.name] += 1
+
+    async def _inherit(self, heir: TransactionalProducer, name: str, chance: random.Random) -> None:
+        try:
+            await self._write(heir, name, chance, "commit", version_1=chance.random() < VERSION_1_SHARE)
+        except MqError as error:
+            self.refused[error.code.name] += 1
+
+    async def _go_on(self, zombie: TransactionalProducer, transaction: Transaction, consumer: GroupConsumer | None) -> None:
+        chance = self._source(f"{transaction.name}-")
+        try:
+            await pause(chance, WRITE_SECONDS / 3)
+            if chance.random() < 0.7:
+                partition, value = chance.choice(self.partitions), b"%s.late" % transaction.name.encode()
+                self.ledger.write(transaction, partition, value)
+                await zombie.enqueue(partition.topic, value, partition=partition.partition)
+            if consumer is not None:
+                await zombie.send_offsets(dict(consumer.positions()), consumer.group_metadata())
+            await self._end(zombie, transaction, commit=True)
+        except MqError as error:
+            self.refused[error.code.name] += 1
+
     # -- writers
 
     async def _writer(self, name: str) -> None:
@@ -149,42 +221,39 @@ class Transactional:
         client = await self._new_client(name)
         number = 0
         while not self.stopping.is_set():
+            version_1 = chance.random() < VERSION_1_SHARE
             try:
-                async with open_transactional_producer(
-                    client,
-                    name,
-                    transaction_timeout_ms=TIMEOUT_MS,
-                    timeout_s=CALL_SECONDS,
-                    close_timeout_s=1.0,
-                    leave=chance.random() < 0.5,
-                    delivery_timeout_s=CALL_SECONDS,
-                ) as producer:
+                async with self._producer(client, name, leave=chance.random() < 0.5) as producer:
                     for _ in range(chance.choice([1, 5, 20])):
                         if self.stopping.is_set():
                             break
                         number += 1
-                        fate = chance.choice(["commit", "commit", "commit", "abort", "dawdle", "crash"])
-                        if not await self._write(producer, f"{name}.{number}", chance, fate):
+                        fate = chance.choice(["commit", "commit", "commit", "abort", "dawdle", "crash", "outlive"])
+                        if not await self._write(producer, f"{name}.{number}", chance, fate, version_1=version_1):
                             break
-                        await self._pause(chance, WRITE_SECONDS)
+                        await pause(chance, WRITE_SECONDS)
             except MqError as error:
-                self._count(error)
-                await self._pause(chance, PAUSE_SECONDS)
+                self.refused[error.code.name] += 1
+                await pause(chance, PAUSE_SECONDS)
 
-    async def _write(self, producer: TransactionalProducer, name: str, chance: random.Random, fate: str) -> bool:
+    async def _write(self, producer: TransactionalProducer, name: str, chance: random.Random, fate: str, *, version_1: bool) -> bool:
         """One transaction. False when its producer is to be opened anew."""
         with self._transaction(name) as transaction:
-            await producer.begin()
+            await self._begin(producer, version_1=version_1)
             for number in range(chance.choice([1, 2, 5, 20])):
                 partition = chance.choice(self.partitions)
                 value = b"%s.%d" % (name.encode(), number)
                 self.ledger.write(transaction, partition, value)
                 await producer.enqueue(partition.topic, value, partition=partition.partition)
                 if chance.random() < 0.1:
-                    await self._pause(chance, WRITE_SECONDS / 5)
-            if fate == "dawdle" and not self.stopping.is_set():
+                    await pause(chance, WRITE_SECONDS / 5)
+            if self.stopping.is_set():
+                fate = "commit"
+            if fate == "dawdle":
                 await trio.sleep(chance.choice([0.2, 1.0, 1.3 * TIMEOUT_MS / 1000]))
-            if fate == "crash":
+            elif fate == "outlive":
+                await self._outlive(producer, transaction)
+            if fate in ("crash", "outlive"):
                 return False
             return await self._end(producer, transaction, commit=fate != "abort")
 
@@ -207,7 +276,7 @@ class Transactional:
             try:
                 await producer.abort()
             except MqError as error:
-                self._count(error)
+                self.refused[error.code.name] += 1
         return _phase(producer) is Phase.READY
 
     async def _commit(self, producer: TransactionalProducer, transaction: Transaction) -> bool:
@@ -216,12 +285,11 @@ class Transactional:
             try:
                 await producer.commit()
             except MqError as error:
-                self._count(error)
+                self.refused[error.code.name] += 1
                 if not isinstance(error, DeadlineExceeded) or producer.phase is not Phase.COMMITTING:
                     return False
             else:
-                transaction.committed()
-                self.ledger.commits += 1
+                self.ledger.committed(transaction)
                 return True
 
     # -- copiers
@@ -234,18 +302,11 @@ class Transactional:
         number = 0
         while not self.stopping.is_set():
             leave = chance.random() < 0.6
+            version_1 = chance.random() < VERSION_1_SHARE
             rounds = chance.choice([1, 5, 20, 100])
             try:
                 async with (
-                    open_transactional_producer(
-                        client,
-                        name,
-                        transaction_timeout_ms=TIMEOUT_MS,
-                        timeout_s=CALL_SECONDS,
-                        close_timeout_s=1.0,
-                        leave=leave,
-                        delivery_timeout_s=CALL_SECONDS,
-                    ) as producer,
+                    self._producer(client, name, leave=leave) as producer,
                     open_group_consumer(
                         client,
                         COPIERS,
@@ -268,15 +329,17 @@ class Transactional:
                         while rounds > 0 or self.draining.is_set():
                             rounds -= 1
                             number += 1
-                            if not await self._copy(producer, consumer, f"{name}.{number}", chance):
+                            if not await self._copy(producer, consumer, f"{name}.{number}", chance, version_1=version_1):
                                 break
                             if not self.draining.is_set():
-                                await self._pause(chance, COPY_SECONDS)
+                                await pause(chance, COPY_SECONDS)
             except MqError as error:
-                self._count(error)
-                await self._pause(chance, PAUSE_SECONDS)
+                self.refused[error.code.name] += 1
+                await pause(chance, PAUSE_SECONDS)
 
-    async def _copy(self, producer: TransactionalProducer, consumer: GroupConsumer, name: str, chance: random.Random) -> bool:
+    async def _copy(
+        self, producer: TransactionalProducer, consumer: GroupConsumer, name: str, chance: random.Random, *, version_1: bool
+    ) -> bool:
         """One transaction: what one batch holds. False when all is to be opened anew."""
         batch = None
         while batch is None:
@@ -287,7 +350,7 @@ class Transactional:
         source = TopicPartition(batch.topic, batch.partition)
         target = self.partitions[source.partition % len(self.partitions)]
         with self._transaction(name) as transaction:
-            await producer.begin()
+            await self._begin(producer, version_1=version_1)
             for record in batch.records:
                 value = copy_of(source, record.offset, record.value or b"")
                 self.ledger.write(transaction, target, value)
@@ -295,10 +358,13 @@ class Transactional:
             try:
                 await producer.send_offsets(dict(consumer.positions()), consumer.group_metadata())
             except MqError as error:
-                self._count(error)
+                self.refused[error.code.name] += 1
             fate = chance.random() if not self.draining.is_set() else 0.5
             if fate < 0.03:
                 return False  # dies here
+            if fate < 0.08:
+                await self._outlive(producer, transaction, consumer)
+                return False
             if not await self._end(producer, transaction, commit=fate < 0.9):
                 return False
             if transaction.outcome is not Outcome.OK:
@@ -329,10 +395,10 @@ class Transactional:
                             self.ledger.read(name, partition, [(record.offset, record.value or b"") for record in batch.records])
                             places[partition] = batch.next_offset
                         if not self.stopping.is_set():
-                            await self._pause(chance, READ_SECONDS)
+                            await pause(chance, READ_SECONDS)
             except MqError as error:
-                self._count(error)
-                await self._pause(chance, PAUSE_SECONDS)
+                self.refused[error.code.name] += 1
+                await pause(chance, PAUSE_SECONDS)
 
     async def _raw_reader(self, name: str, partition: TopicPartition) -> None:
         """One partition, from the leader or a follower, a fetch at a time: what the answers say of their log."""
@@ -340,17 +406,19 @@ class Transactional:
         offset, epoch = 0, -1
         client = await self._new_client(name)
         while True:
-            await self._pause(chance, READ_SECONDS)
+            await pause(chance, READ_SECONDS)
             info = client.view.partition(partition)
             if info is None or info.leader < 0 or info.leader_epoch < epoch:
-                await self._refresh(client, partition)
+                await refresh(client, partition)
                 continue
             epoch = info.leader_epoch
             node = info.leader if chance.random() < 0.6 else chance.choice(info.replicas)
             try:
-                row = await self._fetch(client, name, node, partition, offset, epoch)
+                row = await fetch(client, name, node, partition, offset, epoch, read_committed=True)
+                if row.error_code:
+                    raise ClientError(ErrorCode(row.error_code), "fetch")
             except (MqError, ProtocolError):
-                await self._refresh(client, partition)
+                await refresh(client, partition)
                 continue
             headers = [header for _, _, header in iterate_batches(memoryview(row.records))] if row.records else []
             newest = max((header.last_offset for header in headers), default=-1)
@@ -365,61 +433,6 @@ class Transactional:
                 newest=newest,
             )
             offset = max(offset, newest + 1)
-
-    async def _fetch(self, client: ClusterClient, name: str, node: int, partition: TopicPartition, offset: int, epoch: int) -> Any:
-        connection = await client.connection_to_node(node, purpose=name)
-        row = {
-            "partition": partition.partition,
-            "current_leader_epoch": epoch,
-            "fetch_offset": offset,
-            "partition_max_bytes": limits.CONSUMER_PARTITION_FETCH_BYTES,
-        }
-        body = {
-            "max_wait_ms": FETCH_WAIT_MS,
-            "min_bytes": 1,
-            "max_bytes": limits.CONSUMER_FETCH_BYTES,
-            "isolation_level": 1,
-            "session_id": 0,
-            "session_epoch": -1,
-            "topics": [{"topic": partition.topic, "partitions": [row]}],
-            "forgotten_topics_data": [],
-            "rack_id": "",
-        }
-        answer = await client.request(connection, FETCH, body, at_most=FETCH_VERSION)
-        code = answer.error_code or answer.responses[0].partitions[0].error_code
-        if code:
-            raise ClientError(ErrorCode(code), "fetch")
-        return answer.responses[0].partitions[0]
-
-    # -- common
-
-    async def _pause(self, chance: random.Random, mean: float) -> None:
-        await trio.sleep(min(chance.expovariate(1 / mean), 10 * mean))
-
-    async def _refresh(self, client: ClusterClient, partition: TopicPartition) -> None:
-        try:
-            await client.refresh([partition.topic])
-        except MqError:
-            await trio.sleep(PAUSE_SECONDS)
-
-    def _count(self, error: MqError) -> None:
-        name = error.code.name
-        self.refused[name] = self.refused.get(name, 0) + 1
-
-
-@contextmanager
-def lives(members: dict[GroupConsumer, None], consumer: GroupConsumer) -> Iterator[None]:
-    """It is one of the members for the length of the block."""
-    members[consumer] = None
-    try:
-        yield
-    finally:
-        del members[consumer]
-
-
-def owned(members: Iterable[GroupConsumer]) -> dict[str, frozenset[TopicPartition]]:
-    """Member id -> what each may read, of those that believe to be members."""
-    return {one._member.member_id: one._member.owned for one in members if one._member.is_member}
 
 
 def _phase(producer: TransactionalProducer) -> Phase:

@@ -33,16 +33,15 @@ from mqd.protocol.batch import build_batch, iterate_batches, iterate_records, va
 from mqd.protocol.frame import FrameReader
 from mqd.protocol.schema import Api, decode_response_header, encode_request_header
 from mqd.testing.checker import History, Outcome, Promise, Send
+from mqd.testing.clients import FETCH_WAIT_MS, PAUSE_SECONDS, fetch, pause, refresh
 from mqd.types import NO_OFFSET, TopicPartition
 
-PRODUCE, FETCH, INIT_PRODUCER_ID = 0, 1, 22
-PRODUCE_VERSION, FETCH_VERSION = 9, 12
-"""The newest that name topics by name: what a topic id can do is tried by mqd's own clients."""
+PRODUCE, INIT_PRODUCER_ID = 0, 22
+PRODUCE_VERSION = 9
+"""The newest that names topics by name: what a topic id can do is tried by mqd's own clients."""
 IN_FLIGHT_MAX = 5
 """Batches of one producer that a broker knows again (KIP-98)."""
 ANSWER_SECONDS = 2.5
-PAUSE_SECONDS = 0.1
-FETCH_WAIT_MS = 400
 PRODUCE_SECONDS = 0.2
 RAW_SECONDS = 0.1
 READ_SECONDS = 0.05
@@ -152,13 +151,10 @@ class Workload:
         """Until a client is told of a record with acks=all that it is committed; in that partition, or anywhere."""
         await self._acknowledgements.setdefault(partition, trio.Event()).wait()
 
-    async def _pause(self, chance: random.Random, mean: float) -> None:
-        await trio.sleep(min(chance.expovariate(1 / mean), 10 * mean))
-
     async def _read_slowly(self, chance: random.Random) -> None:
         """So that answers hold more than one batch; at the end readers hurry."""
         if not self.stopping.is_set():
-            await self._pause(chance, READ_SECONDS)
+            await pause(chance, READ_SECONDS)
 
     # -- mqd's own producer
 
@@ -185,7 +181,7 @@ class Workload:
                         send.fail()
                     else:
                         nursery.start_soon(self._wait, delivery, send)
-                await self._pause(chance, PRODUCE_SECONDS)
+                await pause(chance, PRODUCE_SECONDS)
 
     async def _wait(self, delivery: Delivery, send: Send) -> None:
         try:
@@ -248,7 +244,7 @@ class Workload:
                             for delta, send in enumerate(window.popleft()[1]):
                                 self.acknowledged(send, row.base_offset + delta if known else NO_OFFSET)
                             fresh = False
-                            await self._pause(chance, RAW_SECONDS)
+                            await pause(chance, RAW_SECONDS)
                             continue
                         self._count(row.error_code)
                         if row.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and fresh:
@@ -261,8 +257,8 @@ class Workload:
                         raise OSError(f"refused with {row.error_code}")
             except (OSError, MqError, ProtocolError, trio.TooSlowError):
                 self.statistics.reconnects += 1
-                await self._pause(chance, PAUSE_SECONDS)
-                await self._refresh(client, partition)
+                await pause(chance, PAUSE_SECONDS)
+                await refresh(client, partition)
 
     async def _producer_id(self, client: ClusterClient) -> int:
         while True:
@@ -300,14 +296,14 @@ class Workload:
                                 self._count(row.error_code)
                                 raise OSError(f"refused with {row.error_code}")
                             self.acknowledged(waiting.popleft(), row.base_offset)
-                        await self._pause(chance, PRODUCE_SECONDS)
+                        await pause(chance, PRODUCE_SECONDS)
             except (OSError, MqError, ProtocolError, trio.TooSlowError):
                 self.statistics.reconnects += 1
-                await self._refresh(client, partition)
+                await refresh(client, partition)
             for send in waiting:
                 if send.outcome is Outcome.PENDING:
                     send.info()
-            await self._pause(chance, PAUSE_SECONDS)
+            await pause(chance, PAUSE_SECONDS)
 
     # -- consumers
 
@@ -337,7 +333,7 @@ class Workload:
                     topic, _, number = error.message.split()[0].rpartition("-")
                     note = self.history.out_of_range if error.code is ErrorCode.OFFSET_OUT_OF_RANGE else self.history.unreadable
                     note(name, TopicPartition(topic, int(number)), error.message)
-                await self._pause(chance, PAUSE_SECONDS)
+                await pause(chance, PAUSE_SECONDS)
 
     async def _raw_consumer(self, name: str, partition: TopicPartition) -> None:
         """One partition, from the leader or a follower, a fetch at a time."""
@@ -348,13 +344,13 @@ class Workload:
         while True:
             info = client.view.partition(partition)
             if info is None or info.leader < 0 or info.leader_epoch < epoch:
-                await self._pause(chance, PAUSE_SECONDS)
-                await self._refresh(client, partition)
+                await pause(chance, PAUSE_SECONDS)
+                await refresh(client, partition)
                 continue
             epoch = info.leader_epoch
             node = info.leader if chance.random() < 0.6 else chance.choice(info.replicas)
             try:
-                row = await self._fetch(client, name, node, partition, offset, epoch)
+                row = await fetch(client, name, node, partition, offset, epoch)
                 if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and node == info.leader:
                     self.history.out_of_range(name, partition, f"{offset}, by leader {node} of epoch {epoch}")
                 if row.error_code:
@@ -381,32 +377,8 @@ class Workload:
             except MqError as error:
                 if error.code is ErrorCode.CORRUPT_MESSAGE:
                     self.history.unreadable(name, partition, f"{offset}, by node {node}: {error}")
-                await self._pause(chance, PAUSE_SECONDS)
-                await self._refresh(client, partition)
-
-    async def _fetch(self, client: ClusterClient, name: str, node: int, partition: TopicPartition, offset: int, epoch: int) -> Any:
-        connection = await client.connection_to_node(node, purpose=name)
-        row = {
-            "partition": partition.partition,
-            "current_leader_epoch": epoch,
-            "fetch_offset": offset,
-            "partition_max_bytes": limits.CONSUMER_PARTITION_FETCH_BYTES,
-        }
-        body = {
-            "max_wait_ms": FETCH_WAIT_MS,
-            "min_bytes": 1,
-            "max_bytes": limits.CONSUMER_FETCH_BYTES,
-            "isolation_level": 0,
-            "session_id": 0,
-            "session_epoch": -1,
-            "topics": [{"topic": partition.topic, "partitions": [row]}],
-            "forgotten_topics_data": [],
-            "rack_id": "",
-        }
-        answer = await client.request(connection, FETCH, body, at_most=FETCH_VERSION)
-        if answer.error_code:
-            raise ClientError(ErrorCode(answer.error_code), "fetch")
-        return answer.responses[0].partitions[0]
+                await pause(chance, PAUSE_SECONDS)
+                await refresh(client, partition)
 
     async def read_everything(
         self, client: ClusterClient, partitions: list[TopicPartition]
@@ -428,12 +400,6 @@ class Workload:
             yield Wire(stream, client.client_id)
         finally:
             stream.close()
-
-    async def _refresh(self, client: ClusterClient, partition: TopicPartition) -> None:
-        try:
-            await client.refresh([partition.topic])
-        except MqError:
-            await trio.sleep(PAUSE_SECONDS)
 
 
 class Wire:

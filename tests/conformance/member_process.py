@@ -4,6 +4,8 @@ It consumes, commits what it has consumed, and only then says so. A line of JSON
 ["assigned", partitions now], ["revoked", partitions], ["done", [[partition, first offset, last offset], ...]], ["maybe", likewise] for
 what was lost with its partition before anybody said whether the commit counts, ["held"], ["failed", why].
 `hold` on standard input stops its consumption, its end has the member leave.
+
+Each client is imported where it is used: a member starts in half the time without the others.
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ import threading
 import time
 from typing import Any
 
-import aiokafka
-import confluent_kafka
-import kafka
-from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from kafka.errors import KafkaError
-
 BATCH_MAX = 50
 POLL_S = 0.05
+KAFKA_PYTHON_POLL_S = 2.0
+"""Longer than any rebalance: a poll of kafka-python must not end within one.
+
+When the leader of a group sees that the topic has grown, and its poll ends between the answers to JoinGroup and to SyncGroup, no later poll
+asks what came of it: the member owns nothing, sends no heartbeats, and does not know (3.0.12).
+"""
+COMMIT_S = 0.1
+"""From the first record that is pending to the commit: enough members for a test leave the broker time for other things."""
 METADATA_MS = 1000
 
 
@@ -37,8 +41,11 @@ class Task:
         self.owned: set[int] = set()
         self.pending: dict[int, list[int]] = {}
         """Partition -> first and last offset that were consumed and are not committed yet."""
+        self._pending_since = 0.0
         self.tried = False
         """Whether somebody was asked to commit that."""
+        self._carried: dict[int, tuple[list[int], bool]] = {}
+        """What was pending of partitions that may come back, and whether somebody was asked to commit it."""
 
     def say(self, *words: Any) -> None:
         print(json.dumps(words), flush=True)
@@ -53,21 +60,38 @@ class Task:
     def assigned(self, partitions: Any) -> None:
         """These, too."""
         self.owned |= {row.partition for row in partitions}
+        for partition, (ends, tried) in sorted(self._carried.items()):
+            if partition in self.owned:
+                self.pending[partition] = ends
+            elif tried:
+                self.say("maybe", [[partition, *ends]])
+        self._carried.clear()
         self.say("assigned", sorted(self.owned))
 
-    def revoked(self, partitions: Any) -> None:
-        """These no longer; what is not committed of them is somebody else's, unless the commit counts."""
+    def revoked(self, partitions: Any, *, keeps_positions: bool = False) -> None:
+        """These no longer; what is not committed of them is somebody else's, unless the commit counts.
+
+        `keeps_positions`: the client goes on where it was if it is given a partition again, instead of where the group is.
+        """
         gone = {row.partition for row in partitions}
         self.owned -= gone
         if gone:
             self.say("revoked", sorted(gone))
-        lost = [[partition, *self.pending.pop(partition)] for partition in sorted(gone & set(self.pending))]
-        if lost and self.tried:
-            self.say("maybe", lost)
+        lost = {partition: self.pending.pop(partition) for partition in sorted(gone & set(self.pending))}
+        if keeps_positions:
+            self._carried |= {partition: (ends, self.tried) for partition, ends in lost.items()}
+        elif lost and self.tried:
+            self.say("maybe", [[partition, *ends] for partition, ends in lost.items()])
 
     def consumed(self, partition: int, offset: int) -> None:
         """The next record of a partition."""
+        if not self.pending:
+            self._pending_since = time.monotonic()
         self.pending.setdefault(partition, [offset, offset])[1] = offset
+
+    def is_due(self) -> bool:
+        """Whether it is time to commit what is pending."""
+        return bool(self.pending) and (self.held.is_set() or time.monotonic() >= self._pending_since + COMMIT_S)
 
     def committed(self) -> None:
         """All that is pending."""
@@ -77,7 +101,9 @@ class Task:
 
 
 def confluent(task: Task) -> None:
-    """confluent-kafka: `--protocol classic` with an assignor, or `consumer`."""
+    """confluent-kafka: `eager` and `cooperative` in the classic protocol, `consumer` in KIP-848's."""
+    import confluent_kafka
+
     options = task.options
     settings: dict[str, Any] = {
         "bootstrap.servers": options.bootstrap,
@@ -121,7 +147,7 @@ def confluent(task: Task) -> None:
         until = time.monotonic() + POLL_S
         while (left := until - time.monotonic()) > 0 and not task.tried:
             poll(left)
-        if task.pending:
+        if task.is_due():
             rows = [confluent_kafka.TopicPartition(options.topic, partition, ends[1] + 1) for partition, ends in task.pending.items()]
             task.tried = True
             try:
@@ -133,13 +159,17 @@ def confluent(task: Task) -> None:
             else:
                 assert done is not None and all(row.error is None for row in done), done
                 task.committed()
-        elif task.held.is_set():
+        elif task.held.is_set() and not task.pending:
             task.say("held")
             task.stopped.wait(60)
     consumer.close()
 
 
-class Listener(kafka.ConsumerRebalanceListener, aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
+class Listener:
+    """What both Python clients call a rebalance listener, but for its base class."""
+
+    keeps_positions = False
+
     def __init__(self, task: Task) -> None:
         self.task = task
 
@@ -147,14 +177,20 @@ class Listener(kafka.ConsumerRebalanceListener, aiokafka.ConsumerRebalanceListen
         self.task.assigned(assigned)
 
     def on_partitions_revoked(self, revoked: Any) -> None:
-        self.task.revoked(revoked)
+        self.task.revoked(revoked, keeps_positions=self.keeps_positions)
 
     def on_partitions_lost(self, lost: Any) -> None:
-        self.task.revoked(lost)
+        self.task.revoked(lost, keeps_positions=self.keeps_positions)
 
 
 def kafka_python(task: Task) -> None:
     """kafka-python, eager."""
+    import kafka
+    from kafka.errors import KafkaError
+
+    class KafkaPythonListener(Listener, kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+        keeps_positions = True
+
     options = task.options
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=options.bootstrap,
@@ -167,14 +203,14 @@ def kafka_python(task: Task) -> None:
         fetch_max_wait_ms=50,
         metadata_max_age_ms=METADATA_MS,
     )
-    consumer.subscribe([options.topic], listener=Listener(task))
+    consumer.subscribe([options.topic], listener=KafkaPythonListener(task))
     while not task.stopped.is_set():
-        found = consumer.poll(int(POLL_S * 1000), max_records=BATCH_MAX) if not task.tried else {}
+        found = consumer.poll(int(KAFKA_PYTHON_POLL_S * 1000), max_records=BATCH_MAX) if not task.tried else {}
         if not task.held.is_set():
             for partition, records in found.items():
                 for record in records:
                     task.consumed(partition.partition, record.offset)
-        if task.pending:
+        if task.is_due():
             rows = {
                 kafka.TopicPartition(options.topic, partition): kafka.OffsetAndMetadata(ends[1] + 1, "", -1)
                 for partition, ends in task.pending.items()
@@ -183,12 +219,12 @@ def kafka_python(task: Task) -> None:
             try:
                 consumer.commit(rows)
             except KafkaError:
-                consumer.poll(0, max_records=1, update_offsets=False)
+                consumer.poll(int(KAFKA_PYTHON_POLL_S * 1000), max_records=1, update_offsets=False)
                 if not task.pending:
                     task.tried = False
             else:
                 task.committed()
-        elif task.held.is_set():
+        elif task.held.is_set() and not task.pending:
             task.say("held")
             task.stopped.wait(60)
     consumer.close(autocommit=False)
@@ -200,6 +236,12 @@ def aiokafka_member(task: Task) -> None:
 
 
 async def aiokafka_loop(task: Task) -> None:
+    import aiokafka
+    from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+
+    class AiokafkaListener(Listener, aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
+        pass
+
     options = task.options
     consumer = aiokafka.AIOKafkaConsumer(
         bootstrap_servers=options.bootstrap,
@@ -213,7 +255,7 @@ async def aiokafka_loop(task: Task) -> None:
         metadata_max_age_ms=METADATA_MS,
         partition_assignment_strategy=(RoundRobinPartitionAssignor,),
     )
-    consumer.subscribe([options.topic], listener=Listener(task))
+    consumer.subscribe([options.topic], listener=AiokafkaListener(task))
     await consumer.start()
     while not task.stopped.is_set():
         found = await consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=BATCH_MAX) if not task.tried else {}
@@ -222,7 +264,7 @@ async def aiokafka_loop(task: Task) -> None:
                 if partition.partition in task.owned:
                     for record in records:
                         task.consumed(partition.partition, record.offset)
-        if task.pending:
+        if task.is_due():
             rows = {aiokafka.TopicPartition(options.topic, partition): ends[1] + 1 for partition, ends in task.pending.items()}
             task.tried = True
             try:
@@ -233,7 +275,7 @@ async def aiokafka_loop(task: Task) -> None:
                     task.tried = False
             else:
                 task.committed()
-        elif task.held.is_set():
+        elif task.held.is_set() and not task.pending:
             task.say("held")
             await asyncio.to_thread(task.stopped.wait, 60)
     await consumer.stop()

@@ -39,6 +39,8 @@ class Member:
         self.maybe: set[tuple[int, int]] = set()
         self.failures: list[str] = []
         self.held = False
+        self._ends = False
+        """Somebody wants it to."""
         self._lock = threading.Lock()
         command = [sys.executable, "-m", "tests.conformance.member_process", "--client", kind, "--bootstrap", address]
         command += ["--group", group, "--topic", topic, "--session-ms", str(session_ms), *(["--instance", instance] if instance else [])]
@@ -53,6 +55,8 @@ class Member:
         for line in self._process.stdout:
             what, *rest = json.loads(line)
             getattr(self, f"_on_{what}")(*rest)
+        if not self._ends:
+            self.failures.append("its process ended")
 
     def _on_assigned(self, partitions: list[int]) -> None:
         self.owned = set(partitions)
@@ -94,13 +98,22 @@ class Member:
 
     def kill(self) -> None:
         """SIGKILL: the group hears of it when its session is over."""
+        self._ends = True
         self._process.kill()
         self._end()
 
     def leave(self) -> None:
         """Leave the group in peace."""
+        leave_together([self])
+
+    def begin_to_leave(self) -> None:
+        """Tell it to, and do not wait."""
         assert self._process.stdin is not None
+        self._ends = True
         self._process.stdin.close()
+
+    def wait_left(self) -> None:
+        """Until its process has ended."""
         self._process.wait(SETTLE_S)
         self._end()
 
@@ -111,6 +124,15 @@ class Member:
             if stream is not None and not stream.closed:
                 stream.close()
         self.owned = set()
+
+
+def leave_together(members: Iterable[Member]) -> None:
+    """All of them leave their groups in peace, none waits for another."""
+    leaving = list(members)
+    for member in leaving:
+        member.begin_to_leave()
+    for member in leaving:
+        member.wait_left()
 
 
 def _each(rows: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
@@ -137,20 +159,24 @@ class Group:
         everything = sorted(partition for rows in owned for partition in rows)
         return all(owned) and everything == list(range(partitions)) and not any(m.owned for m in self.members if m not in members)
 
-    def wait_owned(self, partitions: int, *members: Member) -> None:
+    def wait_owned(self, partitions: int, *members: Member, seconds: float = SETTLE_S) -> None:
         """Until that is so."""
 
         def settled() -> bool:
             assert not self.failures(), self.failures()
             return self.owns(partitions, *members)
 
-        until(settled, f"{len(members)} members own {partitions} partitions", SETTLE_S, told=lambda: [m.owned for m in members])
+        until(settled, f"{len(members)} {self.kind} members own {partitions} partitions", seconds, told=lambda: [m.owned for m in members])
 
     def failures(self) -> list[str]:
         return [failure for member in self.members for failure in member.failures]
 
     def done(self) -> Counter[tuple[int, int]]:
         return sum((member.told()[0] for member in self.members), Counter[tuple[int, int]]())
+
+    def changes(self) -> list[tuple[int, int]]:
+        """Of each member: how often it was given partitions, and how often some were taken from it."""
+        return [(len(member.assignments), len(member.revoked)) for member in self.members]
 
     def wait_consumed(self, produced: Iterable[tuple[int, int]]) -> None:
         """Until everything was consumed, and assert that nothing was consumed twice."""
@@ -159,9 +185,9 @@ class Group:
         def missing() -> set[tuple[int, int]]:
             return wanted - set(self.done()) - set().union(*(member.told()[1] for member in self.members))
 
-        until(lambda: not missing(), f"{len(wanted)} records are consumed", SETTLE_S, told=lambda: sorted(missing())[:10])
+        until(lambda: not missing(), f"{len(wanted)} records are consumed ({self.kind})", SETTLE_S, told=lambda: sorted(missing())[:10])
         twice = {place: count for place, count in self.done().items() if count > 1}
-        assert not twice, f"{len(twice)} records were consumed more than once, for example {sorted(twice.items())[:10]}"
+        assert not twice, f"{len(twice)} records were consumed twice ({self.kind}), for example {sorted(twice.items())[:10]}"
         assert set(self.done()) <= wanted
 
     def end(self) -> None:

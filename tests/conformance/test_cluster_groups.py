@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from chaos.ensemble import Ensemble
+from mqd.coordinator.service import partition_for
 
-from .members import Feeder, Group
+from .members import KINDS, SETTLE_S, Feeder, Group, leave_together
 from .test_cluster_committed_offsets import coordinator_of
 from .transactional import PRODUCERS, Transactional, read_confluent
 from .wire import until
@@ -16,7 +17,11 @@ from .wire import until
 PARTITIONS = 6
 SESSION_MS = 30_000
 """Longer than a failover on a busy machine: nobody is to be thrown out, so that nothing is consumed twice."""
-KINDS = ("cooperative", "kafka-python", "aiokafka")
+FORGOTTEN_S = SETTLE_S + SESSION_MS / 1000
+"""Apache Kafka does not write down that a member left until the next generation is complete: its next coordinator waits for a session."""
+OFFSETS_PARTITIONS = 50
+GROUP_RESOURCE = 32
+"""Type of a group's configuration (KIP-848)."""
 HEAL_S = 90.0
 
 
@@ -34,30 +39,80 @@ def coordinating_node(cluster: Ensemble, key: str, key_type: int) -> int:
     return found
 
 
-def test_every_record_is_consumed_once_while_the_coordinators_nodes_are_killed(
-    cluster: Ensemble, six: str, new_name: Callable[[], str]
+def be_patient_with(cluster: Ensemble, group: str) -> None:
+    """The session of the group, which is the broker's to say in KIP-848's protocol, is as long as that of the others."""
+    rows = [{"name": "consumer.session.timeout.ms", "config_operation": 0, "value": str(SESSION_MS)}]
+    resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": rows}
+    (row,) = cluster.ask(1, "incremental_alter_configs", 1, {"resources": [resource], "validate_only": False}).responses
+    assert row.error_code == 0, row
+
+
+@pytest.fixture
+def groups(cluster: Ensemble, six: str, new_name: Callable[[], str]) -> Iterator[list[Group]]:
+    """One of each kind of client, all in the same partition of the internal topic: whatever dies, they always have the same coordinator."""
+    first = new_name()
+    names = (name for name in iter(new_name, "") if partition_for(name, OFFSETS_PARTITIONS) == partition_for(first, OFFSETS_PARTITIONS))
+    found = [Group(kind, cluster.bootstrap, next(names), six, session_ms=SESSION_MS) for kind in KINDS]
+    (kip848,) = [group for group in found if group.kind == "consumer"]
+    be_patient_with(cluster, kip848.group)
+    yield found
+    for group in found:
+        group.end()
+
+
+@pytest.fixture
+def feeder(cluster: Ensemble, six: str) -> Iterator[Feeder]:
+    started = Feeder(cluster.bootstrap, six, PARTITIONS, rate=50.0)
+    yield started
+    started.stop()
+
+
+def kill_coordinator(cluster: Ensemble, group: Group) -> int:
+    victim = coordinating_node(cluster, group.group, 0)
+    cluster.nodes[victim].kill()
+    return victim
+
+
+def wait_more(groups: list[Group]) -> None:
+    """Until every group has consumed something from now on."""
+    consumed = {group.group: len(group.done()) for group in groups}
+    for group in groups:
+        until(lambda: len(group.done()) > consumed[group.group], f"{group.kind} members consume again", HEAL_S)  # noqa: B023
+
+
+def bring_back(cluster: Ensemble, victim: int, topic: str) -> None:
+    cluster.nodes[victim].start()
+    cluster.wait_until(lambda: cluster.is_whole({topic: PARTITIONS, "__consumer_offsets": OFFSETS_PARTITIONS}), "a full ISR", HEAL_S)
+
+
+def test_every_record_is_consumed_once_while_members_come_and_go_and_the_coordinators_node_is_killed(
+    cluster: Ensemble, six: str, groups: list[Group], feeder: Feeder
 ) -> None:
-    groups = [Group(kind, cluster.bootstrap, new_name(), six, session_ms=SESSION_MS) for kind in KINDS]
-    feeder = Feeder(cluster.bootstrap, six, PARTITIONS, rate=100.0)
-    try:
-        for group in groups:
-            group.wait_owned(PARTITIONS, group.join(), group.join())
-        for group in groups[:2]:
-            victim = coordinating_node(cluster, group.group, 0)
-            cluster.nodes[victim].kill()
-            consumed = {one.group: len(one.done()) for one in groups}
-            for one in groups:
-                until(lambda: len(one.done()) > consumed[one.group], f"{one.kind} members consume again", HEAL_S)  # noqa: B023
-            cluster.nodes[victim].start()
-            cluster.wait_until(lambda: cluster.is_whole({six: PARTITIONS}), "a full ISR", HEAL_S)
-        produced = feeder.finish()
-        for group in groups:
-            group.wait_consumed(produced)
-            assert not group.failures()
-    finally:
-        feeder.stop()
-        for group in groups:
-            group.end()
+    """A coordinator that dies moves no partition; members that join or leave meanwhile are heard by the next one."""
+    pairs = [[group.join(), group.join()] for group in groups]
+    for group, pair in zip(groups, pairs, strict=True):
+        group.wait_owned(PARTITIONS, *pair)
+    wait_more(groups)
+
+    settled = {group.kind: group.changes() for group in groups}
+    victim = kill_coordinator(cluster, groups[0])
+    wait_more(groups)
+    bring_back(cluster, victim, six)
+    wait_more(groups)
+    assert {group.kind: group.changes() for group in groups} == settled
+
+    leave_together(pair.pop(0) for pair in pairs)  # and while the others rebalance,
+    kill_coordinator(cluster, groups[0])
+    for group, pair in zip(groups, pairs, strict=True):
+        pair.append(group.join())
+    for group, pair in zip(groups, pairs, strict=True):
+        group.wait_owned(PARTITIONS, *pair, seconds=FORGOTTEN_S)
+    wait_more(groups)
+
+    produced = feeder.finish()
+    for group in groups:
+        group.wait_consumed(produced)
+        assert not group.failures()
 
 
 @pytest.fixture

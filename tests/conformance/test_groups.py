@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from .conftest import Broker, known_everywhere
-from .members import KINDS, SESSION_MS, SETTLE_S, Feeder, Group, steady
+from .members import KINDS, SESSION_MS, SETTLE_S, Feeder, Group, leave_together, steady
 from .wire import Wire, create_topic, until
 
 PARTITIONS = 6
@@ -92,8 +92,7 @@ def test_every_record_is_consumed_once_while_members_join_leave_die_and_the_topi
     group.wait_owned(grown, first, fourth)
     group.wait_consumed(feeder.finish())
     assert described(broker, group.group) == ("STABLE", 2)
-    for member in (first, fourth):
-        member.leave()
+    leave_together((first, fourth))
     until(lambda: described(broker, group.group) == ("EMPTY", 0), "the group is empty")
 
 
@@ -242,4 +241,4 @@ def test_groups_do_not_know_each_other_and_go_on_where_they_were(new_group: Call
         produced += feeder.finish()
         for group in groups:
             group.wait_consumed(produced)
-            group.members[-1].leave()
+        leave_together(group.members[-1] for group in groups)

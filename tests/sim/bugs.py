@@ -21,6 +21,7 @@ from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.member import reconcile
 from mqd.coordinator.group.offset_store import OffsetStore
 from mqd.coordinator.service import CoordinatorService
+from mqd.coordinator.txn import state
 from mqd.coordinator.txn.service import MarkerSender
 from mqd.log.directory import SyncPlan
 from mqd.log.partition_log import PartitionLog
@@ -350,6 +351,40 @@ def marker_left_out() -> Patches:
         original(self, nursery, job)
 
     yield MarkerSender, "_hand_out", hand_out
+
+
+@bug("a transaction is complete before its markers are written", load="copy")
+def marker_not_waited_for() -> Patches:
+    original = MarkerSender._hand_out
+
+    def hand_out(self: MarkerSender, nursery: Any, job: Any) -> None:
+        nursery.start_soon(self._report, job.outcome, list(job.partitions))
+        original(self, nursery, job)
+
+    yield MarkerSender, "_hand_out", hand_out
+
+
+@bug("a producer that was replaced may commit: nobody compares its epoch with the present one", load="copy")
+def replaced_producer_may_commit() -> Patches:
+    original = state.end
+
+    def end(current: Any, producer: Any, **how: Any) -> Any:
+        if current is not None and producer.producer_id == current.producer_id:
+            producer = current.producer
+        return original(current, producer, **how)
+
+    yield state, "end", end
+
+
+@bug("offsets within a transaction count before it is committed", load="copy")
+def offsets_count_before_the_commit() -> Patches:
+    original = OffsetStore.put
+    yield OffsetStore, "put", lambda self, key, commit, producer_id: original(self, key, commit, None)
+
+
+@bug("the last stable offset is the high watermark, whatever transactions are open", load="copy")
+def stable_offset_ignores_transactions() -> Patches:
+    yield Partition, "last_stable_offset", property(lambda self: self.high_watermark)
 
 
 @bug("the last stable offset overlooks the oldest open transaction where there are several", load="copy")

@@ -42,7 +42,7 @@ class Cardboard:
 
     def member(self, name: str, assigned: tuple[int, ...] = (), revoking: tuple[int, ...] = (), epoch: int = 3) -> None:
         rows = [{TOPIC: dict.fromkeys(partitions, epoch)} for partitions in (assigned, revoking)]
-        self.members[name] = SimpleNamespace(member_id=name, epoch=epoch, assigned=rows[0], revoking=rows[1])
+        self.members[name] = SimpleNamespace(member_id=name, epoch=epoch, assigned=rows[0], revoking=rows[1], uses_classic=False)
 
     def look(self) -> str | None:
         self.held.end += 1
@@ -72,6 +72,13 @@ def test_a_partition_that_is_given_while_another_member_lets_go_of_it(world: Car
 def test_a_member_that_reads_what_is_another_ones(world: Cardboard) -> None:
     world.reads["n"] = frozenset({T0})
     assert "member n reads t-0, of which m is the owner" in str(world.look())
+
+
+def test_who_speaks_the_classic_protocol_is_held_to_its_generations(world: Cardboard) -> None:
+    """It may not have heard yet what the generation in which its group was upgraded took from it."""
+    world.members["m"].uses_classic = True
+    world.reads["m"] = frozenset({TopicPartition("t", 2)})
+    assert world.look() is None
 
 
 def test_epochs_that_go_back_or_are_ahead(world: Cardboard) -> None:

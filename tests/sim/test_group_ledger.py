@@ -90,7 +90,7 @@ def test_ghosts_are_those_whose_partition_is_somebody_elses_by_now() -> None:
     ledger = GroupLedger()
     old = GroupMetadata(G, 3, "m")
     ledger.assigned(old, [A], classic=True)
-    ledger.gone(old, [A])
+    ledger.gone(old, [A], ended=True)
     assert not ledger.ghosts(G)
     ledger.assigned(GroupMetadata(G, 2, "n"), [A], classic=True)
     assert not ledger.ghosts(G), "n has heard late of what it had"
@@ -99,6 +99,18 @@ def test_ghosts_are_those_whose_partition_is_somebody_elses_by_now() -> None:
     assert ghost.metadata == old
     ledger.ghost_accepted(ghost)
     assert kinds(ledger, None) == {"stale-commit"}
+
+
+def test_who_let_go_of_a_partition_is_a_ghost_from_its_next_generation_on() -> None:
+    """Until then it may be a member in that epoch, which lets go of other partitions, and whose commits Apache Kafka accepts."""
+    ledger = GroupLedger()
+    old = GroupMetadata(G, 3, "m")
+    ledger.assigned(old, [A], classic=False)
+    ledger.gone(old, [A])
+    ledger.assigned(GroupMetadata(G, 5, "n"), [A], classic=False)
+    assert not ledger.ghosts(G)
+    ledger.assigned(GroupMetadata(G, 5, "m"), [], classic=False)
+    assert [ghost.metadata for ghost in ledger.ghosts(G)] == [old]
 
 
 def test_a_ghosts_offset_is_known_by_its_metadata() -> None:

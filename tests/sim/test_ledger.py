@@ -44,6 +44,27 @@ def test_all_or_nothing() -> None:
         assert kinds(ledger, t, u) == expected, (outcome, t, u)
 
 
+def test_who_was_replaced_commits_nothing() -> None:
+    ledger = Ledger()
+    transaction = ledger.begin("w.1")
+    ledger.write(transaction, T, b"x")
+    transaction.replaced = True
+    transaction.commit_asked()
+    assert not transaction.asked and kinds(ledger, [(0, b"x")], []) == {"txn-aborted-read"}
+    ledger.committed(transaction)
+    assert kinds(ledger, [], []) == {"txn-aborted-read", "txn-zombie"}
+
+
+def test_a_commit_that_was_asked_for_before_may_take_effect() -> None:
+    ledger = Ledger()
+    transaction = ledger.begin("w.1")
+    ledger.write(transaction, T, b"x")
+    transaction.commit_asked()
+    transaction.replaced = True
+    ledger.committed(transaction)
+    assert kinds(ledger, [(0, b"x")], []) == set()
+
+
 def test_records_are_there_once_in_order_and_known() -> None:
     ledger = Ledger()
     written(ledger, "w.1", (T, b"x"), (T, b"y"), outcome="committed")

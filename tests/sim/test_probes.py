@@ -36,10 +36,12 @@ class Replica:
     def __init__(self, node_id: int, leader: int = 1) -> None:
         self.path = Path(f"/{node_id}/t-0")
         self.data = bytearray()
+        self.replaced = bytearray()
+        """What has the name of the first segment while a cleaned one that is read already has not."""
         self.log: Any = SimpleNamespace(
             topic_partition=TP, topic_id=ID, path=self.path, log_start_offset=0, log_end_offset=0, written_end_offset=0, cuts=0,
             cleanings=0, cleaned_to=None, failed=None, queue=[],
-            segments=[SimpleNamespace(base_offset=0, size=0)], segment_index=lambda offset: 0,
+            segments=[SimpleNamespace(base_offset=0, size=0, suffix="")], segment_index=lambda offset: 0,
             producers=SimpleNamespace(entries=list), epochs=SimpleNamespace(latest=0),
         )  # fmt: skip
         self.partition: Any = CardboardPartition(
@@ -67,14 +69,15 @@ class Replica:
         self.log.cuts += 1
         self._ends(offset)
 
-    def clean(self, *kept: int) -> None:
-        """Of the batches only these stay, by their place; all lie before the active segment."""
+    def clean(self, *kept: int, suffix: str = "") -> None:
+        """Of the batches only these stay, by their place; all lie before the active segment. `suffix`: not yet under its name."""
         places = [(position, size) for position, size, _ in iterate_batches(self.data)]
+        self.replaced = self.data
         self.data = bytearray().join(self.data[position : position + size] for position, size in (places[at] for at in kept))
         self.log.cleanings += 1
         self.log.segments = [
-            SimpleNamespace(base_offset=0, size=len(self.data)),
-            SimpleNamespace(base_offset=self.log.log_end_offset, size=0),
+            SimpleNamespace(base_offset=0, size=len(self.data), suffix=suffix),
+            SimpleNamespace(base_offset=self.log.log_end_offset, size=0, suffix=""),
         ]
         self.log.cleaned_to = self.log.log_end_offset
 
@@ -102,7 +105,8 @@ class Cardboard:
         return self.daemons[node_id]
 
     def contents(self, node_id: int, path: Path) -> bytes | bytearray:
-        return self.replicas[node_id].data
+        replica = self.replicas[node_id]
+        return replica.data if path.suffix == (replica.log.segments[0].suffix or ".log") else replica.replaced
 
     def look(self) -> str | None:
         for node_id in (1, 2, 3):
@@ -338,6 +342,21 @@ def test_a_compacted_replica_lacks_what_others_have_and_no_more(world: Cardboard
     assert world.look() is None
     world.probes.validate()
     assert world.probes.violation is None
+
+
+def test_a_cleaned_segment_is_read_where_it_lies_before_it_has_its_name(world: Cardboard) -> None:
+    for replica in world.replicas.values():
+        replica.append(b"c")
+    assert world.look() is None
+    world.replicas[2].clean(1, 2, suffix=".swap")
+    assert world.look() is None
+    world.probes.validate()
+    assert world.look() is None
+    world.replicas[2].data[-1] ^= 1
+    for replica in world.replicas.values():
+        replica.partition.high_watermark = 3
+    world.probes.validate()
+    assert "bytes of t-0 on node 2" in str(world.look())
 
 
 def test_a_compacted_replica_has_no_batch_that_nobody_committed(world: Cardboard) -> None:

@@ -1,0 +1,85 @@
+"""What the clients of the simulated cluster have in common: pauses, a bare fetch, looking again for a leader, and what they wait for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import trio
+
+from mqd import limits
+from mqd.client.cluster import ClusterClient
+from mqd.client.errors import ClientError
+from mqd.client.group_consumer import GroupConsumer
+from mqd.errors import ErrorCode, MqError
+from mqd.types import TopicPartition
+
+PAUSE_SECONDS = 0.1
+"""Mean time before another attempt."""
+FETCH_WAIT_MS = 400
+CALL_SECONDS = 6.0
+"""For one talk with a coordinator."""
+SESSION_MS = 1500
+HEARTBEAT_MS = 300
+"""Of members of groups."""
+DRAIN_LOOK_SECONDS = 0.2
+_FETCH, _FETCH_VERSION = 1, 12
+"""The newest that names topics by name."""
+
+
+async def pause(chance: random.Random, mean: float) -> None:
+    """A while, about as long as `mean` seconds, and at most ten times that."""
+    await trio.sleep(min(chance.expovariate(1 / mean), 10 * mean))
+
+
+async def refresh(client: ClusterClient, partition: TopicPartition) -> None:
+    """Ask who leads it; where nobody can tell, after a moment."""
+    try:
+        await client.refresh([partition.topic])
+    except MqError:
+        await trio.sleep(PAUSE_SECONDS)
+
+
+async def fetch(
+    client: ClusterClient, name: str, node: int, partition: TopicPartition, offset: int, epoch: int, *, read_committed: bool = False
+) -> Any:
+    """One fetch of one partition, from its leader or a follower: the row of the answer, which may hold an error. MqError, ProtocolError."""
+    connection = await client.connection_to_node(node, purpose=name)
+    row = {
+        "partition": partition.partition,
+        "current_leader_epoch": epoch,
+        "fetch_offset": offset,
+        "partition_max_bytes": limits.CONSUMER_PARTITION_FETCH_BYTES,
+    }
+    body = {
+        "max_wait_ms": FETCH_WAIT_MS,
+        "min_bytes": 1,
+        "max_bytes": limits.CONSUMER_FETCH_BYTES,
+        "isolation_level": int(read_committed),
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [{"topic": partition.topic, "partitions": [row]}],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+    answer = await client.request(connection, _FETCH, body, at_most=_FETCH_VERSION)
+    if answer.error_code:
+        raise ClientError(ErrorCode(answer.error_code), "fetch")
+    return answer.responses[0].partitions[0]
+
+
+@contextmanager
+def lives(members: dict[GroupConsumer, None], consumer: GroupConsumer) -> Iterator[None]:
+    """It is one of the members for the length of the block."""
+    members[consumer] = None
+    try:
+        yield
+    finally:
+        del members[consumer]
+
+
+def owned(members: Iterable[GroupConsumer]) -> dict[str, frozenset[TopicPartition]]:
+    """Member id -> what each may read, of those that believe to be members."""
+    return {one._member.member_id: one._member.owned for one in members if one._member.is_member}
