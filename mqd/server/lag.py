@@ -86,23 +86,31 @@ async def _ask(node: Node, leader: NodeId, places: Sequence[TopicPartition], rea
     """Nothing is raised: what the leader does not say stays unknown."""
     with trio.move_on_after(ASK_SECONDS):
         for first in range(0, len(places), _ASKED_AT_ONCE):
+            asked = places[first : first + _ASKED_AT_ONCE]
             for position, timestamp in enumerate((_EARLIEST, _LATEST)):
-                topics: dict[str, list[dict[str, int]]] = {}
-                for name, index in places[first : first + _ASKED_AT_ONCE]:
-                    row = {"partition_index": index, "current_leader_epoch": NO_EPOCH, "timestamp": timestamp}
-                    topics.setdefault(name, []).append(row)
-                request = {
-                    "replica_id": -1,
-                    "isolation_level": int(read_committed),
-                    "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
-                    "timeout_ms": int(ASK_SECONDS * 1000),
-                }
                 try:
-                    answer = await node.forward(leader, "ListOffsets", _LIST_OFFSETS_VERSION, request)
+                    answer = await node.forward(leader, "ListOffsets", _LIST_OFFSETS_VERSION, _question(asked, timestamp, read_committed))
                 except (OSError, MqError):
                     return
-                for topic in answer["topics"]:
-                    for found in topic["partitions"]:
-                        if not found["error_code"]:
-                            place = TopicPartition(topic["name"], found["partition_index"])
-                            bounds.setdefault(place, [NO_OFFSET, NO_OFFSET])[position] = found["offset"]
+                for place, offset in _offsets(answer):
+                    bounds.setdefault(place, [NO_OFFSET, NO_OFFSET])[position] = offset
+
+
+def _question(places: Sequence[TopicPartition], timestamp: int, read_committed: bool) -> dict[str, Any]:
+    topics: dict[str, list[dict[str, int]]] = {}
+    for name, index in places:
+        row = {"partition_index": index, "current_leader_epoch": NO_EPOCH, "timestamp": timestamp}
+        topics.setdefault(name, []).append(row)
+    return {
+        "replica_id": -1,
+        "isolation_level": int(read_committed),
+        "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+        "timeout_ms": int(ASK_SECONDS * 1000),
+    }
+
+
+def _offsets(answer: Mapping[str, Any]) -> Iterator[tuple[TopicPartition, int]]:
+    for topic in answer["topics"]:
+        for row in topic["partitions"]:
+            if not row["error_code"]:
+                yield TopicPartition(topic["name"], row["partition_index"]), row["offset"]

@@ -21,7 +21,7 @@ import trio
 
 from mqd.client.backoff import backoff_s
 from mqd.coordinator.txn.shard import AbortTimedOut, MarkersWritten, SpareProducerId, WriteMarkers
-from mqd.errors import ErrorCode, MqError
+from mqd.errors import ErrorCode, MqError, some_of
 from mqd.io.clock import Clock
 from mqd.io.entropy import Entropy
 from mqd.limits import MARKERS_PER_REQUEST
@@ -161,7 +161,7 @@ class MarkerSender:
             else:
                 gone.append(partition)
         if gone:
-            logger.info("no marker for what is deleted id=%s partitions=%s", job.outcome.markers.transactional_id, _listed(gone))
+            logger.info("no marker for what is deleted id=%s partitions=%s", job.outcome.markers.transactional_id, _named(gone))
             nursery.start_soon(self._report, job.outcome, gone)
         for leader, partitions in by_leader.items():
             if leader is None:
@@ -228,7 +228,7 @@ class MarkerSender:
                 "markers are not written yet transactional_id=%s attempts=%d partitions=%s reason=%s",
                 job.outcome.markers.transactional_id,
                 job.attempts,
-                _listed(job.partitions),
+                _named(job.partitions),
                 reason,
             )
         nursery.start_soon(self._hand_out_later, nursery, job)
@@ -298,6 +298,5 @@ def _errors(response: Mapping[str, Any]) -> dict[int, dict[TopicPartition, Error
     return errors
 
 
-def _listed(partitions: Collection[TopicPartition]) -> str:
-    shown = ",".join(map(str, sorted(partitions)[:_SHOWN_MAX]))
-    return shown if len(partitions) <= _SHOWN_MAX else f"{shown} and {len(partitions) - _SHOWN_MAX} more"
+def _named(partitions: Collection[TopicPartition]) -> str:
+    return some_of([str(partition) for partition in sorted(partitions)], _SHOWN_MAX)
