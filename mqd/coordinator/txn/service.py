@@ -4,8 +4,8 @@ What is to be told comes from shards as effects, after the outcome is committed;
 survive: the next leader of the shard's partition begins anew, and a marker that is written twice does nothing.
 
 A partition that cannot be told now (its leader is away, has changed, lacks replicas) is tried again for as long as this node coordinates
-the transaction. A partition whose topic is gone needs no marker. A leader that has heard of a newer coordinator ends the matter: that one
-has it in hand.
+the transaction, and so is one whose leader or shard has a bug. A partition whose topic is gone needs no marker. A leader that has heard of
+a newer coordinator ends the matter: that one has it in hand.
 """
 
 from __future__ import annotations
@@ -185,12 +185,13 @@ class MarkerSender:
             self._requests += 1
             try:
                 with trio.fail_after(REQUEST_SECONDS):
-                    response = await self._send(leader, {"markers": [_row(job) for job in jobs]})
-            except (OSError, trio.TooSlowError, MqError) as error:
+                    errors = _errors(await self._send(leader, {"markers": [_row(job) for job in jobs]}))
+            except Exception as error:
+                if not isinstance(error, (OSError, trio.TooSlowError, MqError)):  # a bug here or there: other nodes are told meanwhile
+                    logger.exception("markers are not told, tried again node=%d transactions=%d", leader, len(jobs))
                 for job in jobs:
-                    self._again(nursery, job, f"node {leader} does not answer: {error}")
+                    self._again(nursery, job, f"node {leader} does not answer: {error!r}")
                 continue
-            errors = _errors(response)
             for job in jobs:
                 self._heard(nursery, job, errors.get(job.outcome.markers.producer.producer_id, {}))
         del self._queues[leader]
@@ -261,6 +262,9 @@ class MarkerSender:
             if not self._transactions.holds(outcome.index, outcome.coordinator_epoch):
                 self._give_up(outcome)
             return False
+        except Exception:  # a bug in the shard, which is loaded anew for it: the others' transactions end all the same
+            logger.exception("a shard does not hear of markers, told again transactional_id=%s", outcome.markers.transactional_id)
+            return False
         if not answer["wanted"]:
             self._give_up(outcome)
         return True
@@ -271,6 +275,8 @@ class MarkerSender:
             await self._transactions.call_shard(index, AbortTimedOut(effect.transactional_id, effect.producer, spare))
         except (MqError, OSError) as error:  # the next search for time-outs finds it again
             logger.warning("not aborted yet transactional_id=%s reason=%s", effect.transactional_id, error)
+        except Exception:  # a bug in the shard: found again as well
+            logger.exception("not aborted yet transactional_id=%s", effect.transactional_id)
 
 
 def _row(job: _Job) -> dict[str, Any]:

@@ -44,6 +44,11 @@ class Cluster:
         """What a partition answers before it is well."""
         self.down: set[int] = set()
         self.silent: set[int] = set()
+        self.bugs: dict[int, list[Exception]] = defaultdict(list)
+        """What goes wrong with requests to a node, one after the other."""
+        self.shard_bugs: list[Exception] = []
+        self.unheard_of: list[int] = []
+        """Error codes of a later release, told in place of others."""
         self.reports: list[MarkersWritten] = []
         self.refusals: list[ErrorCode] = []
         """What the shard answers before it listens."""
@@ -80,6 +85,8 @@ class Cluster:
             await trio.sleep_forever()
         if node in self.down:
             raise OSError("refused")
+        if self.bugs[node]:
+            raise self.bugs[node].pop(0)
         rows = []
         for marker in decoded.markers:
             topics = []
@@ -92,7 +99,7 @@ class Cluster:
                         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                     if code is ErrorCode.NONE:
                         self.told.append((node, marker.producer_id, partition, marker.transaction_result, marker.coordinator_epoch))
-                    partitions.append({"partition_index": index, "error_code": code})
+                    partitions.append({"partition_index": index, "error_code": self.unheard_of.pop() if self.unheard_of else code})
                 topics.append({"name": topic.name, "partitions": partitions})
             rows.append({"producer_id": marker.producer_id, "topics": topics})
         response: Mapping[str, Any] = api.decode_response(2, api.encode_response(2, {"markers": rows}))
@@ -101,6 +108,8 @@ class Cluster:
     async def call_shard(self, index: int, op: Any) -> Mapping[str, Any]:
         assert index == SHARD
         await trio.lowlevel.checkpoint()
+        if self.shard_bugs:
+            raise self.shard_bugs.pop(0)
         if self.refusals:
             raise MqError(self.refusals.pop(0))
         if isinstance(op, AbortTimedOut):
@@ -306,3 +315,34 @@ async def test_a_spare_producer_id_is_fetched(autojump_clock: trio.testing.MockC
         cluster.sender.perform(SHARD, EPOCH, SpareProducerId("t", Producer(4000, 32766)))
         await trio.sleep(1)
         assert cluster.aborts == [AbortTimedOut("t", Producer(4000, 32766), 5000)]
+
+
+async def test_a_bug_at_one_node_holds_up_nobody_else(autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as cluster:
+        cluster.bugs[1] = [KeyError("topics"), ValueError("nonsense"), AssertionError("bug")]
+        cluster.want(markers())
+        await trio.sleep(30)
+        assert cluster.partitions_told() == [A0, A1, B0] and not cluster.left["t"]
+        assert cluster.told[0][0] == 2, "at once"
+    assert caplog.text.count("markers are not told, tried again node=1 transactions=1") == 3
+
+
+async def test_an_error_of_a_later_release_is_tried_again(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        cluster.unheard_of = [9999]
+        cluster.want(markers())
+        await trio.sleep(30)
+        assert not cluster.left["t"] and not cluster.sender._wanted
+
+
+async def test_a_bug_in_a_shard_holds_up_no_other(autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as cluster:
+        cluster.shard_bugs = [AssertionError("bug")] * 3
+        cluster.want(markers("t"))
+        cluster.sender.perform(SHARD, EPOCH, SpareProducerId("u", Producer(4000, 32766)))
+        await trio.sleep(30)
+        assert not cluster.left["t"]
+        cluster.sender.perform(SHARD, EPOCH, SpareProducerId("u", Producer(4000, 32766)))
+        await trio.sleep(1)
+        assert cluster.aborts, "it goes on"
+    assert "a shard does not hear of markers, told again transactional_id=t" in caplog.text
