@@ -116,6 +116,8 @@ GROUP_BYTES_MAX = 32 * MIB
 """What the members of one classic group may say about themselves, all protocols together; beyond it, nobody more can join."""
 GROUP_MEMBER_BYTES = 1 * KIB
 """What a member counts for besides, and each protocol that it names, and each id that was given out to somebody who has not joined."""
+GUARDS_KEPT_MAX = 10_000
+"""First batches of transactions that the coordinator refused and that may come again, of all partitions of a node; about 250 bytes each."""
 COORDINATED_GROUPS_AT_ONCE = 100
 """Groups of one request that a coordinator describes or deletes without letting others go first."""
 METADATA_SNAPSHOT_BYTES_MAX = 512 * MIB

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mqd.config import NodeConfig
 from mqd.controller.image import MetadataImage
@@ -17,6 +17,7 @@ from mqd.protocol.schema import RequestHeader
 from mqd.raft.service import RaftService
 from mqd.replica.service import ReplicaService
 from mqd.server.forward import Forwarder
+from mqd.server.guards import Guards
 from mqd.types import NodeId
 
 CLIENT = "client"
@@ -42,6 +43,7 @@ class Node:
     forward: Forwarder
     groups: CoordinatorService
     transactions: CoordinatorService
+    guards: Guards = field(default_factory=Guards)
 
     @property
     def image(self) -> MetadataImage:

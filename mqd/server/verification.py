@@ -22,7 +22,7 @@ from mqd.log.producers import Guard
 from mqd.replica.partition import Partition
 from mqd.server.context import Node
 from mqd.server.handlers.add_partitions_to_txn import add_partitions
-from mqd.types import GROUPS_TOPIC, NO_NODE, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, TopicPartition
+from mqd.types import GROUPS_TOPIC, NO_NODE, TRANSACTIONS_TOPIC, TopicPartition
 
 ASK_SECONDS = 30.0
 """Kafka's `request.timeout.ms` of a broker."""
@@ -83,9 +83,6 @@ class Word:
                 guard.confirmed = False
 
 
-NO_WORD = Word({}, NO_PRODUCER_ID, {})
-
-
 class Verification:
     """Asks for one node's partitions; shared by all connections."""
 
@@ -98,13 +95,33 @@ class Verification:
         """`transaction.partition.verification.enable`, as it is now."""
         return self._current_config().boolean("transaction.partition.verification.enable")
 
-    async def ask(self, transactional_id: str, producer: Producer, wanted: Mapping[Partition, int], speaks: Speaks) -> Word:
-        """May batches with these base sequences begin the producer's transaction in their partitions? Nothing is raised.
+    @asynccontextmanager
+    async def asked(
+        self, transactional_id: str, producer: Producer, wanted: Mapping[Partition, int], speaks: Speaks
+    ) -> AsyncIterator[Word]:
+        """Within it stands the coordinator's word: may batches with these base sequences begin the producer's transaction in their
+        partitions? Nothing is raised.
 
         Refused with NETWORK_EXCEPTION where the coordinator cannot be asked. Those who add partitions need not have waited for the markers
         of the transaction before this one: while it is being completed (CONCURRENT_TRANSACTIONS) they are given a moment. When such
         a marker comes to one of these partitions meanwhile, the coordinator is asked anew: their epoch tells the transactions apart.
         """
+        held: dict[Guard, Partition] = {}
+        try:
+            yield await self._ask(transactional_id, producer, wanted, speaks, held)
+        finally:
+            for guard, partition in held.items():
+                self._node.guards.leave(guard, partition.log.producers, producer[0])
+
+    async def _ask(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        wanted: Mapping[Partition, int],
+        speaks: Speaks,
+        held: dict[Guard, Partition],
+    ) -> Word:
+        """`held` gets all guards that were waited behind."""
         clock, config = self._node.clock, self._node.config
         give_up_at = clock.monotonic() + config.integer(_RETRY_MAX_MS) / 1000
         asked = 0
@@ -114,6 +131,9 @@ class Verification:
                 guard = partition.log.producers.guard(*producer, sequence, speaks is Speaks.ADDS, clock.wall_ms())
                 if guard is not None:
                     guards[partition] = guard
+                    if guard not in held:
+                        held[guard] = partition
+                        self._node.guards.take(guard)
             if not guards or (speaks is not Speaks.ADDS and not self.is_enabled):
                 return Word({}, producer[0], guards)
             places = {partition.assignment.topic_partition: partition for partition in guards}
@@ -214,8 +234,8 @@ async def offsets_confirmed(node: Node, group_id: str, transactional_id: str, pr
     if partition is None or not partition.serves or partition.log.producers.in_transaction(*producer):
         yield
         return
-    word = await Verification(node).ask(transactional_id, producer, {partition: _NO_SEQUENCE}, speaks)
-    for refused in word.refusals.values():
-        raise MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if refused is ErrorCode.NETWORK_EXCEPTION else refused)
-    with word.counts():
-        yield
+    async with Verification(node).asked(transactional_id, producer, {partition: _NO_SEQUENCE}, speaks) as word:
+        for refused in word.refusals.values():
+            raise MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if refused is ErrorCode.NETWORK_EXCEPTION else refused)
+        with word.counts():
+            yield

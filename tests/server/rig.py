@@ -44,6 +44,7 @@ from mqd.protocol.schema import Api, decode_response_header, encode_request_head
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.server.context import CLIENT, PEER
+from mqd.server.guards import Guards
 from mqd.server.service import Server
 from mqd.types import NodeId, TopicPartition
 from tests.log.support import FaultyDisk, HandClock
@@ -272,6 +273,7 @@ class Rig:
             replica=self.replica,
             image=self.image,
             raft=self.raft,
+            guards=Guards(),
             controller=SimpleNamespace(image=self.image, controller_id=ME),
         )
         self.network = MemoryNetwork()

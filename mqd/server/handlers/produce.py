@@ -26,7 +26,7 @@ from mqd.replica.waiters import Append, ProduceTicket, until_durable
 from mqd.server.connection import Connection, Part
 from mqd.server.context import Node
 from mqd.server.partitions import Endpoint, current_leader, endpoints, unknown_partition
-from mqd.server.verification import NO_WORD, Speaks, Verification, Word, produce_refusal
+from mqd.server.verification import Speaks, Verification, produce_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Produce:
             pending = _Pending(self._node, connection, version, correlation_id)
             connection.slots.append(pending)
             if transactional_id is not None and not odd:
-                waiting = self._beginning(view, asked, version, now_ms)
+                waiting = self._beginning(view, asked)
                 if waiting:
                     connection.barrier = True
                     body = bytearray(view[position:end])
@@ -208,7 +208,7 @@ class Produce:
 
     # -- transactions that begin -----------------------------------------------------------------------------------
 
-    def _beginning(self, view: memoryview, asked: Sequence[Any], version: int, now_ms: int) -> dict[Partition, tuple[int, int, int]]:
+    def _beginning(self, view: memoryview, asked: Sequence[Any]) -> dict[Partition, tuple[int, int, int]]:
         """(producer id, epoch, base sequence) of each batch that is part of a transaction which is not open in its partition."""
         waiting = {}
         replica = self._replica
@@ -219,10 +219,9 @@ class Produce:
                 if partition is None or not partition.serves or stop - start < HEADER_BYTES:
                     continue
                 producer_id, epoch, sequence = _PRODUCER(view, start + PRODUCER_ID_POSITION)
-                if producer_id >= 0 and view[start + _ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK:
-                    guard = partition.log.producers.guard(producer_id, epoch, sequence, version >= _ADDS_FROM, now_ms)
-                    if guard is not None:
-                        waiting[partition] = producer_id, epoch, sequence
+                transactional = producer_id >= 0 and view[start + _ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK
+                if transactional and not partition.log.producers.in_transaction(producer_id, epoch):
+                    waiting[partition] = producer_id, epoch, sequence
         return waiting
 
     async def _append_when_confirmed(
@@ -236,14 +235,13 @@ class Produce:
             producers = {one[:2] for one in waiting.values()}
             if len(producers) > 1:
                 error = MqError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID")
-                word, refusals = NO_WORD, dict.fromkeys(waiting, error)
-            else:
-                sequences = {partition: one[2] for partition, one in waiting.items()}
-                word = await self._verification.ask(transactional_id.decode(errors="replace"), producers.pop(), sequences, speaks)
+                self._append_confirmed(pending, body, waiting, dict.fromkeys(waiting, error))
+                return
+            sequences = {partition: one[2] for partition, one in waiting.items()}
+            async with self._verification.asked(transactional_id.decode(errors="replace"), producers.pop(), sequences, speaks) as word:
                 refusals = {partition: produce_refusal(code, speaks) for partition, code in word.refusals.items()}
-            connection.barrier = False
-            if connection.open:
-                self._append_confirmed(pending, body, word, waiting, refusals)
+                with word.counts():
+                    self._append_confirmed(pending, body, waiting, refusals)
         except Exception:  # a bug costs this client its connection, and not all clients the node
             logger.exception("bug in a handler, closing the connection api=Produce peer=%s", connection.peer)
             connection.close()
@@ -251,13 +249,15 @@ class Produce:
             connection.owner.frame_bytes -= len(body)
 
     def _append_confirmed(
-        self, pending: _Pending, body: bytearray, word: Word, asked: Collection[Partition], refusals: dict[Partition, MqError]
+        self, pending: _Pending, body: bytearray, asked: Collection[Partition], refusals: dict[Partition, MqError]
     ) -> None:
-        """A turn of its own: appended, written, and the connection goes on."""
+        """A turn of its own, unless the client is gone: appended, written, and the connection goes on."""
         connection, clock = pending.connection, self._node.clock
+        connection.barrier = False
+        if not connection.open:
+            return
         second = _Second(pending, asked, refusals, clock.monotonic(), clock.wall_ms())
-        with word.counts():
-            self(connection, body, memoryview(body), 0, len(body), pending.version, pending.correlation_id, second)
+        self(connection, body, memoryview(body), 0, len(body), pending.version, pending.correlation_id, second)
         self._replica.end_of_turn()
         connection.owner.resume_later(connection)
 

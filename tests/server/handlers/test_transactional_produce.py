@@ -268,6 +268,58 @@ async def test_two_producers_in_one_request_are_refused(tmp_path: Path, monkeypa
         assert [row.error_code for row in rows] == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
 
 
+async def test_several_producers_in_one_request_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t")
+        client = await node.connect()
+        body = node.produce_body("t", part(0), transactional_id=TX)
+        body["topic_data"][0]["partition_data"] += [{"index": 0, "records": part(0, producer_id=PID + more)} for more in range(1, 100)]
+        answer = await client.ask("produce", 9, body)
+        codes = [row.error_code for row in answer.responses[0].partition_responses]
+        assert codes == [ErrorCode.INVALID_TXN_STATE] * 99 + [0], "one of them was asked for"
+        assert not node.partition("t").log.producers.guards
+
+
+async def test_producers_that_are_refused_are_forgotten_and_who_waits_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqd.server.guards.GUARDS_KEPT_MAX", 3)
+    async with rig(tmp_path) as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create("t", 2)
+        guards = [node.partition("t", index).log.producers.guards for index in range(2)]
+        client, other = await node.connect(), await node.connect()
+        coordinator.goes = type(coordinator.goes)()
+        client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
+        await settle()
+        coordinator.goes, goes = type(coordinator.goes)(), coordinator.goes
+        coordinator.goes.set()
+        coordinator.says = dict.fromkeys([("t", 0), ("t", 1)], ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        for number in range(10):
+            row = await other.produce("t", part(0, producer_id=100 + number), partition=number % 2, transactional_id="other")
+            assert row.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert [sorted(one) for one in guards] == [[PID, 108], [107, 109]], "the last of any partition, and who waits"
+        coordinator.says.clear()
+        goes.set()
+        await settle()
+        (answer,) = client.answers()
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        assert [sorted(one) for one in guards] == [[108], [107, 109]]
+
+
+async def test_behind_a_batch_that_is_to_come_again_none_begins_the_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(tmp_path) as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create("t")
+        client = await node.connect()
+        coordinator.says["t", 0] = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert (await client.produce("t", part(0), transactional_id=TX)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        coordinator.says.clear()
+        assert (await client.produce("t", part(1), transactional_id=TX)).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (await client.produce("t", part(0), transactional_id=TX)).error_code == 0
+        assert (await client.produce("t", part(1), transactional_id=TX)).error_code == 0
+        assert not node.partition("t").log.producers.guards
+
+
 async def test_one_partition_that_is_refused_does_not_keep_the_others_from_being_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,39 @@
+"""Guards behind which batches wait for the transaction coordinator's word (verification.py), of all partitions of a node.
+
+A guard on which nobody waits outlives its refusal: the batch comes again, and none that was sent behind it may begin the transaction
+meanwhile. A client that is refused again and again, each time as another producer, leaves one each time: of these the last are kept.
+Who lost his may be told that his batches are out of order, and begins his transaction anew.
+"""
+
+from __future__ import annotations
+
+from mqd.limits import GUARDS_KEPT_MAX
+from mqd.log.producers import Guard, Producers
+
+
+class Guards:
+    """Invariant: none is both waited on and kept."""
+
+    def __init__(self) -> None:
+        self._waits: dict[Guard, int] = {}
+        """How many requests wait behind it."""
+        self._kept: dict[Guard, tuple[Producers, int]] = {}
+        """Where it is, the least recently used first; some were used up by their transactions since."""
+
+    def take(self, guard: Guard) -> None:
+        """One request more waits behind it."""
+        self._kept.pop(guard, None)
+        self._waits[guard] = self._waits.get(guard, 0) + 1
+
+    def leave(self, guard: Guard, producers: Producers, producer_id: int) -> None:
+        """One request less."""
+        waiting = self._waits.pop(guard) - 1
+        if waiting:
+            self._waits[guard] = waiting
+        elif producers.guards.get(producer_id) is guard:
+            self._kept[guard] = producers, producer_id
+            if len(self._kept) > GUARDS_KEPT_MAX:
+                oldest = next(iter(self._kept))
+                producers, producer_id = self._kept.pop(oldest)
+                if producers.guards.get(producer_id) is oldest:
+                    del producers.guards[producer_id]
