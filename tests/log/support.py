@@ -6,6 +6,7 @@ import errno
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple
 from uuid import UUID
 from weakref import WeakSet
 
@@ -17,6 +18,9 @@ from mqd.log.partition_log import Appended, LogConfig, PartitionLog
 from mqd.log.service import LogService
 from mqd.protocol.batch import Codec, Record, build_batch, iterate_batches, iterate_records
 from mqd.types import TopicPartition
+
+ResultT = TypeVar("ResultT")
+ArgumentsT = TypeVarTuple("ArgumentsT")
 
 NOW = 1_760_000_000_000
 TOPIC_ID = UUID(int=0x1234567890ABCDEF1234567890ABCDEF)
@@ -124,6 +128,16 @@ class FaultyDisk(OsDisk):
         temporary = path.with_name(path.name + ".tmp")
         temporary.write_bytes(data)
         self.rename(temporary, path)
+
+
+class InlineDisk(FaultyDisk):
+    """What is sent to a thread happens at once: a MockClock that jumps would spin, and run on, as long as a thread works."""
+
+    async def offload(
+        self, call: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT, limiter: trio.CapacityLimiter | None = None
+    ) -> ResultT:
+        await trio.lowlevel.checkpoint()
+        return call(*args)
 
 
 class Harness:

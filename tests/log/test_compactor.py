@@ -22,7 +22,7 @@ from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.protocol.batch import Codec, Record, build_batch
 from mqd.protocol.files import CLEANER_CHECKPOINT, decode_offset_checkpoint, encode_producer_snapshot
 from mqd.types import TopicPartition
-from tests.log.support import NOW, PARTITION, Harness, batch, records_of, wait_until
+from tests.log.support import NOW, PARTITION, Harness, InlineDisk, batch, records_of, wait_until
 
 COMPACT = LogConfig(
     segment_bytes=600,
@@ -36,7 +36,7 @@ COMPACT = LogConfig(
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Harness:
-    return Harness(tmp_path)
+    return Harness(tmp_path, disk=InlineDisk())
 
 
 def records(*pairs: tuple[str, str | None], codec: Codec = Codec.NONE, timestamp: int = NOW, **batch: int) -> bytearray:
@@ -292,8 +292,10 @@ async def test_open_readers_keep_what_they_were_given(harness: Harness, autojump
 
 
 async def test_it_runs_by_itself_and_reads_nothing_when_nothing_is_dirty(
-    harness: Harness, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In threads, as in a daemon."""
+    harness = Harness(tmp_path)
     log = await open_compacted(harness)
     for number in range(40):
         harness.write(log, records((f"k{number % 2}", f"v{number}")))
@@ -370,7 +372,7 @@ async def test_a_log_that_changes_while_it_is_cleaned(tmp_path: Path, autojump_c
 
 async def changed_at(home: Path, change: str, at: int) -> bool:
     """False when the cleaner was done before. A slice is a segment or less, so that changes fall between the slices of a segment, too."""
-    harness = Harness(home)
+    harness = Harness(home, disk=InlineDisk())
     log = await open_compacted(harness)
     compactor = harness.service.compactor
     compactor.options = replace(compactor.options, io_buffer_bytes=1000)
