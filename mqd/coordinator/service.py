@@ -38,8 +38,8 @@ COMMIT_SECONDS = 5.0
 """Kafka's `offsets.commit.timeout.ms`: how long an answer waits for the replicas."""
 RELOAD_SECONDS = 0.1
 """Between a failure and the next try to load."""
-UNREADABLE_SECONDS = 10.0
-"""The same where the records are not what they should be."""
+UNUSABLE_SECONDS = 10.0
+"""The same where nothing can be made of what was read."""
 _EFFECTS_CHECK_SECONDS = 0.5
 
 Answer = Mapping[str, Any]
@@ -110,6 +110,21 @@ class _Held:
     waiting: dict[Ticket, _Waiting] = field(default_factory=dict)
     effects: deque[tuple[Offset, Hashable]] = field(default_factory=deque)
     """Each with the offset that must be committed before it."""
+
+
+class _LeftOut:
+    """Records of which a shard can make nothing: how many, and the first of them."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self._first = ""
+
+    def note(self, offset: Offset, records: int, error: Exception) -> None:
+        self._first = self._first or f"first_offset={offset} reason={error!r}"
+        self.records += records
+
+    def __str__(self) -> str:
+        return f"records={self.records} {self._first}"
 
 
 class _Commit(ProduceTicket):
@@ -401,9 +416,9 @@ class CoordinatorService:
                     await trio.sleep(RELOAD_SECONDS)
                     held.shard = self._make_shard(topic_partition.partition)
                     continue
-                except Exception:  # records that mean nothing here: this partition has no coordinator, and the node goes on
+                except Exception:  # a bug: this partition has no coordinator, and the node goes on
                     logger.exception("cannot be loaded, tried again partition=%s", topic_partition)
-                    await trio.sleep(UNREADABLE_SECONDS)
+                    await trio.sleep(UNUSABLE_SECONDS)
                     held.shard = self._make_shard(topic_partition.partition)
                     continue
                 break
@@ -414,22 +429,28 @@ class CoordinatorService:
             self._decide(held, lambda _: decision)
 
     async def _replay_log(self, held: _Held) -> None:
-        """Every record of the partition, committed or not: what is not yet will be, for this node leads."""
+        """Every record of the partition, committed or not: what is not yet will be, for this node leads.
+
+        What cannot be read, or means nothing here, is left out: a later release wrote it, or a client that may write to internal topics.
+        """
         log, shard = held.partition.log, held.shard
+        left_out = _LeftOut()
         offset = log.log_start_offset
         while offset < log.written_end_offset:
             found = self._logs.reader.read(log, offset, max_bytes=COORDINATOR_LOAD_BYTES, limit_offset=log.written_end_offset, min_one=True)
             for part in found.ranges:
                 data = await self._disk.offload(part.file.read_at, part.position, part.size)
-                self._replay(shard, data, offset)
+                self._replay(shard, data, offset, left_out)
                 await trio.lowlevel.checkpoint()
             if found.next_offset <= offset:
                 raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.topic_partition} cannot be read at offset {offset}")
             offset = found.next_offset
         held.end = offset
+        if left_out.records:
+            logger.warning("left out what means nothing here partition=%s %s", log.topic_partition, left_out)
 
     @staticmethod
-    def _replay(shard: Shard, data: bytes, first_offset: Offset) -> None:
+    def _replay(shard: Shard, data: bytes, first_offset: Offset, left_out: _LeftOut) -> None:
         view = memoryview(data)
         for start, _, header in iterate_batches(view):
             producer = Producer(header.producer_id, header.producer_epoch) if header.is_transactional else NO_PRODUCER
@@ -438,9 +459,17 @@ class CoordinatorService:
                 if marker is not None:
                     shard.replay_end(producer, marker.committed)
                 continue
-            for record in iterate_records(view, start, header=header):
-                if record.offset >= first_offset and record.key is not None:
-                    shard.replay(Record(record.key, record.value), producer)
+            unread = header.records_count
+            try:
+                for record in iterate_records(view, start, header=header):
+                    unread -= 1
+                    if record.offset >= first_offset and record.key is not None:
+                        try:
+                            shard.replay(Record(record.key, record.value), producer)
+                        except Exception as error:
+                            left_out.note(record.offset, 1, error)
+            except MqError as error:
+                left_out.note(header.base_offset, unread, error)
 
     # -- time ------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 from mqd.coordinator.service import CoordinatorService, partition_for
 from mqd.coordinator.shard import NO_PRODUCER, NOTHING, Decision, Moment, Producer, Record, Ticket
 from mqd.errors import ErrorCode, MqError
+from mqd.protocol.batch import build_batch, seal
 from mqd.replica.partition import Partition
 from tests.log.support import FaultyDisk, wait_until
 from tests.replica.test_service import ME, TWO, Replicas
@@ -252,24 +253,41 @@ async def test_who_waits_is_sent_away_when_another_leads(tmp_path: Path) -> None
         assert codes == [ErrorCode.NOT_COORDINATOR] * 2
 
 
-async def test_a_record_that_means_nothing_costs_its_partition_the_coordinator_and_not_the_node_its_life(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mqd.coordinator.service.UNREADABLE_SECONDS", 0.01)
+async def test_records_that_mean_nothing_are_left_out_and_nothing_else_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with running(tmp_path) as (runtime, _):
-        runtime.lead(1)
-        await wait_all_tasks_blocked()
-        await runtime.ask("put", b"k", b"1")
-        runtime.refused = b"k"
+        partition = runtime.lead(1)
+        await runtime.loaded()
+        for key in (b"a", b"bad", b"b", b"bad"):
+            await runtime.ask("put", key, b"1")
+        runtime.refused = b"bad"
         runtime.lead(2)
-        await wait_until(lambda: len(runtime.shards) >= 4)  # it was tried again
-        assert await code_of(runtime, "get", b"k") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        runtime.refused = None
-        await runtime.loaded_with({b"k": b"1"})
+        await runtime.loaded_with({b"a": b"1", b"b": b"1"})
+        assert await runtime.ask("put", b"c", b"1") == {"before": None}
+    [line] = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert line == (
+        f"left out what means nothing here partition={partition.log.topic_partition} records=2 first_offset=1 "
+        "reason=ValueError('a record that means nothing here')"
+    )
+
+
+async def test_a_batch_that_cannot_be_read_is_left_out_and_nothing_else_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(tmp_path) as (runtime, _):
+        partition = runtime.lead(1)
+        await runtime.loaded()
+        await runtime.ask("put", b"a", b"1")
+        torn = build_batch([(b"x", b"1"), (b"y", b"2")])
+        torn[-9] = 0x7F  # how long the last record is
+        seal(torn)
+        runtime.replica.append_nowait(partition, memoryview(torn), -1, 0)
+        runtime.replica.end_of_turn()
+        await runtime.ask("put", b"b", b"1")
+        runtime.lead(2)
+        await runtime.loaded_with({b"a": b"1", b"x": b"1", b"b": b"1"})
+    assert "records=1 first_offset=1 reason=MqError" in caplog.text
 
 
 async def test_a_shard_that_cannot_begin_is_tried_again_with_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqd.coordinator.service.UNREADABLE_SECONDS", 0.2)
+    monkeypatch.setattr("mqd.coordinator.service.UNUSABLE_SECONDS", 0.2)
     async with running(tmp_path) as (runtime, _):
         runtime.refuses_life = True
         began = trio.current_time()

@@ -15,6 +15,7 @@ a long search. A coordinator that takes over begins them anew.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -32,6 +33,8 @@ from mqd.coordinator.group.migration import upgrade
 from mqd.coordinator.group.state import Draft, Expire, Handler, Part, Replay, State, TimerKey
 from mqd.coordinator.shard import NOTHING, Call, Decision, Moment, Producer, Ticket
 from mqd.errors import ErrorCode, MqError
+
+logger = logging.getLogger(__name__)
 
 WRITE_AGAIN_SECONDS = 1.0
 """Until a member whose removal could not be written is to be removed again."""
@@ -93,11 +96,14 @@ class ConsumerGroups(Part):
         self._names = frozenset(self.state.topics.names())
         self._steps.names_version = self.state.topics.version
         for group in self._groups():
-            group.count_owners()
+            contested = group.count_owners()
             for member in group.members.values():
                 self._steps.expect(group, member, now)
                 if member.state is MemberState.UNREVOKED_PARTITIONS and not member.uses_classic:
                     self._steps.limit_revocation(group, member, now)
+            for member in contested:  # they begin anew
+                logger.warning("a member has partitions of another group=%s member=%s", group.group_id, member.member_id)
+                self.state.timers.set((SESSION, group.group_id, member.member_id), now.seconds)
         return NOTHING
 
     def on_metadata(self, now: Moment) -> Decision:

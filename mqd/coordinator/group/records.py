@@ -71,7 +71,7 @@ _PREFIX: Final = Struct(">h")
 
 
 class RecordFormatError(Exception):
-    """Bytes of the internal topic that are no record of any version known here. The partition cannot be loaded."""
+    """Bytes of the internal topic that are no record of any version known here."""
 
 
 class _Fields:

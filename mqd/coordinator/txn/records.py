@@ -41,7 +41,7 @@ _VALUE: Final = message(
 
 
 class RecordFormatError(Exception):
-    """Bytes of the internal topic that are no record known here. The partition cannot be loaded."""
+    """Bytes of the internal topic that are no record known here."""
 
 
 def value_version(transaction_version: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -9,9 +10,9 @@ import pytest
 
 from mqd.coordinator.group import records
 from mqd.coordinator.group.member import LEAVING, LEAVING_FOR_NOW
-from mqd.coordinator.shard import Record
+from mqd.coordinator.shard import NO_PRODUCER, Record
 from mqd.errors import ErrorCode, MqError
-from tests.coordinator.group.consumer_support import GROUP, Group
+from tests.coordinator.group.consumer_support import GROUP, Group, owners
 
 
 def test_the_first_member_gets_everything_at_once() -> None:
@@ -495,3 +496,27 @@ def test_a_member_that_says_more_than_a_message_may_hold_is_refused() -> None:
     assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert group.harness.shard.state.get(GROUP) is None
     assert group.join("m1")["member_epoch"] == 2
+
+
+def test_members_that_have_the_same_partition_begin_anew(caplog: pytest.LogCaptureFixture) -> None:
+    """Records were lost, or somebody else wrote some: whoever takes over gives no partition to two, and the others keep theirs."""
+    group = Group({"a": 4, "b": 2})
+    for member_id, topic in (("m1", "a"), ("m2", "a"), ("m3", "b")):
+        group.join(member_id, [topic])
+        group.later()
+        for _ in range(2):
+            for one in list(group.state.members.values()):
+                kept = [(topic_id, partition) for topic_id, partitions in one.assigned.items() for partition in partitions]
+                group.beat(one.member_id, one.epoch, owned=kept)
+    before = dict(group.state.members)
+    assert [len(list(one.places())) for one in before.values()] == [2, 2, 2]
+    same = replace(before["m2"], assigned=before["m1"].assigned)
+    group.harness.log.append((records.encode(records.CurrentMemberAssignmentKey(GROUP, "m2"), same.assignment()), NO_PRODUCER))
+    group.harness.fail_over()
+    assert sorted(record.args[1] for record in caplog.records if "partitions of another" in record.msg) == ["m1", "m2"]  # type: ignore[index]
+    group.later()
+    assert list(group.state.members) == ["m3"] and group.state.members["m3"].assigned == before["m3"].assigned
+    for member_id in ("m1", "m2"):
+        assert group.refusal(member_id, before[member_id].epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+        group.join(member_id)
+    assert owners(group.state)
