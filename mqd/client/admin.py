@@ -124,20 +124,20 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
     ) -> dict[Resource, list[ConfigEntry] | ClientError]:
         """The effective configuration of each resource, all keys or those named, sorted by name."""
 
+        async def ask(node_id: int | None, group: list[Resource]) -> Outcomes:
+            body = {
+                "resources": [
+                    {"resource_type": each.type, "resource_name": each.name, "configuration_keys": None if keys is None else list(keys)}
+                    for each in group
+                ],
+                "include_documentation": documentation,
+            }
+            answer = await self._request(node_id, DESCRIBE_CONFIGS, body)
+            return outcomes_of((_resource(row), row, row.error_message, _config_entries(row)) for row in answer.results)
+
         async def attempt(left: list[Resource]) -> Outcomes:
             outcomes = Outcomes({}, {})
-            for node_id, group in _by_node(left).items():
-                body = {
-                    "resources": [
-                        {"resource_type": each.type, "resource_name": each.name, "configuration_keys": None if keys is None else list(keys)}
-                        for each in group
-                    ],
-                    "include_documentation": documentation,
-                }
-                answer = await self._request(node_id, DESCRIBE_CONFIGS, body)
-                found = outcomes_of((_resource(row), row, row.error_message, _config_entries(row)) for row in answer.results)
-                outcomes.done.update(found.done)
-                outcomes.again.update(found.again)
+            await self._ask_together(_by_node(left), ask, outcomes)
             return outcomes
 
         return await self._each("describing configurations", list(resources), attempt)
@@ -147,23 +147,23 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
     ) -> dict[Resource, ClientError | None]:
         """Change keys one by one and leave all others (KIP-339). All changes of a resource are made, or none."""
 
+        async def ask(node_id: int | None, group: list[Resource]) -> Outcomes:
+            rows = [
+                {
+                    "resource_type": each.type,
+                    "resource_name": each.name,
+                    "configs": [
+                        {"name": change.name, "config_operation": change.operation, "value": change.value} for change in changes[each]
+                    ],
+                }
+                for each in group
+            ]
+            answer = await self._request(node_id, INCREMENTAL_ALTER_CONFIGS, {"resources": rows, "validate_only": validate_only})
+            return outcomes_of((_resource(row), row, row.error_message, None) for row in answer.responses)
+
         async def attempt(left: list[Resource]) -> Outcomes:
             outcomes = Outcomes({}, {})
-            for node_id, group in _by_node(left).items():
-                rows = [
-                    {
-                        "resource_type": each.type,
-                        "resource_name": each.name,
-                        "configs": [
-                            {"name": change.name, "config_operation": change.operation, "value": change.value} for change in changes[each]
-                        ],
-                    }
-                    for each in group
-                ]
-                answer = await self._request(node_id, INCREMENTAL_ALTER_CONFIGS, {"resources": rows, "validate_only": validate_only})
-                found = outcomes_of((_resource(row), row, row.error_message, None) for row in answer.responses)
-                outcomes.done.update(found.done)
-                outcomes.again.update(found.again)
+            await self._ask_together(_by_node(left), ask, outcomes)
             return outcomes
 
         results: dict[Resource, ClientError | None] = await self._each("altering configurations", list(changes), attempt)

@@ -10,7 +10,7 @@ import trio
 from mqd.client.cluster import ClusterClient
 from mqd.client.coordinator import KeyType, find_coordinators
 from mqd.client.descriptions import Resource
-from mqd.client.errors import ClientError, DeadlineExceeded, PeerUnreachable, error_from_wire
+from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable, error_from_wire
 from mqd.client.peer import PeerConnection
 from mqd.errors import ErrorCode, MqError
 from mqd.types import TopicPartition
@@ -28,11 +28,16 @@ class Outcomes(NamedTuple):
 
 
 class Calls:
-    """Calls over a ClusterClient. `timeout_s` bounds each, retries included."""
+    """Calls over a ClusterClient. `timeout_s` bounds each, retries included.
 
-    def __init__(self, client: ClusterClient, *, timeout_s: float = 30.0) -> None:
+    Who is not `patient` does not wait until others take over from a node that cannot be reached, nor for a leader where there is none:
+    what only they could tell fails at once, and the rest is there.
+    """
+
+    def __init__(self, client: ClusterClient, *, timeout_s: float = 30.0, patient: bool = True) -> None:
         self._client = client
         self._timeout_s = timeout_s
+        self._patient = patient
 
     @property
     def _timeout_ms(self) -> int:
@@ -40,6 +45,15 @@ class Calls:
 
     async def _retry(self, what: str, attempt: Callable[[], Awaitable[ItemT]]) -> ItemT:
         return await self._client.retry(what, attempt, deadline=trio.current_time() + self._timeout_s)
+
+    def _again(self, error: ClientError) -> bool:
+        """Whether another attempt is worth it."""
+        gone = isinstance(error, PeerUnreachable | ConnectionBroken | DeadlineExceeded) or error.code is ErrorCode.LEADER_NOT_AVAILABLE
+        return error.retriable and (self._patient or not gone)
+
+    def _note(self, keys: Iterable[Any], error: ClientError, into: Outcomes) -> None:
+        """The same error for all of them."""
+        (into.again if self._again(error) else into.done).update(dict.fromkeys(keys, error))
 
     async def _request(self, node_id: int | None, key: int, body: Mapping[str, Any]) -> Any:
         if node_id is None:
@@ -109,8 +123,8 @@ class Calls:
                 elif view.partition(tp) is None:
                     outcomes.done[tp] = error_from_wire(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}", "it does not exist")
                 else:
-                    outcomes.again[tp] = error_from_wire(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {tp}")
-            await _ask_together(groups, ask, outcomes)
+                    self._note([tp], error_from_wire(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {tp}", "it has no leader"), outcomes)
+            await self._ask_together(groups, ask, outcomes)
             return outcomes
 
         return await self._each(what, partitions, attempt)
@@ -129,20 +143,39 @@ class Calls:
             nodes: dict[tuple[str, int], list[str]] = {}
             for key, place in (await find_coordinators(self._client, left, key_type)).items():
                 if isinstance(place, ClientError):
-                    (outcomes.again if place.retriable else outcomes.done)[key] = place
+                    self._note([key], place, outcomes)
                 else:
                     nodes.setdefault(place, []).append(key)
 
             async def at(address: tuple[str, int], group: list[str]) -> Outcomes:
                 return await ask(await self._client.connection_to(address), group)
 
-            await _ask_together(nodes, at, outcomes)
+            await self._ask_together(nodes, at, outcomes)
             return outcomes
 
         return await self._each(what, keys, attempt)
 
+    async def _ask_together(
+        self, groups: Mapping[NodeT, list[KeyT]], ask: Callable[[NodeT, list[KeyT]], Awaitable[Outcomes]], into: Outcomes
+    ) -> None:
+        """Ask every node for its group of keys, all at the same time. What one of them cannot be asked says nothing of the others."""
+
+        async def one(node: NodeT, group: list[KeyT]) -> None:
+            try:
+                found = await ask(node, group)
+            except ClientError as error:
+                self._note(group, error, into)
+            else:
+                into.done.update(found.done)
+                into.again.update(found.again)
+
+        async with trio.open_nursery() as nursery:
+            for node, group in groups.items():
+                nursery.start_soon(one, node, group)
+
     async def _each_node(self, what: str, ask: Callable[[int], Awaitable[list[ItemT]]]) -> dict[int, list[ItemT] | ClientError]:
-        """What each live node has, or why it does not say. All are asked again while one fails: what it had may be elsewhere by then."""
+        """What each live node has, or why it does not say. All are asked at the same time, and again while one fails of whom that may
+        pass: what it had may be elsewhere by then."""
         told: dict[int, list[ItemT] | ClientError] = {}
 
         async def attempt() -> None:
@@ -161,20 +194,17 @@ class Calls:
             told.clear()
             told.update(sorted(now.items()))
             failures = [outcome for outcome in now.values() if isinstance(outcome, ClientError)]
-            if failures:
-                raise min(failures, key=lambda error: error.retriable)
+            if failures and all(map(self._again, failures)):
+                raise failures[0]
 
         try:
             await self._retry(what, attempt)
-        except ClientError as end:
+        except DeadlineExceeded:
             if not told:
                 raise
             for node_id, outcome in told.items():
-                if isinstance(outcome, ClientError) and outcome.retriable and isinstance(end, DeadlineExceeded):
-                    error = DeadlineExceeded(f"{what} did not succeed in time; last: {outcome.message}", outcome)
-                    if isinstance(outcome, PeerUnreachable):
-                        error.remedy = f"what it coordinates is not told: start node {node_id}, or see `mqctl cluster health`"
-                    told[node_id] = error
+                if isinstance(outcome, ClientError):
+                    told[node_id] = DeadlineExceeded(f"{what} did not succeed in time; last: {outcome.message}", outcome)
         return told
 
 
@@ -199,25 +229,6 @@ _FINAL = frozenset(
     }
 )
 """Retriable in general, but an answer to a question about a thing that does not exist, or cannot be now, is an answer."""
-
-
-async def _ask_together(
-    groups: Mapping[NodeT, list[KeyT]], ask: Callable[[NodeT, list[KeyT]], Awaitable[Outcomes]], into: Outcomes
-) -> None:
-    """Ask every node for its group of keys, all at the same time. What one of them cannot be asked says nothing of the others."""
-
-    async def one(node: NodeT, group: list[KeyT]) -> None:
-        try:
-            found = await ask(node, group)
-        except ClientError as error:
-            (into.again if error.retriable else into.done).update(dict.fromkeys(group, error))
-        else:
-            into.done.update(found.done)
-            into.again.update(found.again)
-
-    async with trio.open_nursery() as nursery:
-        for node, group in groups.items():
-            nursery.start_soon(one, node, group)
 
 
 def outcomes_of(rows: Iterable[tuple[Any, Any, str | None, Any]]) -> Outcomes:

@@ -1,8 +1,8 @@
 """A client of a cluster: its connections, its view of who leads what, and the patience with which it asks again.
 
 `connect` opens one for the length of a block; producers, consumers and Admin borrow it. Connections are made when
-first needed, one for each address, and dropped when they break. Waiting is bounded everywhere: a request by
-`request_timeout_s`, a retried call by its deadline.
+first needed, one for each address, and dropped when they break. Waiting is bounded everywhere: the making of a connection
+by `connect_timeout_s`, a request by `request_timeout_s`, a retried call by its deadline.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ from mqd.types import TopicPartition
 ResultT = TypeVar("ResultT")
 
 DEFAULT_PORT = 9092
+CONNECT_TIMEOUT_S = 10.0
+"""Kafka's socket.connection.setup.timeout.ms. A node that is frozen still accepts connections, and says nothing then."""
+HEAD_START_S = 0.5
+"""Where any node will do, the next one is asked while one has not answered for so long."""
 _METADATA = 3
 
 
@@ -56,6 +60,17 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
     return addresses
 
 
+class _Opening:
+    """Attempts to connect to one place, one at a time. `failed` counts those that failed, `failure` is the last one's."""
+
+    __slots__ = ("failed", "failure", "lock")
+
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
+        self.failed = 0
+        self.failure: ClientError | None = None
+
+
 class ClusterClient:
     """Requests to any node, to a given node, to the controller or to a partition's leader. Made by `connect`."""
 
@@ -69,11 +84,13 @@ class ClusterClient:
         clock: Clock,
         client_id: str,
         request_timeout_s: float,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         assert bootstrap
         self.view = ClusterView()
         self.client_id = client_id
         self.request_timeout_s = request_timeout_s
+        self._connect_timeout_s = min(connect_timeout_s, request_timeout_s)
         self.entropy = entropy
         self.clock = clock
         """Of this client and of what is made from it: producers take their timestamps from it."""
@@ -81,7 +98,7 @@ class ClusterClient:
         self._nursery = nursery
         self._network = network
         self._connections: dict[tuple[str, int, str], PeerConnection] = {}
-        self._opening: dict[tuple[str, int, str], trio.Lock] = {}
+        self._opening: dict[tuple[str, int, str], _Opening] = {}
         self._refreshing = trio.Lock()
 
     # -- connections
@@ -90,21 +107,43 @@ class ClusterClient:
         """The live connection to an address, made now if there is none. Raises PeerUnreachable.
 
         Answers come in order, so whoever parks requests at the peer (a fetch that waits for data) takes a `purpose`
-        of its own, and with it a connection of its own.
+        of its own, and with it a connection of its own. Who comes while an attempt is under way shares its end.
         """
         place = (*address, purpose)
         found = self._live(place)
         if found is not None:
             return found
-        async with self._opening.setdefault(place, trio.Lock()):
+        opening = self._opening.setdefault(place, _Opening())
+        failed_before = opening.failed
+        async with opening.lock:
             found = self._live(place)
-            if found is None:
-                host, port = address
+            if found is not None:
+                return found
+            if opening.failed > failed_before and opening.failure is not None:
+                raise opening.failure.copy()
+            host, port = address
+            try:
                 found = await start_peer(
-                    self._nursery, self._network, host, port, client_id=self.client_id, timeout_s=self.request_timeout_s
+                    self._nursery, self._network, host, port, client_id=self.client_id, timeout_s=self._connect_timeout_s
                 )
-                self._connections[place] = found
+            except ClientError as error:
+                opening.failed += 1
+                opening.failure = self._of_node(error, address)
+                raise opening.failure.copy() from None
+            self._connections[place] = found
             return found
+
+    def _of_node(self, error: ClientError, address: tuple[str, int]) -> ClientError:
+        """The failure to connect to a node that the cluster itself names: whoever chose the address is not to blame."""
+        node = next((each for each in self.view.brokers.values() if each.address == address), None)
+        if node is not None and isinstance(error, PeerUnreachable):
+            is_silent = error.code is ErrorCode.REQUEST_TIMED_OUT
+            error.remedy = (
+                f"node {node.node_id} is frozen, overloaded or cut off: see its log, and `mqctl cluster health`"
+                if is_silent
+                else f"start node {node.node_id}, or see `mqctl cluster health`"
+            )
+        return error
 
     def close_connections(self, purpose: str) -> None:
         """Close the connections that were opened for `purpose`."""
@@ -120,7 +159,8 @@ class ClusterClient:
         return found
 
     async def any_connection(self) -> PeerConnection:
-        """A live connection if there is one, else to the first address that answers: known nodes, then bootstrap."""
+        """A live connection if there is one, else to the first address that answers: known nodes, then bootstrap. One that is silent
+        does not hold up the others: after a head start the next one is tried as well."""
         for place in list(self._connections):
             if not place[2] and (found := self._live(place)) is not None:
                 return found
@@ -128,11 +168,24 @@ class ClusterClient:
         tried = list(dict.fromkeys(known + self._bootstrap))
         start = self.entropy.below(len(known)) if known else 0
         failures: list[ClientError] = []
-        for address in tried[start:] + tried[:start]:
+        answered: list[PeerConnection] = []
+
+        async def attempt(address: tuple[str, int], ended: trio.Event) -> None:
             try:
-                return await self.connection_to(address)
+                answered.append(await self.connection_to(address))
+                nursery.cancel_scope.cancel()
             except ClientError as error:
                 failures.append(error)
+            ended.set()
+
+        async with trio.open_nursery() as nursery:
+            for address in tried[start:] + tried[:start]:
+                ended = trio.Event()
+                nursery.start_soon(attempt, address, ended)
+                with trio.move_on_after(HEAD_START_S):
+                    await ended.wait()
+        if answered:
+            return answered[0]
         if len(failures) == 1:
             raise failures[0]
         codes = {error.code for error in failures}
@@ -292,6 +345,7 @@ async def connect(
     *,
     client_id: str = "mqd",
     request_timeout_s: float = 30.0,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
     wait_s: float = 0.0,
     network: Network | None = None,
     entropy: Entropy | None = None,
@@ -312,6 +366,7 @@ async def connect(
             clock=clock if clock is not None else SystemClock(),
             client_id=client_id,
             request_timeout_s=request_timeout_s,
+            connect_timeout_s=connect_timeout_s,
         )
         if wait_s > 0:
             await client.retry("connecting", lambda: client.refresh([]), deadline=trio.current_time() + wait_s)

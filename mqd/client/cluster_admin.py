@@ -56,18 +56,15 @@ class ClusterAdmin(Calls):
         if node_ids is None:
             node_ids = sorted((await self._client.refresh([])).brokers)
 
+        async def ask(node_id: int, _: list[int]) -> Outcomes:
+            answer = await self._client.request_node(node_id, DESCRIBE_LOG_DIRS, {"topics": None})
+            if answer.error_code:
+                return Outcomes({node_id: error_from_wire(answer.error_code, f"log directories of node {node_id}")}, {})
+            return Outcomes({node_id: [_log_directory(row) for row in answer.results]}, {})
+
         async def attempt(left: list[int]) -> Outcomes:
             outcomes = Outcomes({}, {})
-            for node_id in left:
-                try:
-                    answer = await self._client.request_node(node_id, DESCRIBE_LOG_DIRS, {"topics": None})
-                except ClientError as error:
-                    (outcomes.again if error.retriable else outcomes.done)[node_id] = error
-                    continue
-                if answer.error_code:
-                    outcomes.done[node_id] = error_from_wire(answer.error_code, f"log directories of node {node_id}")
-                else:
-                    outcomes.done[node_id] = [_log_directory(row) for row in answer.results]
+            await self._ask_together({node_id: [node_id] for node_id in left}, ask, outcomes)
             return outcomes
 
         return await self._each("describing log directories", list(node_ids), attempt)

@@ -10,7 +10,7 @@ from mqd.client.cluster import connect, parse_bootstrap
 from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable, error_from_wire
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
-from tests.client.fake import METADATA, FakeCluster
+from tests.client.fake import API_VERSIONS, METADATA, FakeCluster, Hang
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,47 @@ async def test_one_connection_for_an_address_however_many_ask(nursery: trio.Nurs
         await trio.testing.wait_all_tasks_blocked()
         await client.connection_to(("fake", 9002))
         assert cluster.connects == 3
+
+
+async def test_a_node_that_accepts_and_says_nothing_holds_up_nobody_who_can_do_without(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
+    cluster = FakeCluster(nursery, nodes=3)
+    for node in (1, 2):
+        cluster.brokers[node].script(API_VERSIONS, *[Hang()] * 9)
+    began = trio.current_time()
+    async with connect("fake:9001,fake:9002,fake:9003", network=cluster) as client:
+        assert trio.current_time() - began < 1.5
+        assert (await client.any_connection()).peer == "fake:9003"
+
+
+async def test_who_waits_for_a_silent_node_waits_once(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    """However many ask, and however long a request may take. They are told which node it is."""
+    cluster = FakeCluster(nursery, nodes=2)
+    cluster.brokers[2].script(API_VERSIONS, *[Hang()] * 9)
+    errors: list[ClientError] = []
+    async with connect("fake:9001", network=cluster) as client:
+
+        async def ask() -> None:
+            with pytest.raises(PeerUnreachable, match="accepts connections but did not answer within 10 s") as caught:
+                await client.connection_to(("fake", 9002))
+            errors.append(caught.value)
+
+        began = trio.current_time()
+        async with trio.open_nursery() as askers:
+            for _ in range(5):
+                askers.start_soon(ask)
+        assert trio.current_time() - began < 11
+        assert len(set(map(id, errors))) == 5 and {each.remedy.split(":")[0] for each in errors} == {
+            "node 2 is frozen, overloaded or cut off"
+        }
+        cluster.down.add(2)
+        with pytest.raises(PeerUnreachable, match="nothing listens") as caught:
+            await client.connection_to(("fake", 9002))
+        assert caught.value.remedy == "start node 2, or see `mqctl cluster health`"
+        cluster.down.clear()
+        cluster.brokers[2].actions.clear()
+        assert (await client.connection_to(("fake", 9002))).failure is None, "a later attempt has its own end"
 
 
 async def test_one_refresh_for_all_who_saw_the_same_view(nursery: trio.Nursery) -> None:

@@ -16,7 +16,7 @@ from mqd.client.offsets import CommittedOffset
 from mqd.client.transactional import open_transactional_producer
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
-from tests.client.fake import FakeCluster, HangUp
+from tests.client.fake import API_VERSIONS, FakeCluster, Hang, HangUp
 from tests.client.test_consumer import fill
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -182,6 +182,48 @@ async def test_what_a_broker_cannot_narrow_is_not_taken_for_everything(nursery: 
         cluster.one.script(66, {"unknown_state_filters": ["Merry"]})
         with pytest.raises(ClientError, match="Merry"):
             await admin.list_transactions(["Merry"])
+
+
+@pytest.mark.parametrize("how", ["refuses", "silent"])
+async def test_the_impatient_are_told_at_once_what_the_nodes_that_live_know(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, how: str
+) -> None:
+    """Those who are patient wait until others have taken over."""
+    cluster = cluster_of(nursery, 3)
+    (leaderless,) = cluster.add_topic("b")
+    leaderless.leader = -1
+    cluster.partition(A1).leader = 2
+    cluster.one._group("g").offsets[A0] = 7, ""
+    if how == "refuses":
+        cluster.down.add(2)
+    else:
+        cluster.brokers[2].script(API_VERSIONS, *[Hang()] * 99)
+    places = dict.fromkeys([A0, A1, TopicPartition("b", 0)], -1)
+    async with connect([("fake", 9001)], network=cluster, connect_timeout_s=2) as client:
+        began = trio.current_time()
+        admin = Admin(client, timeout_s=60, patient=False)
+        for told in (await admin.list_groups_by_node(), await admin.list_transactions_by_node(), await admin.describe_log_dirs()):
+            assert [isinstance(told[node], list) for node in (1, 2, 3)] == [True, False, True]
+            assert "node 2" in told[2].remedy  # type: ignore[union-attr]
+        with pytest.raises(ClientError):
+            await admin.list_groups()
+        found = await admin.list_offsets(places)
+        assert [isinstance(each, ClientError) for each in found.values()] == [False, True, True]
+        cluster.coordinator = 2
+        refused = (await admin.describe_groups(["g"]))["g"]
+        assert isinstance(refused, ClientError) and "node 2" in refused.remedy
+        assert trio.current_time() - began < 13, "six questions, two seconds each at the most"
+
+        async def others_take_over() -> None:
+            await trio.sleep(20)
+            leaderless.leader = cluster.partition(A1).leader = cluster.coordinator = 3
+            del cluster.addresses[2]
+
+        nursery.start_soon(others_take_over)
+        admin = Admin(client, timeout_s=60)
+        assert isinstance((await admin.describe_groups(["g"]))["g"], GroupDescription)
+        assert [each.group_id for each in await admin.list_groups()] == ["g"]
+        assert not any(isinstance(each, ClientError) for each in (await admin.list_offsets(places)).values())
 
 
 async def test_members_are_removed_by_either_id_when_it_has_loaded(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
