@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import click
 
@@ -19,6 +19,7 @@ from mqctl import render
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
+    from mqd.client.errors import ClientError
 
 OK, FAILED, USAGE, PARTIAL, TIMED_OUT = range(5)
 INTERRUPTED = 130
@@ -26,6 +27,8 @@ READER_GONE = 141
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 15.0
+CONNECT_TIMEOUT_S = 3.0
+"""For one node to take a connection and answer on it: one that is frozen holds up what others tell for no longer."""
 FORMATS = ("table", "json", "jsonl", "yaml")
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -173,7 +176,9 @@ def run(settings: Settings, work: Callable[[ClusterClient], Awaitable[ResultT]])
 
     async def main() -> ResultT:
         timeout_s = settings.timeout_s
-        async with connect(settings.bootstrap, client_id="mqctl", request_timeout_s=timeout_s) as client:
+        async with connect(
+            settings.bootstrap, client_id="mqctl", request_timeout_s=timeout_s, connect_timeout_s=CONNECT_TIMEOUT_S
+        ) as client:
             return await work(client)
 
     try:
@@ -220,6 +225,19 @@ def finish(results: Mapping[Any, object]) -> None:
             message = f"{some_of(keys, 5)}: {message}"
         complain(Failure(message, remedy=remedy))
     raise SystemExit(PARTIAL if len(failures) < len(results) else max(failure.exit_code for failure in failures.values()))
+
+
+class Told(Generic[ResultT]):
+    """What the nodes have of a list: `rows` in order, and for `finish` the `results` by node; `silent` are those that did not say."""
+
+    def __init__(self, told: Mapping[int, list[ResultT] | ClientError]) -> None:
+        self.results = {f"node {node}": outcome for node, outcome in told.items()}
+        self.rows = sorted(each for outcome in told.values() if isinstance(outcome, list) for each in outcome)  # type: ignore[type-var]
+        self.silent = [name for name, outcome in self.results.items() if not isinstance(outcome, list)]
+
+    def beside(self, results: Mapping[str, object]) -> Mapping[str, object]:
+        """Results for things that were looked for in this list: with the nodes, if not all of them said what they have."""
+        return {**results, **self.results} if self.silent else results
 
 
 def confirm(plan: str, *, yes: bool) -> None:

@@ -42,8 +42,8 @@ def plan_seek(wish: Wish, committed: Mapping[TopicPartition, int], bounds: Mappi
 def plan_file(
     wanted: Mapping[TopicPartition, int], committed: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
 ) -> list[Step]:
-    """One step for each partition of a file."""
-    return [_step(tp, wanted[tp], committed.get(tp), bounds[tp]) for tp in sorted(wanted)]
+    """One step for each partition in `bounds`, to where a file says."""
+    return [_step(tp, wanted[tp], committed.get(tp), each) for tp, each in sorted(bounds.items())]
 
 
 def _wanted(tp: TopicPartition, wish: Wish, before: int | None, bounds: Bounds) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mqctl import render
-from mqctl.app import Failure, LazyGroup, Settings, confirm, options, run, say, write
+from mqctl.app import Failure, LazyGroup, Settings, confirm, finish, options, run, say, write
 from mqctl.commands.move import carry_out, check_options, execution_options, impossible_code, run_watching
 from mqctl.moving import complain_of
 from mqctl.planning import plan_drain, plan_leaders
@@ -18,6 +19,8 @@ from mqd.types import TopicPartition
 if TYPE_CHECKING:
     from mqd.client.admin import Admin
     from mqd.client.cluster import ClusterClient
+    from mqd.client.descriptions import LogDirectory
+    from mqd.client.errors import ClientError
 
 COMMANDS = {
     "list": ("mqctl.commands.broker:list_", "Nodes, what they lead and hold, and their disks."),
@@ -63,31 +66,29 @@ def list_(settings: Settings) -> None:
     the controller does not hear it.
     """
 
-    async def work(client: ClusterClient) -> list[dict[str, Any]]:
+    async def work(client: ClusterClient) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         from mqd.client.admin import Admin
 
-        admin = Admin(client, timeout_s=settings.timeout_s)
-        seen = await take(admin, min_isr=False)
-        disks = await directories(admin, list(seen.alive))
-        return [node_row(seen, node.node_id, disks.get(node.node_id, [])) for node in seen.cluster.brokers]
+        seen = await take(Admin(client, timeout_s=settings.timeout_s), min_isr=False)
+        told = await Admin(client, timeout_s=settings.timeout_s, patient=False).describe_log_dirs(seen.alive)
+        return [node_row(seen, node.node_id, told.get(node.node_id)) for node in seen.cluster.brokers], _results(told)
 
-    rows = run(settings, work)
+    rows, told = run(settings, work)
     if settings.output == "table":
         settings.show(NODES, [_readable(row) for row in rows])
     else:
         settings.show((), rows)
+    finish(told)
 
 
-async def directories(admin: Admin, nodes: list[int]) -> dict[int, list[dict[str, Any]]]:
-    """The log directories of those of the nodes that answer."""
-    from mqd.client.errors import ClientError
-
-    found = await admin.describe_log_dirs(nodes)
-    return {node: [directory_row(each) for each in rows] for node, rows in found.items() if not isinstance(rows, ClientError)}
+def _results(told: Mapping[int, list[LogDirectory] | ClientError]) -> dict[str, Any]:
+    """For `finish`: what the cluster knows was told in any case, disks by those that were asked and did answer."""
+    return {"the cluster": None, **{f"node {node}": outcome for node, outcome in told.items()}}
 
 
-def node_row(seen: Snapshot, node_id: int, disks: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a list of nodes says of one."""
+def node_row(seen: Snapshot, node_id: int, told: list[LogDirectory] | ClientError | None) -> dict[str, Any]:
+    """What a list of nodes says of one, with its disks if they were told."""
+    disks = [directory_row(each) for each in told] if isinstance(told, list) else []
     (info,) = (each for each in seen.cluster.brokers if each.node_id == node_id)
     states = seen.partitions.values()
     free = [each["usable_bytes"] for each in disks if each["usable_bytes"] is not None]
@@ -125,20 +126,19 @@ def describe(settings: Settings, node: int) -> None:
     mqctl broker describe 2
     """
 
-    async def work(client: ClusterClient) -> dict[str, Any]:
+    async def work(client: ClusterClient) -> tuple[dict[str, Any], dict[str, Any]]:
         from mqd.client.admin import Admin
         from mqd.client.descriptions import ConfigSource, Resource, ResourceType
         from mqd.client.errors import ClientError
 
-        admin = Admin(client, timeout_s=settings.timeout_s)
-        seen = await take(admin, min_isr=False)
+        seen = await take(Admin(client, timeout_s=settings.timeout_s), min_isr=False)
         _check_known(seen, node)
-        alive = node in seen.alive
-        disks = (await directories(admin, [node])).get(node, []) if alive else []
+        admin = Admin(client, timeout_s=settings.timeout_s, patient=False)
+        alive = [node] if node in seen.alive else []
+        told = await admin.describe_log_dirs(alive)
+        resources = [Resource(ResourceType.BROKER, str(each)) for each in alive if not isinstance(told[each], ClientError)]
         config: dict[str, str | None] = {}
-        if alive:
-            resource = Resource(ResourceType.BROKER, str(node))
-            entries = (await admin.describe_configs([resource]))[resource]
+        for entries in (await admin.describe_configs(resources)).values():
             for entry in entries if not isinstance(entries, ClientError) else ():
                 if entry.source in (
                     ConfigSource.DYNAMIC_BROKER_CONFIG,
@@ -146,14 +146,20 @@ def describe(settings: Settings, node: int) -> None:
                     ConfigSource.STATIC_BROKER_CONFIG,
                 ):
                     config[entry.name] = entry.value
-        row = node_row(seen, node, disks)
         lagging = [str(tp) for tp, state in seen.partitions.items() if node in state.replicas and node not in state.isr]
-        return {**row, "lagging": lagging, "config": config, "directories": disks}
+        disks = [directory_row(each) for rows in told.values() if not isinstance(rows, ClientError) for each in rows]
+        data = {**node_row(seen, node, told.get(node)), "lagging": lagging, "config": config, "directories": disks}
+        return data, _results(told)
 
-    data = run(settings, work)
+    data, told = run(settings, work)
     if settings.output != "table":
         settings.show_data(data)
-        return
+    else:
+        _show(settings, data)
+    finish(told)
+
+
+def _show(settings: Settings, data: dict[str, Any]) -> None:
     summary = {
         name.replace("_", " "): value
         for name, value in {**data, "bytes": format_bytes(data["bytes"]), "usable_bytes": format_bytes(data["usable_bytes"])}.items()

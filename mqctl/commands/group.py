@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from mqctl import places, render
-from mqctl.app import FAILED, Failure, LazyGroup, Settings, confirm, finish, options, run, say, write
+from mqctl.app import FAILED, Failure, LazyGroup, Settings, Told, confirm, finish, options, run, say, write
 from mqctl.planning import parse_partition
 from mqctl.quantities import format_duration
 from mqctl.seeking import Bounds, Step, Wish, choose, parse_file, plan_file, plan_seek, write_file
@@ -20,7 +20,8 @@ from mqd.types import TopicPartition
 if TYPE_CHECKING:
     from mqd.client.admin import Admin
     from mqd.client.cluster import ClusterClient
-    from mqd.client.group_descriptions import GroupDescription, PartitionLag
+    from mqd.client.errors import ClientError
+    from mqd.client.group_descriptions import GroupDescription, ListedGroup, PartitionLag
 
 COMMANDS = {
     "list": ("mqctl.commands.group:list_", "Groups, their states and coordinators."),
@@ -88,10 +89,14 @@ def group() -> None:
     """Groups: members, offsets, lag."""
 
 
-def _admin(client: ClusterClient, settings: Settings) -> Admin:
+def _admin(client: ClusterClient, settings: Settings, *, patient: bool = True) -> Admin:
     from mqd.client.admin import Admin
 
-    return Admin(client, timeout_s=settings.timeout_s)
+    return Admin(client, timeout_s=settings.timeout_s, patient=patient)
+
+
+async def _listed(client: ClusterClient, settings: Settings, states: Sequence[str] = (), types: Sequence[str] = ()) -> Told[ListedGroup]:
+    return Told(await _admin(client, settings, patient=False).list_groups_by_node(states, types))
 
 
 @click.command("list")
@@ -108,7 +113,7 @@ def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], type
     mqctl group list
     mqctl group list 'billing-*' --state Stable
     """
-    told = run(settings, lambda client: _admin(client, settings).list_groups_by_node(states, types))
+    told = run(settings, lambda client: _listed(client, settings, states, types))
     rows = [
         {
             "group": each.group_id,
@@ -117,14 +122,14 @@ def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], type
             "protocol_type": each.protocol_type or None,
             "coordinator": each.node_id,
         }
-        for each in sorted(each for found in told.values() if isinstance(found, list) for each in found)
+        for each in told.rows
         if pattern is None or fnmatchcase(each.group_id, pattern)
     ]
-    if not rows and all(isinstance(found, list) for found in told.values()):
+    if not rows and not told.silent:
         say("no groups" if pattern is None and not states and not types else "no group is like that")
     if rows or settings.output != "table":
         settings.show(GROUPS, rows)
-    finish({f"node {node}": found for node, found in told.items()})
+    finish(told.results)
 
 
 @click.command()
@@ -136,12 +141,12 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
     Of a classic group that rebalances, mqd also tells since when, and for which members it waits.
     """
 
-    async def work(client: ClusterClient) -> Mapping[str, Any]:
-        chosen = await _choose(client, settings, names)
-        return await _admin(client, settings).describe_groups(chosen)
+    async def work(client: ClusterClient) -> tuple[Mapping[str, Any], Told[ListedGroup]]:
+        chosen, told = await _choose(client, settings, names)
+        return await _admin(client, settings).describe_groups(chosen), told
 
-    results = run(settings, work)
-    if not results:
+    results, told = run(settings, work)
+    if not results and not told.silent:
         raise Failure("no group is like that", remedy="see which exist with `mqctl group list`")
     from mqd.client.errors import ClientError
     from mqd.client.group_descriptions import REBALANCING_STATES
@@ -163,7 +168,7 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
     for group in known:
         if group.state in REBALANCING_STATES and group.since_ms < 0:
             say(f"group {group.group_id!r} rebalances; for whom it waits is perhaps in the log of its coordinator, {group.coordinator}")
-    finish(results)
+    finish(told.beside(results))
 
 
 def _described(each: GroupDescription, now_ms: int) -> dict[str, Any]:
@@ -238,12 +243,12 @@ def lag(settings: Settings, names: tuple[str, ...], everything: bool, pattern: s
     if everything == bool(names):
         raise click.UsageError("name groups, or say --all")
 
-    async def work(client: ClusterClient) -> dict[str, Any]:
-        admin = _admin(client, settings)
-        wanted = list(names) if names else [each.group_id for each in await admin.list_groups() if each.type in ("", "classic", "consumer")]
-        return await admin.group_lags(wanted, read_committed=read_committed)
+    async def work(client: ClusterClient) -> tuple[dict[str, Any], Told[ListedGroup]]:
+        told = await _listed(client, settings) if everything else Told({})
+        wanted = [*names, *(each.group_id for each in told.rows if each.type in ("", "classic", "consumer"))]
+        return dict(await _admin(client, settings, patient=not everything).group_lags(wanted, read_committed=read_committed)), told
 
-    results = run(settings, work)
+    results, told = run(settings, work)
     rows: list[dict[str, Any]] = []
     unknown: list[str] = []
     for name, outcome in results.items():
@@ -255,13 +260,13 @@ def lag(settings: Settings, names: tuple[str, ...], everything: bool, pattern: s
             unknown += [f"{each.tp} (group {name!r})" for each in lags if each.end is None]
             if not lags:
                 say(f"group {name!r} has committed nothing" + ("" if pattern is None else " for such topics"))
-    if everything and not rows:
+    if everything and not rows and not told.silent:
         say("no group reads anything" if pattern is None else "no group reads such topics")
     if rows or settings.output != "table":
         settings.show(TOTALS if total else LAGS, rows)
     if unknown:
         say(f"no lag where the partition has no leader, or is gone: {some_of(unknown, 5)}")
-    finish(results)
+    finish(told.beside(results))
 
 
 def _total(name: str, lags: list[PartitionLag]) -> dict[str, Any]:
@@ -340,13 +345,13 @@ def seek(
 
     async def work(client: ClusterClient) -> tuple[list[Step], dict[TopicPartition, Any]]:
         admin = _admin(client, settings)
-        steps, before = await _plan(admin, name, named, wish, from_file)
+        steps, before, unknown = await _plan(client, settings, name, named, wish, from_file)
         if save_to is not None:
             _save(save_to, before)
-        results: dict[TopicPartition, Any] = {}
+        results: dict[TopicPartition, Any] = dict.fromkeys((step.tp for step in steps), None)
         if execute:
             results = dict(await admin.alter_group_offsets(name, {step.tp: step.after for step in steps}))
-        return steps, results
+        return steps, {**results, **unknown}
 
     steps, results = run(settings, work)
     rows = [{"topic": each.tp.topic, "partition": each.tp.partition, **each._asdict()} for each in steps]
@@ -361,12 +366,19 @@ def seek(
 
 
 async def _plan(
-    admin: Admin, name: str, named: list[tuple[str, int | None]], wish: Wish, from_file: dict[TopicPartition, int] | None
-) -> tuple[list[Step], dict[TopicPartition, int]]:
-    """What will happen, and where the group is now in these partitions. Raises Failure, for a group with members too."""
+    client: ClusterClient,
+    settings: Settings,
+    name: str,
+    named: list[tuple[str, int | None]],
+    wish: Wish,
+    from_file: dict[TopicPartition, int] | None,
+) -> tuple[list[Step], dict[TopicPartition, int], dict[TopicPartition, ClientError]]:
+    """What will happen, where the group is now in these partitions, and why for some of them nobody can tell what their logs have.
+    Raises Failure, for a group with members too."""
     from mqd.client.errors import ClientError
     from mqd.errors import ErrorCode
 
+    admin = _admin(client, settings)
     described = (await admin.describe_groups([name]))[name]
     if isinstance(described, ClientError):
         if described.code is not ErrorCode.GROUP_ID_NOT_FOUND:
@@ -392,28 +404,34 @@ async def _plan(
             if not wanted:
                 missing = "does not exist" if isinstance(described, ClientError) else "has committed nothing"
                 raise Failure(f"group {name!r} {missing}", remedy="name the topics, or look for it with `mqctl group list`")
-        bounds = await _bounds(admin, wanted, getattr(wish, "timestamp_ms", None))
+        bounds, unknown = await _bounds(_admin(client, settings, patient=False), wanted, getattr(wish, "timestamp_ms", None))
         steps = plan_seek(wish, now, bounds) if from_file is None else plan_file(from_file, now, bounds)
     except ValueError as error:
         raise Failure(str(error), remedy="see which exist with `mqctl topic list`, and where the group is with `mqctl group lag`") from None
-    return steps, {tp: now[tp] for tp in wanted if tp in now}
+    return steps, {tp: now[tp] for tp in wanted if tp in now}, unknown
 
 
-async def _bounds(admin: Admin, partitions: list[TopicPartition], timestamp_ms: int | None) -> dict[TopicPartition, Bounds]:
+async def _bounds(
+    admin: Admin, partitions: list[TopicPartition], timestamp_ms: int | None
+) -> tuple[dict[TopicPartition, Bounds], dict[TopicPartition, ClientError]]:
+    """The bounds, and the errors of the partitions whose leaders do not say, or that have none."""
     from mqd.client.descriptions import EARLIEST, LATEST
     from mqd.client.errors import ClientError
 
+    unknown: dict[TopicPartition, ClientError] = {}
+
     async def listed(spec: int) -> dict[TopicPartition, int]:
         offsets = {}
-        for tp, outcome in (await admin.list_offsets(dict.fromkeys(partitions, spec))).items():
+        for tp, outcome in (await admin.list_offsets({tp: spec for tp in partitions if tp not in unknown})).items():
             if isinstance(outcome, ClientError):
-                raise outcome
-            offsets[tp] = outcome.offset
+                unknown[tp] = outcome
+            else:
+                offsets[tp] = outcome.offset
         return offsets
 
     starts, ends = await listed(EARLIEST), await listed(LATEST)
     times = {} if timestamp_ms is None else await listed(timestamp_ms)
-    return {tp: Bounds(starts[tp], ends[tp], times.get(tp)) for tp in partitions}
+    return {tp: Bounds(starts[tp], ends[tp], times.get(tp)) for tp in partitions if tp not in unknown}, unknown
 
 
 def _save(path: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -480,7 +498,7 @@ def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: boo
     mqctl group delete billing
     mqctl group delete 'console-consumer-*'      shows which they are, and asks
     """
-    chosen = run(settings, lambda client: _choose(client, settings, names))
+    chosen, told = run(settings, lambda client: _choose(client, settings, names))
     from mqd.client.errors import ClientError
     from mqd.errors import ErrorCode
 
@@ -488,6 +506,7 @@ def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: boo
     active = [name for name in chosen if name not in set(empty)]
     if empty:
         staying = f"\nLeaves alone {len(active)} with members: {some_of(active, _CHOSEN_AT_MOST)}" if active else ""
+        staying += f"\nLeaves out what cannot be asked: {some_of(told.silent, _CHOSEN_AT_MOST)}" if told.silent else ""
         confirm(f"Deletes {len(empty)} group(s) with their offsets, for good: {some_of(empty, _CHOSEN_AT_MOST)}{staying}", yes=yes)
     results: dict[str, Any] = dict(run(settings, lambda client: _admin(client, settings).delete_groups(empty)) if empty else {})
     results |= {name: ClientError(ErrorCode.NON_EMPTY_GROUP, "it has members") for name in active}
@@ -496,21 +515,24 @@ def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: boo
         if if_exists and error is not None and error.code is ErrorCode.GROUP_ID_NOT_FOUND:
             say(f"group {name!r} does not exist")
             results[name] = None
-    if not chosen and not if_exists:
+    if not chosen and not if_exists and not told.silent:
         raise Failure("no group is like that", remedy="see which exist with `mqctl group list`")
     settings.show(DELETED, rows)
-    finish(results)
+    finish(told.beside(results))
 
 
-async def _choose(client: ClusterClient, settings: Settings, names: tuple[str, ...]) -> dict[str, bool]:
-    """The groups that are named, and those that match a pattern, which are known to have members or not. Raises where a node is silent."""
+async def _choose(client: ClusterClient, settings: Settings, names: tuple[str, ...]) -> tuple[dict[str, bool], Told[ListedGroup]]:
+    """The groups that are named, and those that match a pattern, which are known to have members or not; and the list in which they
+    were looked for."""
     from mqd.client.group_descriptions import EMPTY_STATES
 
     patterns = [name for name in names if "*" in name or "?" in name]
     chosen = {name: False for name in names if name not in patterns}
-    listed = await _admin(client, settings).list_groups() if patterns else []
-    matching = [each for each in listed if any(fnmatchcase(each.group_id, pattern) for pattern in patterns)]
-    return {each.group_id: each.state not in EMPTY_STATES for each in matching} | chosen
+    if not patterns:
+        return chosen, Told({})
+    told = await _listed(client, settings)
+    matching = [each for each in told.rows if any(fnmatchcase(each.group_id, pattern) for pattern in patterns)]
+    return {each.group_id: each.state not in EMPTY_STATES for each in matching} | chosen, told
 
 
 @click.command("delete-offsets")

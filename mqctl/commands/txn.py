@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqctl import places, render
-from mqctl.app import Failure, LazyGroup, Settings, confirm, finish, options, run, say, write
+from mqctl.app import Failure, LazyGroup, Settings, Told, confirm, finish, options, run, say, write
 from mqctl.planning import parse_partition
 from mqctl.quantities import format_duration, parse_duration_ms
 from mqd.types import TopicPartition
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mqd.client.admin import Admin
     from mqd.client.cluster import ClusterClient
     from mqd.client.descriptions import ActiveProducer
-    from mqd.client.group_descriptions import HangingTransactions, TransactionDescription
+    from mqd.client.group_descriptions import HangingTransactions, ListedTransaction, TransactionDescription
 
 COMMANDS = {
     "list": ("mqctl.commands.txn:list_", "Transactional ids, their states and coordinators."),
@@ -72,10 +72,10 @@ def txn() -> None:
     """Transactions: which are open, and those that nobody ends."""
 
 
-def _admin(client: ClusterClient, settings: Settings) -> Admin:
+def _admin(client: ClusterClient, settings: Settings, *, patient: bool = True) -> Admin:
     from mqd.client.admin import Admin
 
-    return Admin(client, timeout_s=settings.timeout_s)
+    return Admin(client, timeout_s=settings.timeout_s, patient=patient)
 
 
 @click.command("list")
@@ -91,17 +91,20 @@ def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], long
     \b
     mqctl txn list --state Ongoing --longer-than 5m
     """
-    told = run(settings, lambda client: _admin(client, settings).list_transactions_by_node(states, longer_than_ms=longer_than))
+    async def work(client: ClusterClient) -> Told[ListedTransaction]:
+        return Told(await _admin(client, settings, patient=False).list_transactions_by_node(states, longer_than_ms=longer_than))
+
+    told = run(settings, work)
     rows = [
         {"transactional_id": each.transactional_id, "producer_id": each.producer_id, "state": each.state, "coordinator": each.node_id}
-        for each in sorted(each for found in told.values() if isinstance(found, list) for each in found)
+        for each in told.rows
         if (pattern is None or fnmatchcase(each.transactional_id, pattern)) and (longer_than is None or each.state in OPEN_STATES)
     ]
-    if not rows and all(isinstance(found, list) for found in told.values()):
+    if not rows and not told.silent:
         say("no transactional ids" if pattern is None and not states and longer_than is None else "no transactional id is like that")
     if rows or settings.output != "table":
         settings.show(TRANSACTIONS, rows)
-    finish({f"node {node}": found for node, found in told.items()})
+    finish(told.results)
 
 
 @click.command()
@@ -156,7 +159,7 @@ def find_hanging(settings: Settings, pattern: str | None, node: int | None, olde
     """
 
     async def work(client: ClusterClient) -> tuple[list[TopicPartition], HangingTransactions]:
-        admin = _admin(client, settings)
+        admin = _admin(client, settings, patient=False)
         partitions = [
             TopicPartition(topic.name, each.partition)
             for topic in await admin.list_topics(internal=True)

@@ -14,6 +14,7 @@ from mqctl import moving
 from tests.client.fake import ALTER_REASSIGNMENTS, DESCRIBE_QUORUM, FakePartition, quorum_row
 from tests.client.loopback import Loopback
 from tests.mqctl.conftest import Ran
+from tests.nodes import free_ports
 
 Mqctl = Callable[..., Ran]
 
@@ -69,6 +70,18 @@ def test_brokers_are_listed_and_described(mqctl: Mqctl, three: Loopback) -> None
     assert "/data" in text and "/broken" in text and "50 B" in text
     ran = mqctl("broker", "describe", "7")
     assert ran.code == 1 and "known are 1, 2, 3" in ran.err
+
+
+def test_a_broker_that_does_not_answer_is_named(mqctl: Mqctl, three: Loopback) -> None:
+    """Not fenced yet: the cluster still calls it alive."""
+    (port,) = free_ports(1)
+    three.inside(lambda: three.cluster.addresses.update({3: ("127.0.0.1", port)}))
+    ran = mqctl("broker", "list", "-o", "json", "--timeout", "60")
+    assert ran.code == 3 and [row["bytes"] is None for row in ran.data] == [False, False, True]
+    assert f"node 3: nothing listens at 127.0.0.1:{port}" in ran.err and "start node 3" in ran.err
+    ran = mqctl("broker", "describe", "3", "--timeout", "60")
+    assert ran.code == 3 and "node 3: nothing listens" in ran.err and "alive" in ran.out
+    assert mqctl("broker", "describe", "1").code == 0
 
 
 def test_partitions_are_filtered_by_what_is_wrong(mqctl: Mqctl, three: Loopback) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -303,18 +305,50 @@ def test_no_transaction_hangs_for_certain_while_its_coordinator_may_be_one_that_
         assert ran.code == 3 and "transactions of node 1" in ran.err
 
 
-def test_lists_have_what_the_nodes_that_live_tell(mqctl: Mqctl, filled: Loopback) -> None:
-    """The one that is gone is named, and the list is told to be incomplete by the exit code."""
-    (port,) = free_ports(1)
-    filled.inside(lambda: filled.cluster.addresses.update({2: ("127.0.0.1", port)}))
-    ran = mqctl("group", "list", "-o", "json", "--timeout", "0.3")
-    assert ran.code == 3 and [row["group"] for row in ran.data] == ["g"]
-    assert "node 2: " in ran.err and f"nothing listens at 127.0.0.1:{port}" in ran.err
-    assert "start node 2, or see `mqctl cluster health`" in ran.err and "--bootstrap" not in ran.err
-    ran = mqctl("group", "list", "--state", "Dead", "--timeout", "0.3")
-    assert ran.code == 3 and "no group" not in ran.err, "nobody can tell"
-    ran = mqctl("txn", "list", "--timeout", "0.3")
-    assert ran.code == 3 and "node 2: " in ran.err and "no transactional ids" not in ran.err
+@pytest.mark.parametrize("how", ["refuses", "silent"])
+def test_lists_have_what_the_nodes_that_live_tell(mqctl: Mqctl, filled: Loopback, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that is gone is named, at once if it refuses, and the list is told to be incomplete by the exit code."""
+    monkeypatch.setattr("mqctl.app.CONNECT_TIMEOUT_S", 0.2)
+    with socket.socket() as frozen:
+        if how == "silent":
+            frozen.bind(("127.0.0.1", 0))
+            frozen.listen()
+        port = frozen.getsockname()[1] if how == "silent" else free_ports(1)[0]
+        filled.inside(lambda: filled.cluster.addresses.update({2: ("127.0.0.1", port)}))
+
+        def told(*arguments: str) -> Ran:
+            began = time.monotonic()
+            ran = mqctl(*arguments, "-o", "json", "--timeout", "60")
+            assert ran.code == 3 and f"127.0.0.1:{port}" in ran.err and "node 2" in ran.err, (arguments, ran)
+            assert time.monotonic() - began < 30, "it does not wait for the time to be up"
+            assert "--bootstrap" not in ran.err and "`mqctl cluster health`" in ran.err
+            return ran
+
+        assert [row["group"] for row in told("group", "list").data] == ["g"]
+        assert "no group" not in told("group", "list", "--state", "Dead").err, "nobody can tell"
+        assert [row["group"] for row in told("group", "lag", "--all").data] == ["g", "g"]
+        assert "no group" not in told("group", "lag", "--all", "-t", "none").err
+        assert [row["group"] for row in told("group", "describe", "g*").data] == ["g"]
+        assert told("group", "describe", "none*").data == []
+        assert "no transactional ids" not in told("txn", "list").err
+        ran = mqctl("group", "delete", "g*")
+        assert ran.code == 2 and "Leaves out what cannot be asked: node 2" in ran.err
+        assert told("group", "delete", "g*", "-y").data == [{"group": "g", "deleted": True}]
+
+
+def test_seek_plans_what_can_be_planned(mqctl: Mqctl, filled: Loopback, tmp_path: Path) -> None:
+    filled.inside(lambda: setattr(filled.cluster.partition(A1), "leader", -1))
+    saved = tmp_path / "before.csv"
+    ran = mqctl("group", "seek", "g", "--to", "beginning", "--save", str(saved), "-o", "json", "--timeout", "60")
+    assert ran.code == 3 and [(row["partition"], row["after"]) for row in ran.data] == [(0, 0)]
+    assert "a-1: it has no leader" in ran.err and "bring back the node" in ran.err and "say it again with --execute" in ran.err
+    assert saved.read_text() == "a,0,5\na,1,20\n", "what is saved needs no leader"
+    assert mqctl("group", "seek", "g", "--to", "beginning", "--execute").code == 3
+    assert offsets(filled) == {0: 0, 1: 20}
+    ran = mqctl("group", "seek", "g", "a:1", "--to", "@5", "--execute")
+    assert ran.code == 1 and "a-1: it has no leader" in ran.err and "goes on there" not in ran.err
+    assert mqctl("group", "seek", "g", "--file", str(saved), "--execute").code == 3
+    assert offsets(filled) == {0: 5, 1: 20}
 
 
 def test_ids_without_a_transaction_are_not_open_for_long(mqctl: Mqctl, filled: Loopback) -> None:
