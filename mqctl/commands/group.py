@@ -265,7 +265,7 @@ def lag(settings: Settings, names: tuple[str, ...], everything: bool, pattern: s
     if rows or settings.output != "table":
         settings.show(TOTALS if total else LAGS, rows)
     if unknown:
-        say(f"no lag where the partition has no leader, or is gone: {some_of(unknown, 5)}")
+        say(f"no lag where the partition is gone, has no leader, or its leader does not answer: {some_of(unknown, 5)}")
     finish(told.beside(results))
 
 
