@@ -142,8 +142,12 @@ class TopicsView(Protocol):
         """How many; 0 for a topic that does not exist."""
         ...
 
-    def racks(self, name: str, partition: int) -> frozenset[str]:
-        """Of the nodes that hold a replica of the partition and tell their rack."""
+    def racks(self, name: str) -> Sequence[frozenset[str]]:
+        """Of each partition: of the nodes that hold a replica and tell their rack."""
+        ...
+
+    def digest(self, name: str) -> bytes:
+        """As subscriptions.topic_digest makes it of the topic as it is; empty for one that does not exist."""
         ...
 
     def is_internal(self, name: str) -> bool: ...

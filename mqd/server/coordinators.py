@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from uuid import UUID
 
 import trio
 
@@ -26,6 +25,7 @@ from mqd.replica.service import ReplicaService
 from mqd.server.context import Context, Node
 from mqd.server.forward import Forwarder
 from mqd.server.handlers.write_txn_markers import write_markers
+from mqd.server.topics_view import ImageTopics
 from mqd.types import GROUPS_TOPIC, NO_NODE, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, NodeId, TopicPartition
 
 _MARKERS_VERSION = 2
@@ -37,39 +37,6 @@ def call_of(context: Context, request: Any, *, spare_producer_id: int = NO_PRODU
     assert api is not None
     host = "/" + context.peer.rpartition(":")[0]
     return Call(api.name, context.header.api_version, request, context.header.client_id or "", host, spare_producer_id)
-
-
-class _Topics:
-    """The metadata, as coordinators see it (TopicsView)."""
-
-    def __init__(self, image: Callable[[], MetadataImage]) -> None:
-        self._image = image
-        self.version = 0
-
-    def names(self) -> Iterable[str]:
-        return self._image().topics
-
-    def topic_id(self, name: str) -> UUID | None:
-        topic = self._image().topics.get(name)
-        return topic.topic_id if topic is not None else None
-
-    def topic_name(self, topic_id: UUID) -> str | None:
-        topic = self._image().topics_by_id.get(topic_id)
-        return topic.name if topic is not None else None
-
-    def partitions(self, name: str) -> int:
-        topic = self._image().topics.get(name)
-        return len(topic.partitions) if topic is not None else 0
-
-    def racks(self, name: str, partition: int) -> frozenset[str]:
-        image = self._image()
-        found = image.partition(name, partition)
-        brokers = [image.brokers.get(node_id) for node_id in found.replicas] if found is not None else []
-        return frozenset(broker.rack for broker in brokers if broker is not None and broker.rack is not None)
-
-    def is_internal(self, name: str) -> bool:
-        topic = self._image().topics.get(name)
-        return topic is not None and topic.internal
 
 
 class _Options:
@@ -103,7 +70,7 @@ class Coordinators:
         forward: Forwarder,
         new_producer_id: Callable[[], Awaitable[int]],
     ) -> None:
-        self._topics = _Topics(image)
+        self._topics = ImageTopics(image)
         options = _Options(config, image, node_id)
         self.groups = CoordinatorService(
             topic=GROUPS_TOPIC,
@@ -165,7 +132,6 @@ class Coordinators:
 
     def metadata_changed(self, delta: Delta, image: MetadataImage) -> None:
         """Topics came, went or grew, or their replicas moved."""
-        if delta.topics_created or delta.topics_deleted or delta.partitions_changed or delta.brokers_changed:
-            self._topics.version += 1
+        if self._topics.changed(delta):
             self.groups.topics_changed()
             self.transactions.topics_changed()

@@ -31,6 +31,7 @@ from mqd.coordinator.group.consumer_steps import JOIN, REBALANCE, RESOLVE, SESSI
 from mqd.coordinator.group.member import JOINING, LEAVING, LEAVING_FOR_NOW, Member, MemberState, check_epoch, partitions_of
 from mqd.coordinator.group.migration import upgrade
 from mqd.coordinator.group.state import Draft, Expire, Handler, Part, Replay, State, TimerKey
+from mqd.coordinator.group.subscriptions import topics_hash
 from mqd.coordinator.shard import NOTHING, Call, Decision, Moment, Producer, Ticket
 from mqd.errors import ErrorCode, MqError
 
@@ -167,7 +168,7 @@ class ConsumerGroups(Part):
         if group.is_empty:
             draft.records.extend(group.tombstones())
             return ConsumerGroup(group_id)
-        found = upgrade(self.state, group, self._steps.hashes, draft)
+        found = upgrade(self.state, group, draft)
         for member in found.members.values():
             self._steps.expect(found, member, now)
         return found
@@ -262,7 +263,7 @@ class ConsumerGroups(Part):
             return NOTHING
         resolved = group.resolved()
         if self._steps.note_resolution(group, group.resolution, group.regexes, resolved, draft, now):
-            metadata_hash = self._steps.hashes.of({*group.names, *topics_of(resolved, group.regexes)})
+            metadata_hash = topics_hash(self.state.topics, {*group.names, *topics_of(resolved, group.regexes)})
             draft.write(records.ConsumerGroupMetadataKey(group.group_id), records.ConsumerGroupMetadata(group.epoch + 1, metadata_hash))
         return draft.decision()
 

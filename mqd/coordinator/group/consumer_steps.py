@@ -22,7 +22,7 @@ from mqd.coordinator.group.consumer_group import ConsumerGroup, remove_member, r
 from mqd.coordinator.group.member import Member, MemberState, reconcile
 from mqd.coordinator.group.migration import downgrade, may_downgrade
 from mqd.coordinator.group.state import Draft, State
-from mqd.coordinator.group.subscriptions import Resolution, TopicHashes, compile_expression, subscribed_topics
+from mqd.coordinator.group.subscriptions import Resolution, compile_expression, subscribed_topics, topics_hash
 from mqd.coordinator.shard import Moment
 from mqd.errors import ErrorCode, MqError
 
@@ -70,7 +70,6 @@ class Steps:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.hashes = TopicHashes(state.topics)
         self.names_version = state.topics.version
         """Version of the metadata in which a topic was new."""
 
@@ -112,7 +111,7 @@ class Steps:
         if bump or group.checked_version != self.state.topics.version:
             present = group.members.get(wish.replaces or member.member_id)
             names = group.subscribed_names([present] if present is not None else [], updated)
-            metadata_hash = self.hashes.of({*names, *topics_of(resolved, resolved)})
+            metadata_hash = topics_hash(self.state.topics, {*names, *topics_of(resolved, resolved)})
             if bump or metadata_hash != group.metadata_hash:
                 epoch += 1
                 draft.write(records.ConsumerGroupMetadataKey(group.group_id), records.ConsumerGroupMetadata(epoch, metadata_hash))
@@ -227,7 +226,7 @@ class Steps:
         for topic_id in topic_ids:
             name = view.topic_name(topic_id)
             assert name is not None
-            where = {"racks": lambda partition, name=name: view.racks(name, partition)} if racks else {}
+            where = {"racks": view.racks(name).__getitem__} if racks else {}
             found[topic_id] = Topic(view.partitions(name), **where)
         return found
 
@@ -287,7 +286,7 @@ class Steps:
                 regexes[member.topic_regex] -= 1
         self._forget_unused(group, regexes, resolved, draft)
         names = group.subscribed_names(leaving=members)
-        metadata_hash = self.hashes.of({*names, *topics_of(resolved, regexes)})
+        metadata_hash = topics_hash(self.state.topics, {*names, *topics_of(resolved, regexes)})
         draft.write(records.ConsumerGroupMetadataKey(group.group_id), records.ConsumerGroupMetadata(group.epoch + 1, metadata_hash))
 
     def _forget_unused(self, group: ConsumerGroup, regexes: Mapping[str, int], resolved: dict[str, frozenset[str]], draft: Draft) -> None:

@@ -18,7 +18,7 @@ from mqd.coordinator.group.classic_group import STABLE, ClassicGroup, Member as 
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.member import Member, MemberState, Owned
 from mqd.coordinator.group.state import Draft, State
-from mqd.coordinator.group.subscriptions import TopicHashes
+from mqd.coordinator.group.subscriptions import topics_hash
 from mqd.coordinator.shard import Moment, TopicsView
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.protocol import consumer_protocol
@@ -38,7 +38,7 @@ def policy(state: State) -> str:
 # -- up
 
 
-def upgrade(state: State, classic: ClassicGroup, hashes: TopicHashes, draft: Draft) -> ConsumerGroup:
+def upgrade(state: State, classic: ClassicGroup, draft: Draft) -> ConsumerGroup:
     """The classic group as one of the consumer protocol; the draft deletes the one and writes the other.
 
     MqError GROUP_ID_NOT_FOUND where that may not be.
@@ -68,7 +68,7 @@ def upgrade(state: State, classic: ClassicGroup, hashes: TopicHashes, draft: Dra
         raise refuse("its leader has assigned a partition to several members")
     draft.records.extend(classic.tombstones())
     group = ConsumerGroup(group_id)
-    for key, value in _records_of(group_id, classic.generation, members, hashes):
+    for key, value in _records_of(group_id, classic.generation, members, state.topics):
         draft.write(key, value)
         group.apply(key, value)
     logger.info("a classic group becomes a consumer group group=%s members=%d", group_id, len(members))
@@ -111,12 +111,12 @@ def _consumer_member(group: ClassicGroup, member: ClassicMember, topics: TopicsV
 
 
 def _records_of(
-    group_id: str, generation: int, members: Collection[Member], hashes: TopicHashes
+    group_id: str, generation: int, members: Collection[Member], topics: TopicsView
 ) -> Iterator[tuple[records.Key, records.Value]]:
     """A consumer group in which everybody has what is meant for him."""
     for member in members:
         yield records.MemberMetadataKey(group_id, member.member_id), member.metadata()
-    metadata_hash = hashes.of({name for member in members for name in member.topic_names})
+    metadata_hash = topics_hash(topics, {name for member in members for name in member.topic_names})
     yield records.ConsumerGroupMetadataKey(group_id), records.ConsumerGroupMetadata(generation, metadata_hash)
     for member in members:
         rows = tuple(records.TopicPartitions(topic_id, tuple(sorted(owned))) for topic_id, owned in sorted(member.assigned.items()))

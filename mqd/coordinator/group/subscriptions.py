@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from hashlib import blake2b
 from typing import Any
+from uuid import UUID
 
 import re2
 
@@ -71,37 +72,24 @@ class Resolution:
         return self.done
 
 
-class TopicHashes:
-    """Hashes of topics as they are now: of their ids, names, numbers of partitions, and the racks of each partition's replicas."""
+def topic_digest(topic_id: UUID, name: str, racks: Iterable[frozenset[str]]) -> bytes:
+    """Tells a topic from what it was: its id, its name, the number of its partitions and the racks of each one's replicas."""
+    texts: dict[frozenset[str], str] = {}
+    written = []
+    for of_partition in racks:
+        text = texts.get(of_partition)
+        if text is None:
+            text = texts[of_partition] = repr(sorted(of_partition))
+        written.append(text)
+    return blake2b(f"({topic_id.hex!r}, {name!r}, [{', '.join(written)}])".encode(), digest_size=16).digest()
 
-    def __init__(self, topics: TopicsView) -> None:
-        self._topics = topics
-        self._version = topics.version
-        self._hashes: dict[str, bytes] = {}
 
-    def of(self, names: Collection[str]) -> int:
-        """One signed 64-bit number for all of them that exist; 0 for none. The same on every node (KIP-1101)."""
-        if self._topics.version != self._version:
-            self._version = self._topics.version
-            self._hashes.clear()
-        existing = [found for name in sorted(names) if (found := self._hash(name))]
-        if not existing:
-            return 0
-        return int.from_bytes(blake2b(b"".join(existing), digest_size=8).digest(), "big", signed=True)
-
-    def _hash(self, name: str) -> bytes:
-        """Empty for a topic that does not exist."""
-        found = self._hashes.get(name)
-        if found is None:
-            topics = self._topics
-            topic_id = topics.topic_id(name)
-            if topic_id is None:
-                found = b""
-            else:
-                racks = [sorted(topics.racks(name, partition)) for partition in range(topics.partitions(name))]
-                found = blake2b(repr((topic_id.hex, name, racks)).encode(), digest_size=16).digest()
-            self._hashes[name] = found
-        return found
+def topics_hash(topics: TopicsView, names: Collection[str]) -> int:
+    """One signed 64-bit number for all of these that exist, as they are; 0 for none. The same on every node (KIP-1101)."""
+    existing = [found for name in sorted(names) if (found := topics.digest(name))]
+    if not existing:
+        return 0
+    return int.from_bytes(blake2b(b"".join(existing), digest_size=8).digest(), "big", signed=True)
 
 
 def subscribed_topics(names: Iterable[str], expression: str, resolved: Mapping[str, frozenset[str]]) -> frozenset[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from mqd.coordinator.group.shard import GroupShard
+from mqd.coordinator.group.subscriptions import topic_digest
 from mqd.option_table import NODE_OPTIONS
 from tests.coordinator.harness import Harness
 
@@ -48,8 +49,12 @@ class Topics:
         found = self._topics.get(name)
         return 0 if found is None else found[1]
 
-    def racks(self, name: str, partition: int) -> frozenset[str]:
-        return self._racks.get((name, partition), frozenset())
+    def racks(self, name: str) -> list[frozenset[str]]:
+        return [self._racks.get((name, partition), frozenset()) for partition in range(self.partitions(name))]
+
+    def digest(self, name: str) -> bytes:
+        topic_id = self.topic_id(name)
+        return b"" if topic_id is None else topic_digest(topic_id, name, self.racks(name))
 
     def is_internal(self, name: str) -> bool:
         return name.startswith("__")
