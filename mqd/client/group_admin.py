@@ -21,10 +21,8 @@ from mqd.client.offsets import (
     FetchedOffset,
     Offsets,
     commit_body,
-    fetch_body,
-    fetch_with_lag_body,
-    fetched,
-    fetched_with_lag,
+    fetch_several_body,
+    fetched_rows,
 )
 from mqd.client.peer import PeerConnection
 from mqd.errors import ErrorCode, ProtocolError
@@ -41,9 +39,10 @@ _GROUPS_AT_ONCE = 500
 
 
 class _Fetched(NamedTuple):
-    """The rows of a group, and whether the coordinator told the ends of the logs."""
+    """The rows of a group, the errors of partitions, and whether the coordinator told the ends of the logs."""
 
     rows: dict[TopicPartition, FetchedOffset]
+    errors: list[ClientError]
     told: bool
 
 
@@ -131,22 +130,14 @@ class GroupAdmin(Calls):
     ) -> dict[str, dict[TopicPartition, CommittedOffset] | ClientError]:
         """Everything that each group has committed; nothing for a group that does not exist. `stable` waits for open transactions."""
 
-        async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
-            outcomes = Outcomes({}, {})
-            for key in keys:
-                try:
-                    body = fetch_body(GroupMetadata(key), None, stable=stable)
-                    rows = fetched(await self._client.request(connection, OFFSET_FETCH, body, at_most=NAMES_UP_TO), f"group {key!r}")
-                    errors = [each for each in rows.values() if isinstance(each, ClientError)]
-                    if errors:
-                        raise errors[0]
-                except ClientError as error:
-                    (outcomes.again if error.retriable else outcomes.done)[key] = error
-                else:
-                    outcomes.done[key] = {tp: rows[tp] for tp in sorted(rows) if rows[tp] is not None}
-            return outcomes
-
-        return await self._each_coordinated("listing offsets of groups", list(group_ids), KeyType.GROUP, ask)
+        found = await self._fetch_offsets(list(group_ids), stable=stable)
+        listed: dict[str, dict[TopicPartition, CommittedOffset] | ClientError] = {}
+        for name, outcome in found.items():
+            if isinstance(outcome, ClientError) or outcome.errors:
+                listed[name] = outcome if isinstance(outcome, ClientError) else outcome.errors[0]
+            else:
+                listed[name] = {tp: row.committed for tp, row in sorted(outcome.rows.items()) if row.committed is not None}
+        return listed
 
     async def alter_group_offsets(self, group_id: str, offsets: Offsets) -> dict[TopicPartition, ClientError | None]:
         """Let a group go on from other offsets. The group must have no members: while it has, UNKNOWN_MEMBER_ID."""
@@ -212,26 +203,32 @@ class GroupAdmin(Calls):
             else:
                 lags[name] = outcome
         wanted = LAG_TO_LAST_STABLE_OFFSET if read_committed else LAG_TO_HIGH_WATERMARK
-        fetched = await self._offsets_with_lag(list(owners), {}, wanted)
+        fetched = await self._fetch_offsets(list(owners), lag_wanted=wanted)
         kept = dict(_kept(fetched))
         lacking = {name: set(owners[name]) - each.rows.keys() for name, each in kept.items()}
-        others = await self._offsets_with_lag([name for name in lacking if lacking[name]], lacking, wanted)
+        others = await self._fetch_offsets([name for name in lacking if lacking[name]], lacking, lag_wanted=wanted)
         fetched |= {name: other for name, other in others.items() if isinstance(other, ClientError)}
-        for name, (rows, told) in _kept(others):
-            fetched[name] = _Fetched({**rows, **kept[name].rows}, told)
-        await self._ask_leaders([rows for _, (rows, told) in _kept(fetched) if not told], read_committed=read_committed)
+        for name, other in _kept(others):
+            fetched[name] = _Fetched({**other.rows, **kept[name].rows}, [], other.told)
+        await self._ask_leaders([each.rows for _, each in _kept(fetched) if not each.told], read_committed=read_committed)
         lags |= {name: refused for name, refused in fetched.items() if isinstance(refused, ClientError)}
-        for name, (rows, _) in _kept(fetched):
+        for name, (rows, _, _) in _kept(fetched):
             missing = described[name]
             lags[name] = [PartitionLag(tp, *rows[tp], owners[name].get(tp)) for tp in sorted(rows)]
             if not rows and isinstance(missing, ClientError):
                 lags[name] = missing
         return {name: lags[name] for name in names}
 
-    async def _offsets_with_lag(
-        self, names: list[str], partitions: Mapping[str, Iterable[TopicPartition]], wanted: int
+    async def _fetch_offsets(
+        self,
+        names: list[str],
+        partitions: Mapping[str, Iterable[TopicPartition]] | None = None,
+        *,
+        stable: bool = False,
+        lag_wanted: int = 0,
     ) -> dict[str, _Fetched | ClientError]:
-        """For each group what it has committed in these partitions, in all where none are named."""
+        """For each group what it has committed in these partitions, in all where none are named. With `stable`, asked for again while a
+        transaction may still change it."""
 
         async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
             outcomes = Outcomes({}, {})
@@ -239,15 +236,20 @@ class GroupAdmin(Calls):
             step = _GROUPS_AT_ONCE if several else 1
             for first in range(0, len(keys), step):
                 some = keys[first : first + step]
-                body = fetch_with_lag_body(some, partitions, wanted)
+                body = fetch_several_body(some, partitions or {}, stable=stable, lag_wanted=lag_wanted)
                 answer = await self._client.request(connection, OFFSET_FETCH, body | body["groups"][0], at_most=NAMES_UP_TO)
                 for name, group in zip(some, answer.groups if several else [answer], strict=True):
-                    if not group.error_code:
-                        told = several and answer.lag_told
-                        outcomes.done[name] = _Fetched(fetched_with_lag(group, told=told), told)
+                    if group.error_code:
+                        self._note([name], error_from_wire(group.error_code, f"group {name!r}"), outcomes)
                         continue
-                    error = error_from_wire(group.error_code, f"group {name!r}")
-                    (outcomes.again if error.retriable else outcomes.done)[name] = error
+                    told = several and answer.lag_told
+                    rows = fetched_rows(group, lag_told=told)
+                    errors = [each for each in rows.values() if isinstance(each, ClientError)]
+                    unstable = next((each for each in errors if each.code is ErrorCode.UNSTABLE_OFFSET_COMMIT), None)
+                    if unstable is not None:
+                        outcomes.again[name] = unstable
+                        continue
+                    outcomes.done[name] = _Fetched({tp: row for tp, row in rows.items() if not isinstance(row, ClientError)}, errors, told)
             return outcomes
 
         return await self._each_coordinated("listing offsets of groups", names, KeyType.GROUP, ask) if names else {}

@@ -83,22 +83,6 @@ def fetch_body(group: GroupMetadata, partitions: Iterable[TopicPartition] | None
     return {"group_id": group.group_id, "topics": topics, "groups": [one], "require_stable": stable}
 
 
-def fetched(answer: Any, subject: str) -> dict[TopicPartition, CommittedOffset | ClientError | None]:
-    """What is committed for each partition, None where nothing is. Raises ClientError for a refusal of the whole."""
-    one = answer.groups[0] if answer.groups else answer
-    if one.error_code:
-        raise error_from_wire(one.error_code, subject)
-    found: dict[TopicPartition, CommittedOffset | ClientError | None] = {}
-    for topic in one.topics or ():
-        for row in topic.partitions:
-            tp = TopicPartition(topic.name, row.partition_index)
-            if row.error_code:
-                found[tp] = error_from_wire(row.error_code, f"the committed offset of {tp}")
-            else:
-                found[tp] = _committed(row)
-    return found
-
-
 class FetchedOffset(NamedTuple):
     """What OffsetFetch says of one partition. `start` and `end` of the log are None where the broker did not tell them."""
 
@@ -107,23 +91,33 @@ class FetchedOffset(NamedTuple):
     end: int | None
 
 
-def fetch_with_lag_body(group_ids: Iterable[str], partitions: Mapping[str, Iterable[TopicPartition]], wanted: int) -> dict[str, Any]:
+def fetched(answer: Any, subject: str) -> dict[TopicPartition, CommittedOffset | ClientError | None]:
+    """What one group has committed for each partition, None where nothing is. Raises ClientError for a refusal of the whole."""
+    one = answer.groups[0] if answer.groups else answer
+    if one.error_code:
+        raise error_from_wire(one.error_code, subject)
+    return {tp: row if isinstance(row, ClientError) else row.committed for tp, row in fetched_rows(one, lag_told=False).items()}
+
+
+def fetch_several_body(
+    group_ids: Iterable[str], partitions: Mapping[str, Iterable[TopicPartition]], *, stable: bool, lag_wanted: int
+) -> dict[str, Any]:
     """OffsetFetch for several groups (version 8 on): the partitions named for a group, or all of it."""
-    groups = [fetch_body(GroupMetadata(group_id), partitions.get(group_id), stable=False)["groups"][0] for group_id in group_ids]
-    return {"groups": groups, "require_stable": False, "lag_wanted": wanted}
+    groups = [fetch_body(GroupMetadata(group_id), partitions.get(group_id), stable=stable)["groups"][0] for group_id in group_ids]
+    return {"groups": groups, "require_stable": stable, "lag_wanted": lag_wanted}
 
 
-def fetched_with_lag(group: Any, *, told: bool) -> dict[TopicPartition, FetchedOffset]:
-    """The rows of one group of an answer; those that were refused are left out."""
-    found = {}
+def fetched_rows(group: Any, *, lag_told: bool) -> dict[TopicPartition, FetchedOffset | ClientError]:
+    """The rows of one group of an answer."""
+    found: dict[TopicPartition, FetchedOffset | ClientError] = {}
     for topic in group.topics or ():
         for row in topic.partitions:
+            tp = TopicPartition(topic.name, row.partition_index)
             if row.error_code:
+                found[tp] = error_from_wire(row.error_code, f"the committed offset of {tp}")
                 continue
-            start, end = (row.log_start_offset, row.log_end_offset) if told else (NO_OFFSET, NO_OFFSET)
-            found[TopicPartition(topic.name, row.partition_index)] = FetchedOffset(
-                _committed(row), None if start == NO_OFFSET else start, None if end == NO_OFFSET else end
-            )
+            start, end = (row.log_start_offset, row.log_end_offset) if lag_told else (NO_OFFSET, NO_OFFSET)
+            found[tp] = FetchedOffset(_committed(row), None if start == NO_OFFSET else start, None if end == NO_OFFSET else end)
     return found
 
 

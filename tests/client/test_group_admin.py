@@ -138,6 +138,31 @@ async def test_groups_whose_lag_is_not_known_keep_no_other_from_being_told(nurse
         assert isinstance(found["g"], ClientError) and "'g'" in found["g"].message
 
 
+async def test_offsets_of_many_groups_are_one_question(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    """Where a transaction may still change them, it is asked again; a refused partition is the error of its group alone."""
+    cluster = cluster_of(nursery, 1)
+    names = [f"g{number}" for number in range(40)]
+    for number, name in enumerate(names):
+        cluster.one._group(name).offsets[A0] = number, ""
+    group = cluster.groups["g7"]
+    group.pending[1] = {A0: (8, "")}
+
+    async def commit() -> None:
+        await trio.sleep(1)
+        group.offsets |= group.pending.pop(1)
+
+    async with admin_of(cluster) as (_, admin):
+        found = await admin.list_group_offsets(names)
+        assert found == {name: {A0: CommittedOffset(number)} for number, name in enumerate(names)}
+        assert [key for key, _ in cluster.one.requests].count(9) == 1
+        nursery.start_soon(commit)
+        assert (await admin.list_group_offsets(names, stable=True))["g7"] == {A0: CommittedOffset(8)}
+        refused = {"name": "a", "partitions": [{"partition_index": 0, "error_code": 29}]}
+        cluster.one.script(9, {"groups": [{"group_id": "g0", "topics": [refused]}, {"group_id": "g1", "topics": []}]})
+        told = await admin.list_group_offsets(["g0", "g1"])
+        assert isinstance(told["g0"], ClientError) and "a-0" in told["g0"].message and told["g1"] == {}
+
+
 async def test_open_transactions_are_listed_described_and_fenced(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery)
     async with admin_of(cluster) as (client, admin), open_transactional_producer(client, "t") as producer:
