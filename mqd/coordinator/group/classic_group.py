@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from mqd.coordinator.group.records import ClassicMember, GroupMetadata, GroupMetadataKey, tombstone
 from mqd.coordinator.shard import Record, Ticket
@@ -452,7 +452,17 @@ class ClassicGroup:
         }
 
 
-def named(members: Iterable[Member]) -> str:
+class _Named(Protocol):
+    """A member of any protocol."""
+
+    @property
+    def member_id(self) -> str: ...
+
+    @property
+    def client_host(self) -> str: ...
+
+
+def named(members: Iterable[_Named]) -> str:
     """Members for a log line: who they are and where they come from."""
     return some_of([f"{one.member_id} at {one.client_host}" for one in members], _NAMED_AT_MOST)
 

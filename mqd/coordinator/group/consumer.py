@@ -24,10 +24,10 @@ from uuid import UUID
 from mqd.coordinator.group import records
 from mqd.coordinator.group.assignors import Partitions
 from mqd.coordinator.group.classic_answers import leave_answer, leaving_members
-from mqd.coordinator.group.classic_group import ClassicGroup
+from mqd.coordinator.group.classic_group import ClassicGroup, named
 from mqd.coordinator.group.consumer_classic import ClassicMembers
 from mqd.coordinator.group.consumer_group import ConsumerGroup, check_static
-from mqd.coordinator.group.consumer_steps import JOIN, REBALANCE, RESOLVE, SESSION, SLICE_SECONDS, SYNC, Steps, Wish, topics_of
+from mqd.coordinator.group.consumer_steps import JOIN, REBALANCE, RESOLVE, SESSION, SLICE_SECONDS, SLOW, SYNC, Steps, Wish, topics_of
 from mqd.coordinator.group.member import JOINING, LEAVING, LEAVING_FOR_NOW, Member, MemberState, check_epoch, partitions_of
 from mqd.coordinator.group.migration import upgrade
 from mqd.coordinator.group.state import Draft, Expire, Handler, Part, Replay, State, TimerKey
@@ -76,6 +76,7 @@ class ConsumerGroups(Part):
             JOIN: self._classic_expired,
             SYNC: self._classic_expired,
             RESOLVE: self._resolve_on,
+            SLOW: self._say_who_is_awaited,
         }
 
     # -- records ---------------------------------------------------------------------------------------------------
@@ -105,6 +106,8 @@ class ConsumerGroups(Part):
             for member in contested:  # they begin anew
                 logger.warning("a member has partitions of another group=%s member=%s", group.group_id, member.member_id)
                 self.state.timers.set((SESSION, group.group_id, member.member_id), now.seconds)
+            if group.awaited():
+                self._steps.watch(group, now)
         return NOTHING
 
     def on_metadata(self, now: Moment) -> Decision:
@@ -251,6 +254,19 @@ class ConsumerGroups(Part):
         if found is None or not found[1].uses_classic:
             return NOTHING
         return self._member_expired(key, now)
+
+    def _say_who_is_awaited(self, key: TimerKey, now: Moment) -> Decision:
+        group = self.state.get(key[1])
+        awaited = group.awaited() if isinstance(group, ConsumerGroup) else []
+        if isinstance(group, ConsumerGroup) and awaited:
+            logger.info(
+                "rebalance waits for members group=%s epoch=%d state=%s awaited=%s",
+                group.group_id,
+                group.assignment_epoch,
+                group.state_name(),
+                named(awaited),
+            )
+        return NOTHING
 
     def _resolve_on(self, key: TimerKey, now: Moment) -> Decision:
         """One more slice of a long search."""

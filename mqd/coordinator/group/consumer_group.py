@@ -208,6 +208,15 @@ class ConsumerGroup:
             for partition in partitions
         )
 
+    def awaited(self) -> list[Member]:
+        """Who has a step to take towards the target, be it to say that it took it; not who waits for them."""
+        epoch = self.assignment_epoch
+        return [
+            member
+            for member in self.members.values()
+            if not member.is_reconciled_to(epoch) and not (member.epoch == epoch and self.waits_for_others(member))
+        ]
+
     # -- state.Group -----------------------------------------------------------------------------------------------
 
     @property

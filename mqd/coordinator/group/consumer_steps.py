@@ -33,10 +33,13 @@ REBALANCE = "consumer-rebalance"
 JOIN = "consumer-join"
 SYNC = "consumer-sync"
 RESOLVE = "consumer-resolve"
-"""Kinds of deadlines. The first four are of members, the last is of a group."""
+SLOW = "consumer-slow"
+"""Kinds of deadlines. The first four are of members, the others are of a group."""
 
 SLICE_SECONDS = 0.05
 """Between two slices of a long search the node does other things: for at least as long as the slowest slice takes."""
+_SLOW_HEARTBEATS = 3
+"""For so long everybody has to follow a new target; then the log says for whom it waits. To let go and to get takes two."""
 _REFRESH_MS_MIN = 10_000
 _REFRESH_MS_MAX = 600_000
 """Expressions are matched against new topics not more often than the one, and once in the other in any case."""
@@ -213,6 +216,7 @@ class Steps:
             if member_id not in targets or targets[member_id] != target:
                 draft.write(records.TargetAssignmentMemberKey(group.group_id, member_id), _target_row(target))
         draft.write(records.TargetAssignmentMetadataKey(group.group_id), records.TargetAssignmentMetadata(done.epoch, now.wall_ms))
+        self.watch(group, now)
         return assigned
 
     def _topic_ids(self, member: Member, resolved: Mapping[str, frozenset[str]]) -> frozenset[UUID]:
@@ -304,6 +308,13 @@ class Steps:
         else:
             session_ms = self.state.options.group(group.group_id, "consumer.session.timeout.ms")
         self.state.timers.set((SESSION, group.group_id, member.member_id), now.seconds + session_ms / 1000)
+
+    def watch(self, group: ConsumerGroup, now: Moment) -> None:
+        """It has a target that is not reached yet."""
+        key = SLOW, group.group_id
+        if key not in self.state.timers:
+            heartbeat_ms = self.state.options.group(group.group_id, "consumer.heartbeat.interval.ms")
+            self.state.timers.set(key, now.seconds + _SLOW_HEARTBEATS * heartbeat_ms / 1000)
 
     def limit_revocation(self, group: ConsumerGroup, member: Member, now: Moment) -> None:
         self.state.timers.set((REBALANCE, group.group_id, member.member_id), now.seconds + member.rebalance_timeout_ms / 1000)

@@ -520,3 +520,36 @@ def test_members_that_have_the_same_partition_begin_anew(caplog: pytest.LogCaptu
         assert group.refusal(member_id, before[member_id].epoch) is ErrorCode.UNKNOWN_MEMBER_ID
         group.join(member_id)
     assert owners(group.state)
+
+
+def waits(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.getMessage().startswith("rebalance waits")]
+    caplog.clear()
+    return found
+
+
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_the_log_says_for_whom_a_rebalance_waits(caplog: pytest.LogCaptureFixture, fails_over: bool) -> None:
+    caplog.set_level("INFO")
+    group = Group()
+    group.join("m1", rebalance_timeout_ms=60_000)
+    group.later()
+    group.later(20)
+    assert waits(caplog) == [], "it has what it is to have"
+    group.join("m2")
+    group.beat("m1", 2)
+    if fails_over:
+        group.harness.fail_over()
+    for _ in range(3):
+        group.beat("m2", 3)
+        group.beat("m1", 2, owned=[("a", partition) for partition in range(4)])
+        group.later(5)
+    assert waits(caplog) == ["rebalance waits for members group=g epoch=3 state=Reconciling awaited=m1 at /10.0.0.1"]
+    group.beat("m1", 2, owned=[("a", 0), ("a", 1)])
+    group.later(1)
+    group.join("m3")
+    group.later(14)
+    assert waits(caplog) == []
+    group.later(2)
+    [line] = waits(caplog)
+    assert "epoch=4" in line and "m1 at" in line and "m2 at" in line and "m3 at" not in line
