@@ -12,7 +12,7 @@ import itertools
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,8 @@ import pytest
 from chaos.ensemble import Ensemble, ensemble
 from chaos.node import Node
 
-from .wire import Wire, create_topic, has_leaders, until
+from .classic_members import Members
+from .wire import Wire, create_topic, found_coordinator, has_leaders, until
 
 RACKS = {1: "a", 2: "b", 3: "c"}
 OPTIONS = (
@@ -200,3 +201,13 @@ def connect(cluster: Ensemble) -> Iterator[Callable[[int], Wire]]:
     yield to
     for wire in opened:
         wire.socket.close()
+
+
+@pytest.fixture
+def members(wire: Wire, new_name: Callable[[], str]) -> Iterator[Members]:
+    """Of a new group, at its coordinator."""
+    group = new_name()
+    with ExitStack() as stack:
+        found = Members(group, found_coordinator(wire, group, 0), stack)
+        until(lambda: found.described(5).error_code not in (14, 15, 16), "the coordinator has loaded", 60)
+        yield found

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import confluent_kafka
 import pytest
 
+from tests.ran import Ran
+
+from .classic_members import Members
 from .clients import TIMEOUT_S
 from .conftest import Broker
-from .test_wire_committed_offsets import found_coordinator
-from .test_wire_groups import REBALANCE_IN_PROGRESS, SOON, Members
-from .wire import Wire, until
+from .test_wire_groups import REBALANCE_IN_PROGRESS
+from .wire import until
 
 ROOT = Path(__file__).parents[2]
 SESSION = "consumer.session.timeout.ms"
-
-
-class Ran(NamedTuple):
-    """A finished command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> Any:
-        return json.loads(self.out)
 
 
 Mqctl = Callable[..., Ran]
@@ -48,50 +36,40 @@ def mqctl(broker: Broker) -> Mqctl:
     return run
 
 
-@pytest.fixture
-def crew(wire: Wire, new_name: Callable[[], str]) -> Iterator[Members]:
-    """Members of a classic group that do as they are told."""
-    group = new_name()
-    with ExitStack() as stack:
-        found = Members(group, found_coordinator(wire, group, 0), stack)
-        until(lambda: found.described(5).error_code not in SOON, "the coordinator has loaded", 60)
-        yield found
-
-
-def held_up(crew: Members, **more: Any) -> tuple[str, Callable[[], Any]]:
+def held_up(members: Members, **more: Any) -> tuple[str, Callable[[], Any]]:
     """A group of one who does not come back when another joins: the one, and the other's answer."""
-    one, two = crew.connect(), crew.connect()
+    one, two = members.connect(), members.connect()
     patient = {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000}
-    member = crew.alone(one, **patient, **more)
-    waiting = crew.join(two, 3, **patient)
+    member = members.alone(one, **patient, **more)
+    waiting = members.join(two, 3, **patient)
     instance = {"group_instance_id": more["instance"]} if "instance" in more else {}
-    until(lambda: crew.heartbeat(member, 1, **instance) == REBALANCE_IN_PROGRESS, "the rebalance has begun")
+    until(lambda: members.heartbeat(member, 1, **instance) == REBALANCE_IN_PROGRESS, "the rebalance has begun")
     return member, lambda: two.answer(waiting)
 
 
-def test_a_member_that_holds_up_a_rebalance_is_removed(mqctl: Mqctl, crew: Members) -> None:
-    member, other = held_up(crew)
-    (described,) = mqctl("group", "describe", crew.group).data
+def test_a_member_that_holds_up_a_rebalance_is_removed(mqctl: Mqctl, members: Members) -> None:
+    member, other = held_up(members)
+    (described,) = mqctl("group", "describe", members.group).data
     assert described["state"] == "PreparingRebalance" and len(described["members"]) == 2
-    ran = mqctl("group", "remove-member", crew.group, "--member", "nobody", "--member", member, "-y")
+    ran = mqctl("group", "remove-member", members.group, "--member", "nobody", "--member", member, "-y")
     assert ran.code == 3 and ran.data == [{"member": "nobody", "removed": False}, {"member": member, "removed": True}]
     assert "'nobody'" in ran.err and "not in the group" in ran.err
     assert len(other().members) == 1
 
 
-def test_a_static_member_that_holds_up_a_rebalance_is_removed(mqctl: Mqctl, crew: Members) -> None:
-    _, other = held_up(crew, instance="A")
-    assert mqctl("group", "remove-member", crew.group, "--instance", "A", "-y").code == 0
+def test_a_static_member_that_holds_up_a_rebalance_is_removed(mqctl: Mqctl, members: Members) -> None:
+    _, other = held_up(members, instance="A")
+    assert mqctl("group", "remove-member", members.group, "--instance", "A", "-y").code == 0
     assert len(other().members) == 1
-    assert mqctl("group", "remove-member", crew.group, "--instance", "A", "-y").code == 1
+    assert mqctl("group", "remove-member", members.group, "--instance", "A", "-y").code == 1
 
 
 @pytest.mark.mqd_only  # Kafka's protocol has no words for it
-def test_a_rebalance_says_for_whom_it_waits(mqctl: Mqctl, crew: Members) -> None:
-    member, other = held_up(crew)
-    (described,) = mqctl("group", "describe", crew.group).data
+def test_a_rebalance_says_for_whom_it_waits(mqctl: Mqctl, members: Members) -> None:
+    member, other = held_up(members)
+    (described,) = mqctl("group", "describe", members.group).data
     assert described["rebalancing_since"] and [each["member"] for each in described["members"] if each["awaited"]] == [member]
-    assert crew.leave((member, None)) == [0]
+    assert members.leave((member, None)) == [0]
     other()
 
 

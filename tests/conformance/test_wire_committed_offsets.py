@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from .conftest import Broker, known_everywhere
-from .wire import Wire, create_topic, topic_id, until
+from .wire import Wire, create_topic, found_coordinator, topic_id, until
 
 NONE, UNKNOWN_TOPIC_OR_PARTITION, OFFSET_METADATA_TOO_LARGE, ILLEGAL_GENERATION, INVALID_GROUP_ID, UNKNOWN_MEMBER_ID = 0, 3, 12, 22, 24, 25
 LOAD_IN_PROGRESS, NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
@@ -23,17 +23,6 @@ COMMIT_VERSIONS, FETCH_VERSIONS, TXN_VERSIONS = range(2, 11), range(1, 11), rang
 NOBODY = UUID(int=2**100 + 1)
 SUBSCRIBED = b"\x00\x00\x00\x00\x00\x01"
 """The beginning of a subscription of the consumer protocol, version 0, to one topic."""
-
-
-def found_coordinator(wire: Wire, key: str, key_type: int) -> tuple[str, int]:
-    """Host and port. The first who asks makes the internal topic."""
-
-    def ask() -> Any:
-        (row,) = wire.ask("FindCoordinator", 4, key_type=key_type, coordinator_keys=[key]).coordinators
-        return row if row.error_code == NONE else None
-
-    row = until(ask, f"the coordinator of {key}", 30)
-    return row.host, row.port
 
 
 @pytest.fixture

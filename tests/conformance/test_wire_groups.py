@@ -6,98 +6,19 @@ The same answers come from Apache Kafka 4.3.1 (`make conformance-kafka`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from .test_wire_committed_offsets import found_coordinator
-from .wire import Ticket, Wire, until
+from .classic_members import Members
+from .wire import until
 
 NONE, ILLEGAL_GENERATION, INCONSISTENT_PROTOCOL, INVALID_GROUP_ID, UNKNOWN_MEMBER, INVALID_SESSION_TIMEOUT = 0, 22, 23, 24, 25, 26
 REBALANCE_IN_PROGRESS, NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, MEMBER_ID_REQUIRED, FENCED_INSTANCE = 27, 68, 69, 79, 82
-SOON = {14, 15, 16}
 JOIN_VERSIONS, SYNC_VERSIONS, HEARTBEAT_VERSIONS, LEAVE_VERSIONS = range(10), range(6), range(5), range(6)
 DESCRIBE_VERSIONS, LIST_VERSIONS, DELETE_VERSIONS = range(7), range(6), range(3)
-RANGE = (("range", b"r"),)
 ALL_GROUP_OPERATIONS = {3, 6, 8, 10, 11}
 """Read, delete, describe, describe configs, alter configs."""
-
-
-class Members:
-    """Connections to a group's coordinator: each member has its own, since a JoinGroup that waits holds up what is behind it."""
-
-    def __init__(self, group: str, address: tuple[str, int], stack: ExitStack) -> None:
-        self.group = group
-        self._address = address
-        self._stack = stack
-        self.admin = self.connect()
-
-    def connect(self) -> Wire:
-        return self._stack.enter_context(Wire(*self._address))
-
-    def join(self, wire: Wire, version: int = 9, *, member: str = "", instance: str | None = None, **more: Any) -> Ticket:
-        request = {"group_id": self.group, "session_timeout_ms": 10_000, "member_id": member, "protocol_type": "consumer"}
-        if version >= 1:
-            request["rebalance_timeout_ms"] = 20_000
-        if version >= 5:
-            request["group_instance_id"] = instance
-        protocols = more.pop("protocols", RANGE)
-        request["protocols"] = [{"name": name, "metadata": metadata} for name, metadata in protocols]
-        return wire.post("JoinGroup", version, **request | more)
-
-    def joined(self, wire: Wire, version: int = 9, **more: Any) -> Any:
-        return wire.answer(self.join(wire, version, **more))
-
-    def sync(
-        self, wire: Wire, member: str, generation: int, assigned: dict[str, bytes] | None = None, version: int = 4, **more: Any
-    ) -> Ticket:
-        rows = [{"member_id": one, "assignment": what} for one, what in (assigned or {}).items()]
-        request = {"group_id": self.group, "generation_id": generation, "member_id": member, "assignments": rows}
-        return wire.post("SyncGroup", version, **request | more)
-
-    def synced(self, wire: Wire, *what: Any, **more: Any) -> Any:
-        return wire.answer(self.sync(wire, *what, **more))
-
-    def heartbeat(self, member: str, generation: int, version: int = 4, **more: Any) -> int:
-        request = {"group_id": self.group, "member_id": member, "generation_id": generation}
-        code: int = self.admin.ask("Heartbeat", version, **request | more).error_code
-        return code
-
-    def leave(self, *rows: tuple[str, str | None], group: str | None = None) -> list[int]:
-        members = [{"member_id": member, "group_instance_id": instance} for member, instance in rows]
-        answer = self.admin.ask("LeaveGroup", 5, group_id=self.group if group is None else group, members=members)
-        assert answer.error_code == NONE
-        return [row.error_code for row in answer.members]
-
-    def described(self, version: int = 6, **more: Any) -> Any:
-        (row,) = self.admin.ask("DescribeGroups", version, groups=[self.group], **more).groups
-        return row
-
-    def state(self) -> str:
-        state: str = self.described().group_state
-        return state
-
-    def deleted(self, *names: str, version: int = 2) -> dict[str, int]:
-        return {row.group_id: row.error_code for row in self.admin.ask("DeleteGroups", version, groups_names=list(names)).results}
-
-    def alone(self, wire: Wire, assignment: bytes = b"all", **more: Any) -> str:
-        """A group of one, in generation 1."""
-        answer = self.joined(wire, 3 if "instance" not in more else 5, **more)
-        assert (answer.error_code, answer.generation_id, answer.leader) == (NONE, 1, answer.member_id)
-        assert self.synced(wire, answer.member_id, 1, {answer.member_id: assignment}).assignment == assignment
-        member: str = answer.member_id
-        return member
-
-
-@pytest.fixture
-def members(wire: Wire, new_name: Callable[[], str]) -> Iterator[Members]:
-    group = new_name()
-    with ExitStack() as stack:
-        found = Members(group, found_coordinator(wire, group, 0), stack)
-        until(lambda: found.described(5).error_code not in SOON, "the coordinator has loaded", 60)
-        yield found
 
 
 # -- refusals

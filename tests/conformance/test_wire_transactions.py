@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from .conftest import Broker, known_everywhere
-from .test_wire_committed_offsets import found_coordinator
-from .wire import Wire, create_topic, until
+from .wire import Wire, create_topic, found_coordinator, until
 
 NONE, UNKNOWN_TOPIC, LOAD_IN_PROGRESS, NOT_AVAILABLE, NOT_COORDINATOR, TOPIC_AUTHORIZATION, INVALID_REQUEST = 0, 3, 14, 15, 16, 29, 42
 OLD_EPOCH, WRONG_STATE, NO_MAPPING, INVALID_TIMEOUT, CONCURRENT, NOT_ATTEMPTED, FENCED = 47, 48, 49, 50, 51, 55, 90

@@ -282,3 +282,14 @@ def new_producer_id(wire: Wire, version: int = 4) -> tuple[int, int]:
 
     answer = until(ask, "a producer id")
     return answer.producer_id, answer.producer_epoch
+
+
+def found_coordinator(wire: Wire, key: str, key_type: int) -> tuple[str, int]:
+    """Host and port. The first who asks makes the internal topic."""
+
+    def ask() -> Any:
+        (row,) = wire.ask("FindCoordinator", 4, key_type=key_type, coordinator_keys=[key]).coordinators
+        return row if row.error_code == 0 else None
+
+    row = until(ask, f"the coordinator of {key}", 30)
+    return row.host, row.port

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
 
 import pytest
 
 from mqctl.__main__ import main
 from tests.client.loopback import Loopback, loopback
-
-
-class Ran(NamedTuple):
-    """A finished command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> Any:
-        return json.loads(self.out)
+from tests.ran import Ran
 
 
 @pytest.fixture

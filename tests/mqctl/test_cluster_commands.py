@@ -13,8 +13,8 @@ import yaml
 from mqctl import moving
 from tests.client.fake import ALTER_REASSIGNMENTS, DESCRIBE_QUORUM, FakePartition, quorum_row
 from tests.client.loopback import Loopback
-from tests.mqctl.conftest import Ran
 from tests.nodes import free_ports
+from tests.ran import Ran
 
 Mqctl = Callable[..., Ran]
 

@@ -12,7 +12,7 @@ import yaml
 
 from tests.client.fake import CREATE_TOPICS, METADATA, PRODUCE, Hang
 from tests.client.loopback import Loopback
-from tests.mqctl.conftest import Ran
+from tests.ran import Ran
 
 
 def test_cluster_info(mqctl: Callable[..., Ran], served: Loopback) -> None:

@@ -13,8 +13,8 @@ from mqd.client.sync import connect
 from mqd.types import TopicPartition
 from tests.client.loopback import Loopback
 from tests.client.test_consumer import fill
-from tests.mqctl.conftest import Ran
 from tests.nodes import free_ports
+from tests.ran import Ran
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 REFUSED = {"partition_index": 1, "error_code": 29, "error_message": "not for you"}
