@@ -1,7 +1,8 @@
 """A live group from the classic protocol to the consumer protocol and back (KIP-848), as `group.consumer.migration.policy` allows.
 
 Up: the first member that heartbeats in a classic group turns it into a consumer group. The classic members stay in it as they are: what
-they had is their assignment and their target, the generation is the epoch. They learn of it when they are told to join again.
+they had is their assignment and their target, the generation is the epoch. They learn of it when they are told to join again. What a
+member had when it joined, and the leader gave to nobody, is still its own: it may not have asked yet for what it is to let go of.
 
 Down: when the last member that spoke the consumer protocol is gone, the rest is a classic group again, with the targets as assignments.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from uuid import UUID
 
 from mqd.coordinator.group import records
@@ -55,7 +57,7 @@ def upgrade(state: State, classic: ClassicGroup, draft: Draft) -> ConsumerGroup:
     if len(classic.members) > state.options.node("group.consumer.max.size"):
         raise refuse("the group size exceeds the consumer group maximum size")
     try:
-        members = [_consumer_member(classic, member, state.topics) for member in classic.members.values()]
+        told = [_consumer_member(classic, member, state.topics) for member in classic.members.values()]
     except ProtocolError:
         raise refuse("the embedded consumer protocol is malformed") from None
     except _CustomAssignor:
@@ -63,9 +65,10 @@ def upgrade(state: State, classic: ClassicGroup, draft: Draft) -> ConsumerGroup:
             "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default assignor before "
             "re-attempting the upgrade"
         ) from None
-    places = [place for member in members for place in member.places()]
+    places = [place for member, _ in told for place in member.places()]
     if len(places) > len(set(places)):
         raise refuse("its leader has assigned a partition to several members")
+    members = _with_what_they_had(told, set(places), state.topics)
     draft.records.extend(classic.tombstones())
     group = ConsumerGroup(group_id)
     for key, value in _records_of(group_id, classic.generation, members, state.topics):
@@ -79,8 +82,8 @@ class _CustomAssignor(Exception):
     """An assignment that says more than which partitions: what it says would be lost."""
 
 
-def _consumer_member(group: ClassicGroup, member: ClassicMember, topics: TopicsView) -> Member:
-    """ProtocolError for bytes that are none of the embedded protocol."""
+def _consumer_member(group: ClassicGroup, member: ClassicMember, topics: TopicsView) -> tuple[Member, consumer_protocol.Subscription]:
+    """The member, and what it said when it joined. ProtocolError for bytes that are none of the embedded protocol."""
     owned: dict[UUID, dict[int, int]] = {}
     if member.assignment:
         if consumer_protocol.assignment_user_data(member.assignment):
@@ -92,7 +95,7 @@ def _consumer_member(group: ClassicGroup, member: ClassicMember, topics: TopicsV
     protocols = dict(member.protocols)
     said = protocols.get(group.protocol or "", member.protocols[0][1])  # it need not have what was chosen before it joined (again)
     subscription = consumer_protocol.decode_subscription(said)
-    return Member(
+    known = Member(
         member.member_id,
         epoch=group.generation,
         previous_epoch=group.generation,
@@ -108,6 +111,24 @@ def _consumer_member(group: ClassicGroup, member: ClassicMember, topics: TopicsV
             member.session_timeout_ms, tuple(records.ClassicProtocol(name, metadata) for name, metadata in member.protocols)
         ),
     )
+    return known, subscription
+
+
+def _with_what_they_had(
+    told: Collection[tuple[Member, consumer_protocol.Subscription]], taken: set[tuple[UUID, int]], topics: TopicsView
+) -> list[Member]:
+    """Members that are to let go of what they had when they joined and is not `taken`: the newest word counts where two had the same."""
+    revoking: dict[str, dict[UUID, dict[int, int]]] = {}
+    for member, subscription in sorted(told, key=lambda one: -one[1].generation):
+        for topic, partition in subscription.owned:
+            topic_id = topics.topic_id(topic)
+            if topic_id is not None and 0 <= partition < topics.partitions(topic) and (topic_id, partition) not in taken:
+                taken.add((topic_id, partition))
+                revoking.setdefault(member.member_id, {}).setdefault(topic_id, {})[partition] = member.epoch
+    return [
+        member if (had := revoking.get(member.member_id)) is None else replace(member, state=MemberState.UNREVOKED_PARTITIONS, revoking=had)
+        for member, _ in told
+    ]
 
 
 def _records_of(

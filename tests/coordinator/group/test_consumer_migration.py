@@ -95,6 +95,51 @@ def test_the_first_consumer_turns_a_classic_group_into_one_of_its_own() -> None:
     assert group.described()["group_state"] == "Stable"
 
 
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_what_a_classic_member_has_not_heard_of_losing_is_still_its_own(fails_over: bool) -> None:
+    """The group is turned between its JoinGroup, in which it says what it has, and its SyncGroup, which tells it to let go of some."""
+    group = Mixed()
+    leader = group.classic_alone()
+    second = str(group.harness.answer(group.ask_to_join(""))["member_id"])
+    ticket = group.ask_to_join(second)
+    group.join_classic(leader, (0, 1, 2, 3))
+    assert group.harness.answer(ticket)["generation_id"] == 2
+    group.sync(leader, 2, {leader: [0, 1], second: [2, 3]})
+    assert group.sync(second, 2) == [2, 3]
+    tickets = [group.ask_to_join(leader, (0, 1)), group.ask_to_join(second, (2, 3))]
+    assert [group.harness.answer(one)["generation_id"] for one in tickets] == [3, 3]
+    group.sync(leader, 3, {leader: [0, 1], second: [2]})
+    if fails_over:
+        group.harness.fail_over()
+    topic_id = group.topics.topic_id("a")
+    assert topic_id is not None
+    group.join("k")
+    for _ in range(5):
+        group.later()
+        answer = group.beat("k", group.state.members["k"].epoch)
+        assert group.assigned(answer) in (None, []), "3 is not free, and nobody else has let go of anything"
+        assert owners(group.state)[topic_id, 3] == second
+    assert group.sync(second, 3) == [2], "now it hears of it"
+    assert group.heartbeat(second, 3) is ErrorCode.REBALANCE_IN_PROGRESS
+    group.join_classic(second, (2,))
+    group.sync(second, group.state.members[second].epoch)
+    assert group.assigned(group.beat("k", group.state.members["k"].epoch)) == [3]
+    assert owners(group.state)[topic_id, 3] == "k"
+
+
+def test_what_a_classic_member_had_and_another_was_given_is_the_other_s() -> None:
+    group = Mixed()
+    leader = group.classic_alone()
+    second = str(group.harness.answer(group.ask_to_join(""))["member_id"])
+    ticket = group.ask_to_join(second, (0, 1, 9))
+    group.join_classic(leader, (0, 1, 2, 3))
+    assert group.harness.answer(ticket)["generation_id"] == 2
+    group.sync(leader, 2, {leader: [3], second: [0]})
+    group.join("k")
+    found = {partition: owner for (_, partition), owner in owners(group.state).items()}
+    assert found == {0: second, 1: leader, 2: leader, 3: leader}, "of what both say that they had, one has it; what is not there, nobody"
+
+
 def test_who_waits_in_the_classic_group_is_told_to_join_again() -> None:
     group = Mixed()
     classic = group.classic_alone()
