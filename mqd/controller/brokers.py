@@ -4,7 +4,8 @@ A broker epoch is the index of the registration. The same node with a new incarn
 once: a restarted process need not wait for its own ghost to time out. A broker is fenced from its registration until its
 first heartbeat after it has applied that registration, and again when it misses heartbeats for a session or says that it
 goes. Whoever is fenced leaves the ISRs; his partitions are led by others (elections.py). A broker that comes back names
-the registration up to which it vouches for its logs (KIP-966); where that is not the last one, it is out of the ELRs too.
+the registration up to which it vouches for its logs (KIP-966); where that is not the last one, nor the last but those of processes that
+ended before they were unfenced, it is out of the ELRs too.
 
 A change to many partitions comes in portions. What a broker loses is taken first and its own state changes last, and the
 other way round where it gains: so a controller that fails in between leaves nothing that the next one would overlook.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -57,8 +58,12 @@ def decide_register(image: MetadataImage, op: Register, rules: Rules) -> Decisio
     known = image.brokers.get(op.node_id)
     if known is not None and record == RegisterBroker(known.node_id, known.incarnation, known.host, known.port, known.rack):
         return Decision()
-    same_process = known is not None and known.incarnation == op.incarnation
-    vouches = same_process or (known is not None and known.epoch == op.previous_broker_epoch)
+    named = op.previous_broker_epoch
+    vouches = known is not None and (
+        known.incarnation == op.incarnation or (named != NO_EPOCH and named in (known.epoch, known.vouched_epoch))
+    )
+    if vouches:
+        record = replace(record, vouched_epoch=named)
     return _without(image, rules, (op.node_id,), (*formatting, record), forgotten=() if vouches else (op.node_id,))
 
 

@@ -41,7 +41,7 @@ from mqd.controller.records import (
     decode_command,
 )
 from mqd.limits import METADATA_SNAPSHOT_BYTES_MAX
-from mqd.types import INTERNAL_TOPICS, NO_NODE, NodeId, TopicPartition
+from mqd.types import INTERNAL_TOPICS, NO_EPOCH, NO_NODE, NodeId, TopicPartition
 
 TOPIC = "topic"
 NODE = "node"
@@ -97,6 +97,9 @@ class BrokerImage:
     fenced: bool
     in_controlled_shutdown: bool = False
     """It is about to stop: it leads nothing and joins no ISR, but is not fenced yet (KIP-841)."""
+    vouched_epoch: int = NO_EPOCH
+    """Until it is unfenced for the first time: the earlier registration that vouched for its logs. Nothing was promised on its word since,
+    so whoever names that one again, for it was killed before it could write this one down, has everything still."""
 
 
 @dataclass(slots=True)
@@ -220,7 +223,14 @@ class MetadataImage:
 
     def _register_broker(self, record: RegisterBroker, index: int, delta: Delta) -> None:
         self.brokers[record.node_id] = BrokerImage(
-            record.node_id, record.host, record.port, record.rack, index, record.incarnation, fenced=True
+            record.node_id,
+            record.host,
+            record.port,
+            record.rack,
+            index,
+            record.incarnation,
+            fenced=True,
+            vouched_epoch=record.vouched_epoch,
         )
         self.lost = {replica for replica in self.lost if replica[2] != record.node_id}
         delta.brokers_changed.add(record.node_id)
@@ -228,7 +238,8 @@ class MetadataImage:
     def _set_broker_fencing(self, record: SetBrokerFencing, index: int, delta: Delta) -> None:
         broker = self.brokers[record.node_id]
         assert broker.epoch == record.broker_epoch, (broker.epoch, record)
-        self.brokers[record.node_id] = replace(broker, fenced=record.fenced, in_controlled_shutdown=False)
+        vouched_epoch = broker.vouched_epoch if record.fenced else NO_EPOCH
+        self.brokers[record.node_id] = replace(broker, fenced=record.fenced, in_controlled_shutdown=False, vouched_epoch=vouched_epoch)
         delta.brokers_changed.add(record.node_id)
 
     def _shut_down_broker(self, record: ShutDownBroker, index: int, delta: Delta) -> None:
@@ -349,7 +360,7 @@ class MetadataImage:
             "features": self.features,
             "next_producer_id": self.next_producer_id,
             "brokers": [
-                [b.node_id, b.host, b.port, b.rack, b.epoch, b.incarnation.hex, b.fenced, b.in_controlled_shutdown]
+                [b.node_id, b.host, b.port, b.rack, b.epoch, b.incarnation.hex, b.fenced, b.in_controlled_shutdown, b.vouched_epoch]
                 for _, b in sorted(self.brokers.items())
             ],
             "topics": [

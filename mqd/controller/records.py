@@ -21,7 +21,7 @@ from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONFIG_RESOURCE_BYTES_MAX, CONFIG_VALUE_BYTES_MAX, METADATA_COMMAND_DECOMPRESSED_MAX, RAFT_COMMAND_BYTES_MAX
-from mqd.types import NO_NODE, NodeId
+from mqd.types import NO_EPOCH, NO_NODE, NodeId
 
 _FORMAT = 1
 _PLAIN = 0
@@ -46,6 +46,8 @@ class RegisterBroker:
     host: str
     port: int
     rack: str | None
+    vouched_epoch: int = NO_EPOCH
+    """The registration that it named, where that one vouches for its logs; see `BrokerImage`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,6 +435,9 @@ class _Reader:
         leader = self.node()
         return Placement(replicas, leader, self.nodes() if self.uvarint() else replicas)
 
+    def has_more(self) -> bool:
+        return self._position < self._end
+
     def finish(self) -> None:
         if self._position != self._end:
             raise ValueError("metadata command has a tail")
@@ -468,10 +473,13 @@ def _put_register_broker(out: bytearray, record: RegisterBroker) -> None:
     _put_string(out, record.host)
     _put_uvarint(out, record.port)
     _put_nullable(out, record.rack)
+    if record.vouched_epoch != NO_EPOCH:
+        _put_uvarint(out, record.vouched_epoch)
 
 
 def _get_register_broker(reader: _Reader) -> RegisterBroker:
-    return RegisterBroker(reader.node(), reader.uuid(), reader.string(), reader.uvarint(), reader.nullable())
+    known = reader.node(), reader.uuid(), reader.string(), reader.uvarint(), reader.nullable()
+    return RegisterBroker(*known, reader.uvarint() if reader.has_more() else NO_EPOCH)
 
 
 def _put_set_broker_fencing(out: bytearray, record: SetBrokerFencing) -> None:

@@ -19,6 +19,7 @@ from mqd.controller.brokers import (
     decide_unregister,
 )
 from mqd.controller.elections import PARTITIONS_PER_DECISION, SettleAll, decide_settle_all
+from mqd.controller.image import MetadataImage
 from mqd.controller.records import CreateTopic, Placement
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
@@ -119,6 +120,30 @@ def test_a_broker_that_vouches_for_its_logs_stays_eligible() -> None:
     replica.run(decide_heartbeat, Heartbeat(ONE, replica.image.brokers[ONE].epoch, replica.index))
     partition = replica.image.topics["t"].partitions[0]
     assert (partition.leader, partition.isr, partition.elr) == (ONE, (ONE,), (TWO,))
+
+
+@pytest.mark.parametrize("unfenced", [False, True], ids=["never unfenced", "unfenced"])
+def test_a_process_that_ended_before_it_could_promise_anything_takes_nothing_away(unfenced: bool) -> None:
+    """Killed between its registration and the file that names it, it names the one before, again and again."""
+    replica = with_brokers(1, 2)
+    both = (ONE, TWO)
+    replica.commit([CreateTopic("t", UUID(int=1), (Placement(both, ONE, both),), (("min.insync.replicas", "2"),))])
+    epoch = replica.image.brokers[ONE].epoch
+    replica.run(decide_expire, ExpireSessions(((ONE, epoch), (TWO, replica.image.brokers[TWO].epoch))))
+    for incarnation in (5, 6):
+        replica.run(decide_register, Register(ONE, CLUSTER, UUID(int=incarnation), "h", 9092, None, previous_broker_epoch=epoch))
+        assert replica.image.topics["t"].partitions[0].elr == both
+        if unfenced:
+            replica.run(decide_heartbeat, Heartbeat(ONE, replica.image.brokers[ONE].epoch, replica.index))
+            replica.run(decide_expire, ExpireSessions(((ONE, replica.image.brokers[ONE].epoch),)))
+            break
+    restored = MetadataImage()
+    restored.restore(replica.image.snapshot())
+    assert restored.brokers == replica.image.brokers
+    replica.run(decide_register, Register(ONE, CLUSTER, UUID(int=7), "h", 9092, None, previous_broker_epoch=epoch))
+    assert replica.image.topics["t"].partitions[0].elr == ((TWO,) if unfenced else both)
+    replica.run(decide_register, Register(ONE, CLUSTER, UUID(int=8), "h", 9092, None))
+    assert replica.image.topics["t"].partitions[0].elr == (TWO,)
 
 
 def test_a_broker_is_forgotten_and_may_come_back() -> None:

@@ -28,7 +28,7 @@ updates = st.dictionaries(st.integers(0, 10**6), st.tuples(st.none() | leaders, 
 )
 any_record = st.one_of(
     st.builds(r.FormatCluster, texts, st.lists(st.tuples(texts, st.integers(0, 100))).map(tuple)),
-    st.builds(r.RegisterBroker, nodes, st.uuids(), texts, st.integers(0, 65535), st.none() | texts),
+    st.builds(r.RegisterBroker, nodes, st.uuids(), texts, st.integers(0, 65535), st.none() | texts, st.integers(-1, 2**62)),
     st.builds(r.SetBrokerFencing, nodes, st.integers(0, 2**62), st.booleans()),
     st.builds(r.CreateTopic, texts, st.uuids(), st.lists(placements).map(tuple), st.lists(st.tuples(texts, texts)).map(tuple)),
     st.builds(r.DeleteTopic, st.uuids()),
