@@ -182,6 +182,8 @@ _TABLE: Final = (
           "Group protocols that are on", valid=("consumer", "classic", "share", "streams")),
     _node("group.coordinator.threads", INT, 4, ONE_LOOP, "Threads of the group coordinator", minimum=1),
     _node("group.initial.rebalance.delay.ms", INT, 3000, DONE, "Time an empty classic group waits for more members"),
+    _node("group.members.memory.bytes", LONG, 1 << 29, DONE,
+          "Memory that the members of all groups of a node may take with what they say of themselves", minimum=0, dynamic=True),
     _node("group.max.session.timeout.ms", INT, 1_800_000, DONE, "Longest session timeout that a classic member may ask for"),
     _node("group.max.size", INT, INT_MAX, DONE, "Most members of one classic group", minimum=1),
     _node("group.min.session.timeout.ms", INT, 6000, DONE, "Shortest session timeout that a classic member may ask for"),

@@ -259,6 +259,10 @@ class CoordinatorService:
         finally:
             held.waiting.pop(ticket, None)
 
+    def shards(self) -> list[Shard]:
+        """All that are here, those included that are being loaded."""
+        return [held.shard for held in self._held.values()]
+
     def holds(self, index: int, leader_epoch: int) -> bool:
         """Whether that partition is led here in that epoch: its shard may be loading, or away from the controller, but is not let go of."""
         held = self._held.get(index)

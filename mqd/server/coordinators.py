@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import trio
@@ -10,7 +10,9 @@ import trio
 from mqd.config import NodeConfig, group_option
 from mqd.controller.configs import CurrentConfig
 from mqd.controller.image import Delta, MetadataImage
+from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.shard import GroupShard
+from mqd.coordinator.group.state import Group
 from mqd.coordinator.service import CoordinatorService
 from mqd.coordinator.shard import Call
 from mqd.coordinator.txn.service import MarkerSender
@@ -72,9 +74,10 @@ class Coordinators:
     ) -> None:
         self._topics = ImageTopics(image)
         options = _Options(config, image, node_id)
+        memory = Memory(self._all_groups)
         self.groups = CoordinatorService(
             topic=GROUPS_TOPIC,
-            make_shard=lambda _: GroupShard(self._topics, options, lambda: str(entropy.uuid())),
+            make_shard=lambda _: GroupShard(self._topics, options, lambda: str(entropy.uuid()), memory),
             partitions=lambda: self._topics.partitions(GROUPS_TOPIC),
             replica=replica,
             logs=logs,
@@ -108,6 +111,11 @@ class Coordinators:
         self._forward = forward
         self.node: Node
         """Whose coordinators these are; set before they run."""
+
+    def _all_groups(self) -> Iterator[Group]:
+        for shard in self.groups.shards():
+            assert isinstance(shard, GroupShard)
+            yield from shard.groups
 
     def _leader_of(self, topic_partition: TopicPartition) -> NodeId | None:
         partition = self._image().partition(*topic_partition)

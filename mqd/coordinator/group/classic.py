@@ -204,10 +204,13 @@ class Classic(Part):
         return draft.decision()
 
     def _has_room(self, group: ClassicGroup, join: _Join) -> bool:
+        """MqError COORDINATOR_NOT_AVAILABLE where all groups together have none."""
         member = group.members.get(join.request.member_id)
         size = protocols_size(join.protocols) + GROUP_MEMBER_BYTES - (0 if member is None else member.size)
-        if size > 0 and group.size + size > GROUP_BYTES_MAX:
-            return False
+        if size > 0:
+            if group.size + size > GROUP_BYTES_MAX:
+                return False
+            self.state.memory.make_room(group.group_id, size, self.state.options, join.now)
         members_max = self.state.options.node("group.max.size")
         if group.state is EMPTY:
             return True

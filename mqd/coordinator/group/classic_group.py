@@ -384,6 +384,10 @@ class ClassicGroup:
         """It has only ever kept offsets."""
         return self.protocol_type is None and self.is_empty and not self.pending
 
+    @property
+    def memory(self) -> int:
+        return self.size
+
     def state_name(self) -> str:
         return self.state.value
 

@@ -56,6 +56,8 @@ class ConsumerGroup:
         self.regexes: Counter[str] = Counter()
         """Members that subscribe by an expression."""
         self.owners: dict[tuple[UUID, int], str] = {}
+        self._size = 0
+        """Of all members, in bytes."""
         # What no record tells, and the next coordinator finds out by itself:
         self.checked_version: int | None = None
         """Version of the metadata at which `metadata_hash` was found to be right."""
@@ -113,6 +115,7 @@ class ConsumerGroup:
             self._put(old, old.without_assignment())
 
     def _put(self, old: Member | None, new: Member | None) -> None:
+        self._size += (0 if new is None else new.size) - (0 if old is None else old.size)
         if old is not None:
             _count(self.names, old.topic_names, -1)
             _count(self.regexes, (old.topic_regex,) if old.topic_regex else (), -1)
@@ -222,6 +225,10 @@ class ConsumerGroup:
     @property
     def is_empty(self) -> bool:
         return not self.members
+
+    @property
+    def memory(self) -> int:
+        return self._size
 
     def state_name(self) -> str:
         if not self.members:

@@ -106,6 +106,9 @@ class Steps:
                 raise MqError(
                     ErrorCode.UNKNOWN_SERVER_ERROR, f"What the member says of itself takes {size} bytes; message.max.bytes is less."
                 )
+            growth = updated.size - (member.size if updated.member_id in group.members else 0)
+            if growth > 0:
+                self.state.memory.make_room(group.group_id, growth, self.state.options, now)
         resolved, topics_changed = self._update_expressions(group, wish, draft, now)
         bump = names_changed or topics_changed
         if regex_changed and (not updated.topic_regex or updated.topic_regex in resolved):

@@ -19,7 +19,10 @@ from uuid import UUID
 from mqd.coordinator.group import records
 from mqd.coordinator.group.assignors import Partitions
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import GROUP_MEMBER_BYTES
 
+_NAME_BYTES = 64
+"""What one string costs besides its characters, and its place."""
 JOINING = 0
 LEAVING = -1
 LEAVING_FOR_NOW = -2
@@ -66,6 +69,18 @@ class Member:
     @property
     def uses_classic(self) -> bool:
         return self.classic is not None
+
+    @property
+    def size(self) -> int:
+        """What it says of itself, in bytes of memory."""
+        said = () if self.classic is None else self.classic.supported_protocols
+        return (
+            GROUP_MEMBER_BYTES
+            + sum(map(len, self.topic_names))
+            + _NAME_BYTES * len(self.topic_names)
+            + len(self.topic_regex)
+            + sum(GROUP_MEMBER_BYTES + len(one.metadata) for one in said)
+        )
 
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == epoch

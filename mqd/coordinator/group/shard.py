@@ -17,8 +17,9 @@ from mqd.coordinator.group import records
 from mqd.coordinator.group.classic import Classic
 from mqd.coordinator.group.consumer import ConsumerGroups
 from mqd.coordinator.group.listing import Listing
+from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.offsets import Offsets
-from mqd.coordinator.group.state import Expire, Handler, Part, Replay, State
+from mqd.coordinator.group.state import Expire, Group, Handler, Part, Replay, State
 from mqd.coordinator.shard import NO_PRODUCER, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
 
 PARTS: Final[tuple[type[Part], ...]] = (Classic, ConsumerGroups, Listing, Offsets)
@@ -30,8 +31,9 @@ _EXPIRIES_MAX = 100
 class GroupShard:
     """A Shard (mqd/coordinator/shard.py)."""
 
-    def __init__(self, topics: TopicsView, options: GroupOptions, new_id: Callable[[], str]) -> None:
-        self.state = State(topics, options, new_id)
+    def __init__(self, topics: TopicsView, options: GroupOptions, new_id: Callable[[], str], memory: Memory | None = None) -> None:
+        """`memory`: shared with the other shards of the node."""
+        self.state = State(topics, options, new_id, memory or Memory(lambda: self.groups))
         self._handlers: dict[str, Handler] = {}
         self._replays: dict[type, Replay] = {}
         self._timers: dict[str, Expire] = {}
@@ -57,7 +59,12 @@ class GroupShard:
         for part in self.state.parts.values():
             part.replay_end(producer, committed)
 
+    @property
+    def groups(self) -> Collection[Group]:
+        return self.state.by_id.values()
+
     def on_loaded(self, now: Moment) -> Decision:
+        self.state.memory.groups_were_loaded()
         return _joined(part.on_loaded(now) for part in self.state.parts.values())
 
     def on_metadata(self, now: Moment) -> Decision:

@@ -13,6 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from uuid import UUID
 
+from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.records import Key, Value, encode, tombstone
 from mqd.coordinator.shard import NOTHING, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
 from mqd.errors import ErrorCode, MqError
@@ -118,6 +119,11 @@ class Group(Protocol):
         """No members, and no rebalance under way."""
         ...
 
+    @property
+    def memory(self) -> int:
+        """What its members cost, in bytes."""
+        ...
+
     def state_name(self) -> str:
         """As DescribeGroups and ListGroups tell it, such as PreparingRebalance."""
         ...
@@ -184,6 +190,7 @@ class State:
     options: GroupOptions
     new_id: Callable[[], str]
     """A fresh random id, as text: what member ids end with."""
+    memory: Memory
     by_id: dict[str, Group] = field(default_factory=dict)
     timers: Timers = field(default_factory=Timers)
     parts: dict[type[Part], Part] = field(default_factory=dict)
