@@ -150,7 +150,10 @@ class Produce:
                         assert partition is not None
                         if second is not None:
                             self._check_second(partition, view, start, stop, second)
-                    if version < 7 and stop - start > _ATTRIBUTES_POSITION and buffer[start + _ATTRIBUTES_POSITION] & _CODEC_MASK == _ZSTD:
+                    attributes = buffer[start + _ATTRIBUTES_POSITION] if stop - start > _ATTRIBUTES_POSITION else 0
+                    if attributes & TRANSACTIONAL_MASK and transactional_id is None:
+                        raise MqError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the request names no transactional id")
+                    if version < 7 and attributes & _CODEC_MASK == _ZSTD:
                         raise MqError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later")
                     base_offset, last_offset, log_append_time_ms, _ = append_nowait(partition, view[start:stop], acks, now_ms)
                 except MqError as error:

@@ -73,7 +73,7 @@ def damaged() -> bytearray:
         (batch(), {"acks": 2}, ErrorCode.INVALID_REQUIRED_ACKS),
         (batch(), {"acks": -2}, ErrorCode.INVALID_REQUIRED_ACKS),
         (batch(), {"transactional_id": "tx"}, ErrorCode.NONE),
-        (batch(producer_id=9, sequence=0, transactional=True), {}, ErrorCode.INVALID_TXN_STATE),
+        (batch(producer_id=9, sequence=0, transactional=True), {}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         (batch(codec=Codec.ZSTD), {"version": 6}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (batch(codec=Codec.ZSTD), {"version": 7}, ErrorCode.NONE),
     ],

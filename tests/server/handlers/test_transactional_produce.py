@@ -216,8 +216,28 @@ async def test_a_word_is_for_one_request_only(tmp_path: Path, monkeypatch: pytes
         client = await node.connect()
         row = await client.produce("t", part(0, b"x" * 1000), transactional_id=TX)
         assert row.error_code == ErrorCode.MESSAGE_TOO_LARGE
-        row = await client.produce("t", part(0))
-        assert row.error_code == ErrorCode.INVALID_TXN_STATE, "without the transactional id nobody is asked"
+        with pytest.raises(MqError) as caught:
+            node.replica.append_nowait(node.partition("t"), memoryview(part(0)), -1, NOW)
+        assert caught.value.code is ErrorCode.INVALID_TXN_STATE
+
+
+@pytest.mark.parametrize("version", [3, 9, 12])
+async def test_a_batch_of_a_transaction_comes_with_the_transactional_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """Apache Kafka refuses a request in which any batch does as a whole."""
+    async with rig(tmp_path) as node:
+        coordinator = SaysSo(node, monkeypatch)
+        node.create("t", 2)
+        client = await node.connect()
+        body = node.produce_body("t", part(0), version=version)
+        body["topic_data"][0]["partition_data"].append({"index": 1, "records": batch(b"plain")})
+        answer = await client.ask("produce", version, body)
+        refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert [row.error_code for row in answer.responses[0].partition_responses] == [refused, 0] and not coordinator.asked
+        assert (await client.produce("t", part(0), version=version, transactional_id=TX)).error_code == 0
+        assert (await client.produce("t", part(1), version=version)).error_code == refused, "nor within the transaction"
+        assert node.partition("t").log.log_end_offset == 1
 
 
 async def test_a_coordinator_elsewhere_is_asked_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
