@@ -5,19 +5,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
 
 import pytest
 
 from mqd.testing.__main__ import main
 from mqd.testing.faults import Mode, Plan
+from mqd.testing.jobs import results
 from mqd.testing.runner import LOADS, Result, Settings, _Run, run_seed
 
+FOUND_AT_ONCE = "raft-answers-before-fsync"
 SEEDS = {3: range(3), 5: range(1)}
 
 
 @pytest.mark.parametrize(("nodes", "seed"), [(nodes, seed) for nodes, seeds in SEEDS.items() for seed in seeds])
 def test_seeds(nodes: int, seed: int) -> None:
-    settings = Settings(seed=seed, nodes=nodes, seconds=6.0, load="plain")
+    settings = Settings(seed=seed, nodes=nodes, seconds=4.0, load="plain")
     result = run_seed(settings)
     assert not result.violations, (result.violations, settings.command)
     assert result.counts["acknowledged"] > 50 and result.counts["read"] > 50
@@ -25,7 +31,7 @@ def test_seeds(nodes: int, seed: int) -> None:
 
 @pytest.mark.parametrize(("load", "counts"), [("copy", ("committed_transactions", "read_committed")), ("groups", ("offset_commits",))])
 def test_seeds_with_coordinators(load: str, counts: tuple[str, ...]) -> None:
-    settings = Settings(seed=0, seconds=5.0, load=load)
+    settings = Settings(seed=1, seconds=3.0, load=load)
     result = run_seed(settings)
     assert not result.violations, (result.violations, settings.command)
     assert all(result.counts[name] > 10 for name in counts)
@@ -38,21 +44,13 @@ def test_half_of_the_seeds_have_groups_or_transactions() -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("seed", "load"), [(3, "plain"), (7, "all")])
-def test_a_seed_replays_byte_for_byte_whatever_the_hashes_are(seed: int, load: str) -> None:
-    """Sets are iterated in an order that hangs on PYTHONHASHSEED, objects in one that hangs on their addresses."""
-    settings = f"Settings(seed={seed}, seconds=2.0, plot='deposed', load={load!r})"
+def test_a_seed_replays_byte_for_byte_whatever_the_hashes_are() -> None:
+    """Sets are iterated in an order that hangs on PYTHONHASHSEED, objects in one that hangs on their addresses: here and elsewhere."""
+    settings = Settings(seed=7, seconds=2.0, plot="deposed", load="all")
     script = f"from mqd.testing.runner import *; print(run_seed({settings}).digest)"
-    digests = set()
-    for hashes in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": hashes}
-        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=120)
-        digests.add(done.stdout)
-    assert len(digests) == 1 and digests != {"\n"}
-
-
-def test_another_seed_is_another_run() -> None:
-    assert run_seed(Settings(seed=4, seconds=1.0)).digest != run_seed(Settings(seed=5, seconds=1.0)).digest
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == run_seed(settings).digest + "\n" != "\n"
 
 
 def test_no_plan_cuts_the_power_where_a_kill_is_all_that_may_happen() -> None:
@@ -66,20 +64,36 @@ def test_no_plan_cuts_the_power_where_a_kill_is_all_that_may_happen() -> None:
 
 
 def test_the_command_line_tells_totals_and_how_to_run_a_bad_seed_again(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "0-9", "--bug", "serves-uncommitted", "--seconds", "4"]) == 1
+    assert main(["--seeds", "0-9", "--bug", FOUND_AT_ONCE, "--seconds", "1"]) == 1
     told = capsys.readouterr().out
-    assert "again: python -m mqd.testing --seeds " in told and "--bug serves-uncommitted" in told
+    assert "again: python -m mqd.testing --seeds " in told and f"--bug {FOUND_AT_ONCE}" in told
     assert "simulated hours" in told and "1 seed(s) with violations" in told
 
 
-def test_jobs_share_the_seeds_and_the_first_violation_ends_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_share_the_seeds_and_who_has_seen_enough_ends_them() -> None:
     """In processes that are spawned: whatever they run must be found there by its name."""
-    from mqd.testing.jobs import results
+    settings = [Settings(seed=seed, seconds=0.25, load="plain") for seed in (1, 2)]
+    digests = [run_seed(one).digest for one in settings]
+    assert digests[0] != digests[1], "another seed is another run"
+    settings += [Settings(seed=seed, seconds=1.0, bug=FOUND_AT_ONCE) for seed in range(2000)]
+    with closing(results(settings, 2)) as ran:  # type: ignore[type-var]
+        found = list(islice(ran, 3))
+    assert [one.settings.seed for one in found] == [1, 2, 0] and [one.digest for one in found[:2]] == digests
+    assert [bool(one.violations) for one in found] == [False, False, True]
 
-    settings = [Settings(seed=seed, seconds=0.5) for seed in (1, 2, 3)]
-    assert [(one.settings.seed, one.digest) for one in results(settings, 2)] == [(one.seed, run_seed(one).digest) for one in settings]
-    assert main(["--seeds", "0-99", "--bug", "serves-uncommitted", "--seconds", "4", "--jobs", "2"]) == 1
-    assert "1 seed(s) with violations" in capsys.readouterr().out
+
+def test_the_command_line_ends_jobs_at_the_first_violation(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = []
+
+    def ran(settings: Sequence[Settings], jobs: int, trace: Path | None) -> Iterator[Result]:
+        asked.append((len(settings), jobs))
+        yield Result(settings[0])
+        yield Result(settings[1], violations=["this"])
+        raise AssertionError("it went on")
+
+    monkeypatch.setattr("mqd.testing.__main__.results", ran)
+    assert main(["--seeds", "0-99", "--jobs", "2"]) == 1
+    assert asked == [(100, 2)] and "1 seed(s) with violations: 1\n" in capsys.readouterr().out
 
 
 def test_bugs_are_listed_and_unknown_ones_refused(capsys: pytest.CaptureFixture[str]) -> None:
