@@ -71,7 +71,7 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
             return outcomes_of((row.name, row, row.error_message, None) for row in answer.responses)
 
         results: dict[str, ClientError | None] = await self._each(
-            "deleting topics", list(names), attempt, repeated=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            "deleting topics", names, attempt, repeated=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
         return results
 
@@ -115,7 +115,7 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
                 (outcomes.again if error.code is ErrorCode.LEADER_NOT_AVAILABLE else outcomes.done)[name] = error
             return outcomes
 
-        return await self._each("describing topics", list(names), attempt)
+        return await self._each("describing topics", names, attempt)
 
     # -- configurations
 

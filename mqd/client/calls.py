@@ -10,7 +10,7 @@ import trio
 from mqd.client.cluster import ClusterClient
 from mqd.client.coordinator import KeyType, find_coordinators
 from mqd.client.descriptions import Resource
-from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable, error_from_wire
+from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable, check_names, error_from_wire
 from mqd.client.peer import PeerConnection
 from mqd.errors import ErrorCode, MqError
 from mqd.types import TopicPartition
@@ -61,14 +61,15 @@ class Calls:
         return await self._client.request_node(node_id, key, body)
 
     async def _each(
-        self, what: str, keys: list[KeyT], attempt: Callable[[list[KeyT]], Awaitable[Outcomes]], *, repeated: ErrorCode | None = None
+        self, what: str, keys: Iterable[KeyT], attempt: Callable[[list[KeyT]], Awaitable[Outcomes]], *, repeated: ErrorCode | None = None
     ) -> dict[KeyT, Any]:
         """Results for all keys: attempts over those that are left, until none is or the time is up.
 
         `repeated` is the code by which a change that was made by a lost attempt answers a second one.
         """
+        check_names(keys)
         results: dict[KeyT, Any] = {}
-        left = list(dict.fromkeys(keys))
+        wanted = left = list(dict.fromkeys(keys))
         doubtful = False
 
         async def once() -> None:
@@ -98,11 +99,11 @@ class Calls:
             try:
                 await self._retry(what, once)
             except DeadlineExceeded as error:
-                if not any(key in results for key in keys):
+                if not any(key in results for key in wanted):
                     raise
                 for key in left:
                     results[key] = DeadlineExceeded(error.message, results.get(key))
-        return {key: results[key] for key in keys}
+        return {key: results[key] for key in wanted}
 
     async def _each_partition(
         self,
@@ -132,7 +133,7 @@ class Calls:
     async def _each_coordinated(
         self,
         what: str,
-        keys: list[str],
+        keys: Iterable[str],
         key_type: KeyType,
         ask: Callable[[PeerConnection, list[str]], Awaitable[Outcomes]],
     ) -> dict[str, Any]:

@@ -34,6 +34,7 @@ CONNECT_TIMEOUT_S = 10.0
 HEAD_START_S = 0.5
 """Where any node will do, the next one is asked while one has not answered for so long."""
 _METADATA = 3
+_NAME_BYTES_MAX = 32767
 
 
 def api(key: int) -> Api:
@@ -233,6 +234,8 @@ class ClusterClient:
         call is spared if somebody has refreshed since. Raises what the attempt raises.
         """
         names = None if topics is None else list(dict.fromkeys(topics))
+        for name in names or ():
+            _check_topic(name)
         async with self._refreshing:
             if seen is not None and self.view.generation > seen and (names is None or all(name in self.view.topics for name in names)):
                 return self.view
@@ -318,6 +321,16 @@ class ClusterClient:
         except MqError as error:
             if not error.code.retriable:
                 raise
+
+
+def _check_topic(name: object) -> None:
+    """What the protocol has no bytes for; of all else the broker says what is wrong with it."""
+    try:
+        if isinstance(name, str) and len(name.encode()) <= _NAME_BYTES_MAX:
+            return
+    except UnicodeEncodeError:
+        pass
+    raise ClientError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!a:.60} is not the name of a topic")
 
 
 class _Final(Exception):

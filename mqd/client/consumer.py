@@ -19,7 +19,7 @@ from mqd.client.admin import Admin
 from mqd.client.backoff import backoff_s
 from mqd.client.cluster import ClusterClient
 from mqd.client.descriptions import EARLIEST, LATEST, ListedOffset
-from mqd.client.errors import ClientError
+from mqd.client.errors import ClientError, ConsumerClosed, misuse
 from mqd.client.fetcher import FetchedBatch, Fetcher, Wanted
 from mqd.client.metadata import ClusterView
 from mqd.client.peer import owned_nursery
@@ -41,6 +41,12 @@ Place = int | Literal["beginning", "end"] | AtTime
 """Where to start or stop: an offset, an end of the log as it is now, or a time."""
 
 Reset = Literal["error", "beginning", "end"]
+
+
+def check_reset(reset: str) -> None:
+    """Raises ClientError."""
+    if reset not in ("error", "beginning", "end"):
+        raise misuse(f"there is no reset {reset!r}", "say beginning, end or error: what Kafka calls earliest, latest and none")
 
 
 class Consumer:
@@ -67,6 +73,7 @@ class Consumer:
         self._changed = trio.Event()
         self._busy: set[int] = set()
         self._finding: set[str] = set()
+        self._closed = False
         self.purpose = f"fetch-{id(self)}"
 
     # -- for users
@@ -78,6 +85,7 @@ class Consumer:
         """
         while True:
             await trio.lowlevel.checkpoint()
+            self._check_open()
             changed = self._changed
             if self._fetcher.failures:
                 raise self._fetcher.failures.popleft()
@@ -105,20 +113,26 @@ class Consumer:
 
     def position(self, tp: TopicPartition) -> int:
         """The offset that is read next; what lies before it has been handed out."""
+        self._check_placed(tp)
         return self._fetcher.position(tp)
 
     def high_watermark(self, tp: TopicPartition) -> int:
         """Where the readable log ended at the last answer; -1 before the first."""
+        self._check_placed(tp)
         return self._fetcher.high_watermark(tp)
 
     async def seek(self, tp: TopicPartition, place: Place) -> None:
         """Go on reading `tp` somewhere else."""
+        self._check_open()
+        self._check_read(tp)
         found = await resolve(self._client, {tp: place}, timeout_s=self._timeout_s)
         self._fetcher.seek(tp, found[tp])
         self._wake()
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Hand out nothing of these partitions, and fetch no more of them, until `resume`. What was fetched is kept."""
+        for tp in partitions:
+            self._check_read(tp)
         for tp in partitions:
             self._fetcher.pause(tp)
 
@@ -130,7 +144,25 @@ class Consumer:
     def paused(self) -> list[TopicPartition]:
         return self._fetcher.paused()
 
+    def close(self) -> None:
+        """Nothing is handed out any more: who waits for it is told."""
+        self._closed = True
+        self._client.close_connections(self.purpose)
+        self._wake()
+
     # -- inside
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConsumerClosed
+
+    def _check_read(self, tp: TopicPartition) -> None:
+        if tp not in self.assignment():
+            raise misuse(f"{tp} is not read by this consumer", "see what is with assignment()")
+
+    def _check_placed(self, tp: TopicPartition) -> None:
+        if self._fetcher.generation(tp) is None:
+            raise misuse(f"{tp} is not read by this consumer, or not yet", "see what is with assignment(), and call next")
 
     def _wake(self) -> None:
         self._changed.set()
@@ -224,6 +256,9 @@ async def resolve(
     client: ClusterClient, places: Mapping[TopicPartition, Place], *, timeout_s: float = 30.0, read_committed: bool = False
 ) -> dict[TopicPartition, int]:
     """Each place as an offset, as the logs are now. Raises the first ClientError."""
+    for tp, place in places.items():
+        if not isinstance(place, AtTime) and place not in ("beginning", "end") and not (isinstance(place, int) and place >= 0):
+            raise misuse(f"{place!r} is no place in {tp}", "give an offset from 0 on, 'beginning', 'end' or AtTime(milliseconds)")
     resolved = {tp: place for tp, place in places.items() if isinstance(place, int)}
     specs: dict[TopicPartition, int] = {}
     for tp, place in places.items():
@@ -267,7 +302,9 @@ async def open_consumer(
     With `end` (exclusive offsets, or "end": what is there now) the iteration ends there. `reset` says what happens
     when the offset to read is outside of the log. A fetch waits at the broker up to `max_wait_ms` for `min_bytes`.
     """
-    assert start
+    if not isinstance(start, Mapping) or not start:
+        raise misuse("a consumer that is to read nothing", "name partitions and places: {TopicPartition('orders', 0): 'beginning'}")
+    check_reset(reset)
     starts = await resolve(client, start, timeout_s=timeout_s)
     ends: dict[TopicPartition, int] = {}
     if end is not None:
@@ -282,4 +319,4 @@ async def open_consumer(
         try:
             yield consumer
         finally:
-            client.close_connections(consumer.purpose)
+            consumer.close()

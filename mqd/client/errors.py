@@ -114,8 +114,27 @@ class TransactionBroken(ClientError):
 class ProducerClosed(ClientError):
     """The producer was closed before the record was acknowledged."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(ErrorCode.OPERATION_NOT_ATTEMPTED, message)
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(ErrorCode.OPERATION_NOT_ATTEMPTED, message, remedy=remedy)
+
+
+class ConsumerClosed(ClientError):
+    """The block of the consumer has ended."""
+
+    def __init__(self) -> None:
+        message = "the consumer is closed: its block has ended"
+        super().__init__(ErrorCode.OPERATION_NOT_ATTEMPTED, message, remedy="read inside of the block that opened it, or open another")
+
+
+def misuse(message: str, remedy: str) -> ClientError:
+    """For arguments that no broker could make sense of."""
+    return ClientError(ErrorCode.INVALID_REQUEST, message, remedy=remedy)
+
+
+def check_names(names: object) -> None:
+    """Names in the plural: of one string Python would make a name of each letter. Raises ClientError."""
+    if isinstance(names, str | bytes):
+        raise misuse(f"{names!r} where a list of names is due", f"write [{names!r}]")
 
 
 def error_from_wire(code: int, subject: str, detail: str | None = None) -> ClientError:

@@ -131,8 +131,7 @@ class Fetcher:
         self._paused.discard(tp)
 
     def pause(self, tp: TopicPartition) -> None:
-        """Neither ask for its records nor hand out those that are here, until `resume`."""
-        assert tp in self._partitions
+        """Neither ask for its records nor hand out those that are here, until `resume`; of one that is to be assigned, too."""
         self._paused.add(tp)
 
     def resume(self, tp: TopicPartition) -> None:

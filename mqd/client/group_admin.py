@@ -85,7 +85,7 @@ class GroupAdmin(Calls):
                 found.again.update(classic.again)
             return found
 
-        return await self._each_coordinated("describing groups", list(group_ids), KeyType.GROUP, ask)
+        return await self._each_coordinated("describing groups", group_ids, KeyType.GROUP, ask)
 
     async def _describe_consumer_groups(self, connection: PeerConnection, keys: list[str]) -> Outcomes:
         if CONSUMER_GROUP_DESCRIBE not in connection.versions:
@@ -100,7 +100,7 @@ class GroupAdmin(Calls):
             answer = await self._client.request(connection, DELETE_GROUPS, {"groups_names": keys})
             return _outcomes(answer.results, lambda row: None)
 
-        return await self._each_coordinated("deleting groups", list(group_ids), KeyType.GROUP, ask)
+        return await self._each_coordinated("deleting groups", group_ids, KeyType.GROUP, ask)
 
     async def remove_members(
         self, group_id: str, *, member_ids: Iterable[str] = (), instance_ids: Iterable[str] = (), reason: str | None = None
@@ -130,7 +130,7 @@ class GroupAdmin(Calls):
     ) -> dict[str, dict[TopicPartition, CommittedOffset] | ClientError]:
         """Everything that each group has committed; nothing for a group that does not exist. `stable` waits for open transactions."""
 
-        found = await self._fetch_offsets(list(group_ids), stable=stable)
+        found = await self._fetch_offsets(group_ids, stable=stable)
         listed: dict[str, dict[TopicPartition, CommittedOffset] | ClientError] = {}
         for name, outcome in found.items():
             if isinstance(outcome, ClientError) or outcome.errors:
@@ -191,8 +191,8 @@ class GroupAdmin(Calls):
         Coordinators of mqd tell the lag themselves; for those of Apache Kafka the leaders are asked. A partition whose leader does not
         say is listed without an end.
         """
-        names = list(dict.fromkeys(group_ids))
-        described = await self.describe_groups(names)
+        described = await self.describe_groups(group_ids)
+        names = list(described)
         lags: dict[str, list[PartitionLag] | ClientError] = {}
         owners: dict[str, dict[TopicPartition, GroupMember]] = {}
         for name, outcome in described.items():
@@ -221,7 +221,7 @@ class GroupAdmin(Calls):
 
     async def _fetch_offsets(
         self,
-        names: list[str],
+        names: Iterable[str],
         partitions: Mapping[str, Iterable[TopicPartition]] | None = None,
         *,
         stable: bool = False,
@@ -252,7 +252,7 @@ class GroupAdmin(Calls):
                     outcomes.done[name] = _Fetched({tp: row for tp, row in rows.items() if not isinstance(row, ClientError)}, errors, told)
             return outcomes
 
-        return await self._each_coordinated("listing offsets of groups", names, KeyType.GROUP, ask) if names else {}
+        return await self._each_coordinated("listing offsets of groups", names, KeyType.GROUP, ask)
 
     async def _ask_leaders(self, groups: list[dict[TopicPartition, FetchedOffset]], *, read_committed: bool) -> None:
         """Fill in the ends that coordinators do not tell: Apache Kafka's."""

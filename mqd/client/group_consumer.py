@@ -19,9 +19,9 @@ import trio
 
 from mqd import limits
 from mqd.client.cluster import ClusterClient
-from mqd.client.consumer import Consumer, Place, Reset, resolve
+from mqd.client.consumer import Consumer, Place, Reset, check_reset, resolve
 from mqd.client.coordinator import Coordinator, KeyType
-from mqd.client.errors import ClientError, CommitFailed
+from mqd.client.errors import ClientError, CommitFailed, check_names
 from mqd.client.fetcher import FetchedBatch, Fetcher
 from mqd.client.group import (
     COORDINATOR_GONE,
@@ -119,6 +119,7 @@ class GroupConsumer(Consumer):
         try:
             while True:
                 await trio.lowlevel.checkpoint()
+                self._check_open()
                 changed = self._changed
                 if self._fresh is not None:
                     await self._tell_assigned(self._fresh)
@@ -153,6 +154,7 @@ class GroupConsumer(Consumer):
         Raises CommitFailed when the group has gone on without us, REBALANCE_IN_PROGRESS when a rebalance waits for `next`, and
         DeadlineExceeded.
         """
+        self._check_open()
         if offsets is None:
             self._settle_hand()
             offsets = dict(self._done)
@@ -160,6 +162,7 @@ class GroupConsumer(Consumer):
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset | None]:
         """What the group has committed; None where nothing is."""
+        self._check_open()
         return await self._fetch_committed(list(partitions), stable=self._read_committed)
 
     def assignment(self) -> list[TopicPartition]:
@@ -177,9 +180,10 @@ class GroupConsumer(Consumer):
 
     async def seek(self, tp: TopicPartition, place: Place) -> None:
         """Go on reading `tp`, which is ours, somewhere else; what was handed out of it is not committed any more."""
-        self._check_ours([tp])
+        self._check_open()
+        self._check_read(tp)
         found = await resolve(self._client, {tp: place}, timeout_s=self._timeout_s)
-        self._check_ours([tp])
+        self._check_read(tp)
         self._place_at(tp, found[tp])
         self._done[tp] = found[tp]
         if self._in_hand is not None and (self._in_hand.topic, self._in_hand.partition) == tp:
@@ -187,6 +191,7 @@ class GroupConsumer(Consumer):
 
     async def rewind(self) -> None:
         """Read again from what the group has committed: after a transaction with offsets of this consumer was aborted."""
+        self._check_open()
         ours = self.assignment()
         self._in_hand = None
         places = await self._fetch_committed(ours, stable=True)
@@ -201,7 +206,10 @@ class GroupConsumer(Consumer):
                 self._done.pop(tp, None)
                 self._unplaced[tp] = object()
                 if self._fetcher.generation(tp) is not None:
+                    is_paused = tp in self._fetcher.paused()
                     self._fetcher.unassign(tp)
+                    if is_paused:
+                        self._fetcher.pause(tp)
         self._wake()
 
     def rejoin_count(self) -> int:
@@ -235,6 +243,7 @@ class GroupConsumer(Consumer):
     def _forget(self, tp: TopicPartition) -> None:
         if self._fetcher.generation(tp) is not None:
             self._fetcher.unassign(tp)
+        self._fetcher.resume(tp)
         for kept in (self._unplaced, self._done, self._saved):
             kept.pop(tp, None)
         if self._in_hand is not None and (self._in_hand.topic, self._in_hand.partition) == tp:
@@ -424,23 +433,25 @@ class GroupConsumer(Consumer):
 
     async def finish(self, *, orderly: bool, leave: bool, timeout_s: float) -> None:
         """Commit what is done, tell the user, leave the group: as far as that can be had within `timeout_s`."""
-        with trio.move_on_after(timeout_s, shield=True):
-            if orderly:
-                self._settle_hand()
-            else:
-                self._in_hand = None
-            owned = sorted(self._member.owned)
-            if self._auto_commit and self._member.is_member:
-                await self._commit_quietly(owned)
-            try:
-                if owned and orderly and self._on_revoked is not None:
-                    await self._on_revoked(owned)
-            finally:
-                self._member_scope.cancel()
-                if leave:
-                    await self._say_goodbye(timeout_s)
-        for purpose in (self.purpose, self._membership):
-            self._client.close_connections(purpose)
+        try:
+            with trio.move_on_after(timeout_s, shield=True):
+                if orderly:
+                    self._settle_hand()
+                else:
+                    self._in_hand = None
+                owned = sorted(self._member.owned)
+                if self._auto_commit and self._member.is_member:
+                    await self._commit_quietly(owned)
+                try:
+                    if owned and orderly and self._on_revoked is not None:
+                        await self._on_revoked(owned)
+                finally:
+                    self._member_scope.cancel()
+                    if leave:
+                        await self._say_goodbye(timeout_s)
+        finally:
+            self.close()
+            self._client.close_connections(self._membership)
 
     async def _say_goodbye(self, timeout_s: float) -> None:
         farewell = self._member.goodbye()
@@ -494,6 +505,7 @@ async def open_group_consumer(
     `on_revoked` while the partitions are still ours, `on_lost` when they are not (default: `on_revoked`). `leave=False` goes without a
     word, as a crash would.
     """
+    check_names(topics)
     options = MemberOptions(
         group,
         tuple(sorted(topics)),
@@ -508,6 +520,7 @@ async def open_group_consumer(
         metadata_max_age_ms,
     )
     check_options(options, group_protocol)
+    check_reset(reset)
     now = trio.current_time()
     member: ClassicMember | ConsumerMember
     if group_protocol == "classic":

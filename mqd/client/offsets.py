@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mqd.client.calls import by_topic
-from mqd.client.errors import ClientError, error_from_wire
+from mqd.client.errors import ClientError, error_from_wire, misuse
 from mqd.client.group import GroupMetadata
 from mqd.errors import ErrorCode
 from mqd.types import NO_EPOCH, NO_OFFSET, TopicPartition
@@ -51,6 +51,8 @@ def commit_body(group: GroupMetadata, offsets: Offsets) -> dict[str, Any]:
 
 
 def _row(tp: TopicPartition, place: CommittedOffset) -> dict[str, Any]:
+    if not isinstance(place.offset, int) or place.offset < 0:
+        raise misuse(f"{place.offset!r} is no offset of {tp} to commit", "commit the offset of the next record to read, from 0 on")
     return {
         "partition_index": tp.partition,
         "committed_offset": place.offset,

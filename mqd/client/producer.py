@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from types import NoneType
 from typing import Any, Literal, NamedTuple
 
 import trio
@@ -18,7 +19,7 @@ from mqd import limits
 from mqd.client.accumulator import Accumulator, Batch, Outcome, Sequences, record_bytes
 from mqd.client.backoff import backoff_s
 from mqd.client.cluster import ClusterClient, api
-from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable, ProducerClosed, error_from_wire
+from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable, ProducerClosed, error_from_wire, misuse
 from mqd.client.metadata import TopicInfo
 from mqd.client.partitioner import StickyPartitioner, partition_for_key
 from mqd.client.peer import PeerConnection, owned_nursery
@@ -70,6 +71,8 @@ _NOT_STORED = _LOST_STATE | {
 wait for the other replicas answers NOT_LEADER_OR_FOLLOWER, and the next one may have them (KAFKA-13574)."""
 
 Headers = Sequence[tuple[str, bytes | None]]
+_BYTES = (bytes, bytearray, memoryview, NoneType)
+_TIMESTAMP_MAX = 2**63 - 1
 Acks = Literal[0, 1, -1, "all"]
 
 
@@ -188,6 +191,8 @@ class Producer:
         Records enqueued one after another to one partition are stored in that order.
         """
         self._admit()
+        headers = tuple(headers)
+        _check_record(value, key, headers, timestamp, partition)
         deadline = trio.current_time() + self._delivery_timeout_s
         info = await self._client.topic(topic, deadline=deadline, create=True, unknown_grace_s=self._unknown_topic_grace_s)
         size = record_bytes(key, value, headers)
@@ -206,7 +211,7 @@ class Producer:
             timestamp = self._clock.wall_ms()
         tp = TopicPartition(topic, self._choose(info, key, size, partition))
         self._announce(tp)
-        batch, index = self._queue.append(tp, Record(0, timestamp, key, value, tuple(headers)), size, trio.current_time())
+        batch, index = self._queue.append(tp, Record(0, timestamp, key, value, headers), size, trio.current_time())
         self._wake()
         return Delivery(self, batch, index, timestamp)
 
@@ -225,7 +230,7 @@ class Producer:
     def _admit(self) -> None:
         """Raises ClientError when no records are taken."""
         if self._closed:
-            raise ProducerClosed("the producer is closed")
+            raise ProducerClosed("the producer is closed", remedy="send inside of the block that opened it, or open another")
 
     def _announce(self, tp: TopicPartition) -> None:
         """A record for `tp` is about to be queued."""
@@ -447,6 +452,22 @@ class Producer:
         for batch in self._queue.abandon():
             self._finish(batch, Outcome(error=ProducerClosed(f"{batch.tp}: {reason}; the record may be stored")))
         self._wake()
+
+
+def _check_record(
+    value: object, key: object, headers: tuple[tuple[object, object], ...], timestamp: object, partition: object
+) -> None:
+    """Before a record is queued: in a batch with others it would spoil them. Raises ClientError."""
+    for what, data in (("value", value), ("key", key)):
+        if not isinstance(data, _BYTES):
+            raise misuse(f"the {what} of a record is {type(data).__name__}, not bytes", "encode it: text with .encode()")
+    for header in headers:
+        if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str) and isinstance(header[1], _BYTES)):
+            raise misuse(f"{header!r:.60} is no header of a record", "give pairs of a name (str) and a content (bytes or None)")
+    if timestamp is not None and not (isinstance(timestamp, int) and 0 <= timestamp <= _TIMESTAMP_MAX):
+        raise misuse(f"{timestamp!r:.60} is no timestamp of a record", "give milliseconds since 1970 as an int, or leave it out")
+    if partition is not None and not isinstance(partition, int):
+        raise misuse(f"{partition!r:.60} is not the number of a partition", "give an int, or leave it out")
 
 
 @asynccontextmanager

@@ -1,8 +1,8 @@
 """The client without Trio: `with connect("127.0.0.1:9092") as client`. For scripts, notebooks and Spark workers.
 
 One background thread runs Trio; every call hands a coroutine function to it and blocks. The thread ends with the
-`with` block, whatever ended it, and everything that was opened inside is closed first. Calls may come from several
-threads, but not from inside a Trio program (use `cluster.connect` there).
+`with` block, whatever ended it, and everything that was opened inside is closed first, also when a second Ctrl-C does not wait
+for that. Calls may come from several threads, but not from inside a Trio program (use `cluster.connect` there).
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class _Loop:
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._failure: BaseException | None = None
+        self._open: list[_Held[Any]] = []
+        """What was opened and is not left yet, the latest last."""
         self._thread.start()
         self._started.wait()
 
@@ -65,34 +67,48 @@ class _Loop:
 
     def call(self, function: Callable[..., Awaitable[ResultT]], *args: Any) -> ResultT:
         """Run `function` in the loop and wait for its result."""
-        if self._token is None:
-            raise RuntimeError("the client is closed") from self._failure
         try:
-            return trio.from_thread.run(function, *args, trio_token=self._token)
+            if self._token is not None:
+                return trio.from_thread.run(function, *args, trio_token=self._token)
         except (trio.RunFinishedError, trio.Cancelled):
-            raise RuntimeError("the client is closed") from self._failure
+            pass
+        raise RuntimeError("the client is closed: its block has ended. Use it inside of the block, or connect again") from self._failure
 
     @contextmanager
-    def entered(self, manager: AbstractAsyncContextManager[ThingT]) -> Iterator[ThingT]:
-        """An async context manager, entered and left in one task of the loop."""
+    def entered(self, manager: AbstractAsyncContextManager[ThingT], *, last: bool = False) -> Iterator[ThingT]:
+        """An async context manager, entered and left in one task of the loop. With `last`, whatever is still open is left before it: a
+        second Ctrl-C may have gone past it."""
         held = _Held(manager)
-        thing = self.call(self._hold, held)
+        reason: BaseException | None = None
         try:
-            yield thing
+            yield self.call(self._hold, held)
         except BaseException as error:
-            self.call(held.leave, error)
+            reason = error
             raise
-        else:
-            self.call(held.leave, None)
+        finally:
+            self.call(self._let_go, held, reason, last)
 
     async def _hold(self, held: _Held[ThingT]) -> ThingT:
         assert self._nursery is not None
-        self._nursery.start_soon(held.run)
+        self._open.append(held)
+        self._nursery.start_soon(self._run_held, held)
         await held.entered.wait()
         if held.failure is not None:
             raise held.failure
-        assert held.thing is not None
+        if held.thing is None:
+            raise _Leaving
         return held.thing
+
+    async def _run_held(self, held: _Held[Any]) -> None:
+        try:
+            await held.run()
+        finally:
+            self._open.remove(held)
+
+    async def _let_go(self, held: _Held[Any], reason: BaseException | None, last: bool) -> None:
+        for other in [each for each in reversed(self._open) if last and each is not held]:
+            await other.leave(reason or _Leaving())
+        await held.leave(reason)
 
     def close(self) -> None:
         """Cancel what runs and wait for the thread to end."""
@@ -115,16 +131,18 @@ class _Held(Generic[ThingT]):
         self.failure: BaseException | None = None
         self._leave = trio.Event()
         self._left = trio.Event()
+        self._entering = trio.CancelScope()
         self._reason: BaseException | None = None
 
     async def run(self) -> None:
         try:
-            async with self._manager as thing:
-                self.thing = thing
-                self.entered.set()
-                await self._leave.wait()
-                if self._reason is not None:
-                    raise _Leaving
+            with self._entering:
+                async with self._manager as thing:
+                    self.thing = thing
+                    self.entered.set()
+                    await self._leave.wait()
+                    if self._reason is not None:
+                        raise _Leaving
         except _Leaving:
             pass
         except Exception as error:
@@ -134,11 +152,16 @@ class _Held(Generic[ThingT]):
             self._left.set()
 
     async def leave(self, reason: BaseException | None) -> None:
-        self._reason = reason
+        """Raises what the manager raises at its end; what it raised before that, too, for it may be why the block has failed."""
+        crashed = self.thing is not None and self._left.is_set() and not self._leave.is_set()
+        if not self._leave.is_set():
+            self._reason = reason
         self._leave.set()
+        if not self.entered.is_set():
+            self._entering.cancel()
         await self._left.wait()
-        if self.failure is not None and reason is None:
-            raise self.failure
+        if self.failure is not None and (reason is None or crashed):
+            raise self.failure from reason
 
 
 class _Leaving(Exception):
@@ -370,7 +393,7 @@ def connect(bootstrap: str | Sequence[tuple[str, int]], *, timeout_s: float = 30
     """A BlockingClient for the length of a block; options as of `cluster.connect`. `timeout_s` bounds each administrative call."""
     loop = _Loop()
     try:
-        with loop.entered(cluster.connect(bootstrap, **options)) as twin:
+        with loop.entered(cluster.connect(bootstrap, **options), last=True) as twin:
             yield BlockingClient(loop, twin, timeout_s=timeout_s)
     finally:
         loop.close()

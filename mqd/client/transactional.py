@@ -91,6 +91,7 @@ class TransactionalProducer(Producer):
 
     async def begin(self) -> None:
         """Begin a transaction; records and offsets belong to it from here on."""
+        super()._admit()
         what = f"finding the coordinator of transactional id {self._transactional_id!r}"
         connection = await self._coordinator.wait_connection(what, timeout_s=self._timeout_s)
         served = connection.versions.get(END_TXN, (0, 0))[1]
@@ -102,6 +103,7 @@ class TransactionalProducer(Producer):
         Raises TransactionBroken when something of it was refused (then abort), and DeadlineExceeded when the coordinator could not be
         asked in time: the outcome is open, and `commit` may be called again.
         """
+        super()._admit()
         if self._transactions.phase is not Phase.COMMITTING:
             self._transactions.check_open()
             await self.flush()

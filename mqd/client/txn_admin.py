@@ -87,7 +87,7 @@ class TransactionAdmin(Calls):
                 (outcomes.again if error.retriable else outcomes.done)[row.transactional_id] = error
             return outcomes
 
-        return await self._each_coordinated("describing transactions", list(transactional_ids), KeyType.TRANSACTION, ask)
+        return await self._each_coordinated("describing transactions", transactional_ids, KeyType.TRANSACTION, ask)
 
     async def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, tuple[int, int] | ClientError]:
         """Make every producer that has one of these ids stop, and abort what it left open. Returns the new producer ids and epochs."""
@@ -104,7 +104,7 @@ class TransactionAdmin(Calls):
                     outcomes.done[key] = answer.producer_id, answer.producer_epoch
             return outcomes
 
-        return await self._each_coordinated("fencing producers", list(transactional_ids), KeyType.TRANSACTION, ask)
+        return await self._each_coordinated("fencing producers", transactional_ids, KeyType.TRANSACTION, ask)
 
     async def abort_transaction(self, tp: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
         """Write the marker that ends a producer's transaction in one partition, in its coordinator's place.

@@ -251,6 +251,16 @@ async def test_the_impatient_are_told_at_once_what_the_nodes_that_live_know(
         assert not any(isinstance(each, ClientError) for each in (await admin.list_offsets(places)).values())
 
 
+async def test_one_name_is_not_taken_for_its_letters(nursery: trio.Nursery) -> None:
+    cluster = cluster_of(nursery, 1)
+    async with admin_of(cluster) as (_, admin):
+        calls = (admin.delete_topics, admin.describe_topics, admin.describe_groups, admin.delete_groups, admin.list_group_offsets)
+        for call in (*calls, admin.group_lags, admin.describe_transactions, admin.fence_producers):
+            with pytest.raises(ClientError, match="'a' where a list of names is due"):
+                await call("a")
+        assert list(cluster.topics) == ["a"]
+
+
 async def test_members_are_removed_by_either_id_when_it_has_loaded(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
     cluster = cluster_of(nursery, 1)
     async with admin_of(cluster) as (client, admin):

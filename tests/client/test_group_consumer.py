@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from mqd.client.cluster import ClusterClient, connect
-from mqd.client.errors import ClientError, CommitFailed
+from mqd.client.errors import ClientError, CommitFailed, ConsumerClosed
 from mqd.client.fetcher import FetchedBatch
 from mqd.client.group_consumer import GroupConsumer, open_group_consumer
 from mqd.client.offsets import CommittedOffset
@@ -262,6 +262,67 @@ async def test_a_commit_during_a_rebalance_waits_for_the_next_generation(nursery
             assert cluster.groups["g"].offsets == {TopicPartition("a", batch.partition): (10, "")}
 
 
+async def test_partitions_may_be_paused_as_soon_as_they_are_assigned(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    """Where to read is not known yet; a rewind keeps what is paused paused, and what comes anew is not."""
+    cluster = cluster_of(nursery)
+    async with client_of(cluster) as client:
+
+        async def pause(partitions: list[TopicPartition]) -> None:
+            consumer.pause(*partitions)
+
+        async with open_group_consumer(client, "g", ["a"], reset="beginning", on_assigned=pause) as consumer:
+            with trio.move_on_after(3):
+                raise AssertionError(await consumer.next())
+            assert consumer.paused() == consumer.assignment() != []
+            await consumer.rewind()
+            with trio.move_on_after(3):
+                raise AssertionError(await consumer.next())
+            with pytest.raises(ClientError, match="b-0 is not read by this consumer"):
+                consumer.pause(TopicPartition("b", 0))
+            consumer.resume(*consumer.assignment())
+            assert (await consumer.next()).records
+
+
+async def test_who_uses_a_consumer_after_its_end_is_told(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    """Also who waits in another task when the block ends."""
+    cluster = cluster_of(nursery)
+    told: list[str] = []
+
+    async def drain(consumer: GroupConsumer) -> None:
+        with pytest.raises(ConsumerClosed) as caught:
+            while True:
+                await consumer.next()
+        told.append(caught.value.remedy)
+
+    async with client_of(cluster) as client, trio.open_nursery() as readers:
+        async with open_group_consumer(client, "g", ["a"], reset="beginning") as consumer:
+            readers.start_soon(drain, consumer)
+            await trio.sleep(5)
+        owned = A[0]
+        for use in (consumer.next, consumer.commit, lambda: consumer.seek(owned, 0), consumer.rewind, lambda: consumer.committed([owned])):
+            with pytest.raises(ConsumerClosed, match="the consumer is closed"):
+                await use()
+    assert len(told) == 1 and "open another" in told[0]
+
+
+async def test_what_makes_no_sense_is_refused_in_words(nursery: trio.Nursery) -> None:
+    cluster = cluster_of(nursery)
+    async with client_of(cluster) as client:
+        wrong: dict[str, Any] = {"where a list of names is due": {"topics": "abc"}, "there is no reset 'earliest'": {"reset": "earliest"}}
+        for words, options in wrong.items():
+            with pytest.raises(ClientError, match=words) as caught:
+                async with open_group_consumer(client, "g", **{"topics": ["a"], **options}):
+                    raise AssertionError
+            assert caught.value.remedy
+        async with open_group_consumer(client, "g", ["a"], auto_commit=False, reset="beginning") as consumer:
+            await consumer.next()
+            for offset in (-1, "5"):
+                with pytest.raises(ClientError, match="is no offset of a-0 to commit"):
+                    await consumer.commit({A[0]: offset})  # type: ignore[dict-item]
+            with pytest.raises(ClientError, match="'sideways' is no place in a-0"):
+                await consumer.seek(A[0], "sideways")  # type: ignore[arg-type]
+
+
 async def test_a_paused_partition_keeps_what_was_fetched(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
     cluster = cluster_of(nursery, partitions=2, records=30)
     async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], reset="beginning") as consumer:
@@ -290,7 +351,7 @@ async def test_seek_goes_elsewhere_and_rewind_to_what_is_committed(nursery: trio
         assert (await consumer.next()).records[0].offset == 25
         await consumer.rewind()
         assert (await consumer.next()).records[0].offset == 10
-        with pytest.raises(CommitFailed):
+        with pytest.raises(ClientError, match="a-1 is not read by this consumer"):
             await consumer.seek(A[1], 0)
 
 

@@ -415,3 +415,30 @@ async def test_what_comes_back_after_the_close_changes_nothing(nursery: trio.Nur
         assert producer._queue.in_flight
         producer.close("on purpose")
         await trio.sleep(10)  # the request gives up meanwhile
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"value": "text"}, "the value of a record is str, not bytes"),
+        ({"value": b"x", "key": 7}, "the key of a record is int"),
+        ({"value": b"x", "headers": [("a", "b")]}, "is no header of a record"),
+        ({"value": b"x", "headers": {"name": b"b"}}, "'name' is no header of a record"),
+        ({"value": b"x", "timestamp": 1.5}, "1.5 is no timestamp"),
+        ({"value": b"x", "timestamp": -1}, "-1 is no timestamp"),
+        ({"value": b"x", "timestamp": 2**63}, "is no timestamp"),
+        ({"value": b"x", "partition": "0"}, "'0' is not the number of a partition"),
+        ({"value": b"x", "topic": 7}, "7 is not the name of a topic"),
+        ({"value": b"x", "topic": "\ud800"}, "is not the name of a topic"),
+        ({"value": b"x", "topic": "x" * 40_000}, "is not the name of a topic"),
+    ],
+)
+async def test_a_record_that_is_none_is_refused_before_it_spoils_others(nursery: trio.Nursery, record: dict[str, Any], words: str) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    async with producing(cluster) as (_, producer):
+        good = await producer.enqueue("a", b"good", headers=((name, b"1") for name in ("h",)))  # type: ignore[arg-type]
+        with pytest.raises(ClientError, match=words) as caught:
+            await producer.enqueue(**{"topic": "a", **record})
+        assert caught.value.remedy and (await good.wait()).offset == 0
+        assert (await producer.send("a", b"another")).offset == 1

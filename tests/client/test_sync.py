@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from mqd.client.errors import ClientError, PeerUnreachable, ProducerClosed
+from mqd.client.errors import ClientError, ConsumerClosed, PeerUnreachable, ProducerClosed
+from mqd.client.producer import Producer
 from mqd.client.sync import connect
 from mqd.types import TopicPartition
-from tests.client.fake import PRODUCE, Hang
+from tests.client.fake import FETCH, INIT_PRODUCER_ID, PRODUCE, Hang
 from tests.client.loopback import Loopback, loopback
 
 A0 = TopicPartition("a", 0)
+OFFSET_COMMIT = 8
 
 
 @pytest.fixture
@@ -113,3 +117,67 @@ def test_several_threads(served: Loopback) -> None:
             for thread in threads:
                 thread.join()
     assert sorted(offsets) == list(range(8))
+
+
+def interrupt(*_: object) -> None:
+    """Ctrl-C, from the broker's thread."""
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)
+
+
+def test_a_second_ctrl_c_does_not_leave_a_member_behind(served: Loopback) -> None:
+    """The first comes while records are waited for, the second while what is done is being committed."""
+
+    again = {"topics": [{"name": "a", "partitions": [{"partition_index": 0, "error_code": 14}]}]}
+    served.inside(lambda: served.cluster.add_topic("a"))
+    with connect(served.address) as client, client.producer() as producer:
+        producer.send("a", b"x")
+    with (
+        pytest.raises(KeyboardInterrupt),
+        connect(served.address) as client,
+        client.group_consumer("g", ["a"], reset="beginning") as consumer,
+    ):
+        assert consumer.next(timeout_s=10) is not None
+        served.inside(lambda: served.cluster.one.script(OFFSET_COMMIT, lambda *_: (interrupt(), again)[1], *[again] * 5))
+        served.inside(lambda: served.cluster.one.script(FETCH, lambda *_: interrupt()))
+        consumer.next(timeout_s=0.05)
+        consumer.next(timeout_s=10)
+    assert served.inside(lambda: served.cluster.groups["g"].members) == {}
+
+
+def test_ctrl_c_while_something_is_opened(served: Loopback) -> None:
+    """It is not waited for: the coordinator does not answer."""
+    served.inside(lambda: served.cluster.one.script(INIT_PRODUCER_ID, lambda *_: (interrupt(), Hang())[1]))
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), connect(served.address) as client, client.transactional_producer("t"):
+        raise AssertionError("it was opened")
+    assert time.monotonic() - began < 20
+
+
+def test_what_broke_a_producer_is_told_not_only_that_it_is_closed(served: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug of ours, in the background."""
+
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with connect(served.address) as client:
+        client.admin.create_topic("a")
+        with pytest.raises(BaseExceptionGroup) as caught, client.producer() as producer:
+            monkeypatch.setattr(Producer, "_send_batches", broken)
+            producer.send("a", b"x")
+        assert caught.group_contains(ZeroDivisionError)
+
+
+def test_use_of_what_was_closed_is_told(served: Loopback) -> None:
+    with connect(served.address) as client:
+        client.admin.create_topic("a")
+        with client.consumer({A0: "beginning"}) as consumer:
+            pass
+        with pytest.raises(ConsumerClosed):
+            consumer.next()
+        with client.transactional_producer("t") as producer:
+            pass
+        for use in (producer.begin, producer.commit, lambda: producer.send("a", b"x")):
+            with pytest.raises(ProducerClosed, match="the producer is closed"):
+                use()
