@@ -2,7 +2,8 @@
 
 It consumes, commits what it has consumed, and only then says so. A line of JSON each on standard output:
 ["assigned", partitions now], ["revoked", partitions], ["done", [[partition, first offset, last offset], ...]], ["maybe", likewise] for
-what was lost with its partition before anybody said whether the commit counts, ["held"], ["failed", why].
+what was lost with its partition before anybody said whether the commit counts, ["held"], ["helped", with what] where the client would
+have gone wrong without a hand of ours, ["failed", why].
 `hold` on standard input stops its consumption, its end has the member leave.
 
 Each client is imported where it is used: a member starts in half the time without the others.
@@ -29,6 +30,8 @@ asks what came of it: the member owns nothing, sends no heartbeats, and does not
 COMMIT_S = 0.1
 """From the first record that is pending to the commit: enough members for a test leave the broker time for other things."""
 METADATA_MS = 1000
+REFUSED = (14, 16)
+"""COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR: what a coordinator says of a group's offsets that has not loaded them, or is none."""
 
 
 class Task:
@@ -133,6 +136,18 @@ def confluent(task: Task) -> None:
         on_lost=lambda _, rows: task.revoked(rows),
     )
 
+    def ask_again() -> None:
+        """Where librdkafka 2.16 was refused offsets after a rebalance, it asks nobody else, and never reads (its issue 5586): have it."""
+        rows = consumer.position([confluent_kafka.TopicPartition(options.topic, partition) for partition in sorted(task.owned)])
+        stalled = [row for row in rows if row.offset < 0 and row.partition not in task.pending]
+        for row in stalled:
+            row.offset = confluent_kafka.OFFSET_STORED
+        if stalled and options.client == "eager":
+            consumer.assign(rows)
+        elif stalled:
+            consumer.incremental_unassign(stalled)
+            consumer.incremental_assign(stalled)
+
     def poll(seconds: float) -> None:
         message = consumer.poll(seconds)
         if message is None:
@@ -142,6 +157,9 @@ def confluent(task: Task) -> None:
             task.consumed(message.partition(), message.offset())
         elif error is not None and error.fatal():
             raise confluent_kafka.KafkaException(error)
+        elif error is not None and error.code() in REFUSED:
+            task.say("helped", error.str())
+            ask_again()
 
     while not task.stopped.is_set():
         until = time.monotonic() + POLL_S
@@ -186,7 +204,7 @@ class Listener:
 def kafka_python(task: Task) -> None:
     """kafka-python, eager."""
     import kafka
-    from kafka.errors import KafkaError
+    from kafka.errors import KafkaError, RetriableError
 
     class KafkaPythonListener(Listener, kafka.ConsumerRebalanceListener):  # type: ignore[misc]
         keeps_positions = True
@@ -204,8 +222,17 @@ def kafka_python(task: Task) -> None:
         metadata_max_age_ms=METADATA_MS,
     )
     consumer.subscribe([options.topic], listener=KafkaPythonListener(task))
+
+    def poll(**how: Any) -> Any:
+        """A poll in which it asks a node for metadata that has just gone raises that, and the next one asks another."""
+        try:
+            return consumer.poll(int(KAFKA_PYTHON_POLL_S * 1000), **how)
+        except RetriableError:
+            time.sleep(POLL_S)
+            return {}
+
     while not task.stopped.is_set():
-        found = consumer.poll(int(KAFKA_PYTHON_POLL_S * 1000), max_records=BATCH_MAX) if not task.tried else {}
+        found = poll(max_records=BATCH_MAX) if not task.tried else {}
         if not task.held.is_set():
             for partition, records in found.items():
                 for record in records:
@@ -219,7 +246,7 @@ def kafka_python(task: Task) -> None:
             try:
                 consumer.commit(rows)
             except KafkaError:
-                consumer.poll(int(KAFKA_PYTHON_POLL_S * 1000), max_records=1, update_offsets=False)
+                poll(max_records=1, update_offsets=False)
                 if not task.pending:
                     task.tried = False
             else:
@@ -238,6 +265,7 @@ def aiokafka_member(task: Task) -> None:
 async def aiokafka_loop(task: Task) -> None:
     import aiokafka
     from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+    from aiokafka.protocol.commit import OffsetFetchRequest
 
     class AiokafkaListener(Listener, aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         pass
@@ -255,8 +283,23 @@ async def aiokafka_loop(task: Task) -> None:
         metadata_max_age_ms=METADATA_MS,
         partition_assignment_strategy=(RoundRobinPartitionAssignor,),
     )
-    consumer.subscribe([options.topic], listener=AiokafkaListener(task))
     await consumer.start()
+    coordinator = consumer._coordinator
+    send = coordinator._send_req
+
+    async def send_and_look(request: Any) -> Any:
+        """aiokafka 0.14 does not look at the error of a whole group in an answer to OffsetFetch: it takes the group for one without
+        offsets, and begins at the beginning."""
+        answer = await send(request)
+        if isinstance(request, OffsetFetchRequest) and answer.error_code in REFUSED and not answer.topics:
+            task.say("helped", f"OffsetFetch was refused with error {answer.error_code}")
+            if answer.error_code == aiokafka.errors.NotCoordinatorForGroupError.errno:
+                coordinator.coordinator_dead()
+            raise aiokafka.errors.for_code(answer.error_code)
+        return answer
+
+    coordinator._send_req = send_and_look
+    consumer.subscribe([options.topic], listener=AiokafkaListener(task))
     while not task.stopped.is_set():
         found = await consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=BATCH_MAX) if not task.tried else {}
         if not task.held.is_set():

@@ -38,6 +38,8 @@ class Member:
         """(partition, offset) -> how often it was consumed and committed."""
         self.maybe: set[tuple[int, int]] = set()
         self.failures: list[str] = []
+        self.helped: list[str] = []
+        """Where its client would have gone wrong by itself."""
         self.held = False
         self._ends = False
         """Somebody wants it to."""
@@ -76,6 +78,9 @@ class Member:
 
     def _on_held(self) -> None:
         self.held = True
+
+    def _on_helped(self, why: str) -> None:
+        self.helped.append(why)
 
     def _on_failed(self, why: str) -> None:
         self.failures.append(why)
@@ -170,6 +175,9 @@ class Group:
 
     def failures(self) -> list[str]:
         return [failure for member in self.members for failure in member.failures]
+
+    def helped(self) -> list[str]:
+        return [how for member in self.members for how in member.helped]
 
     def done(self) -> Counter[tuple[int, int]]:
         return sum((member.told()[0] for member in self.members), Counter[tuple[int, int]]())

@@ -2,11 +2,16 @@
 
 v2 all of a group, and an error for it. v7 only what no open transaction may change. v8 several groups. v9 member epochs. v10 topics by id.
 Who asks for it (v8 on, server/lag.py) is told beside each offset how much is left to read.
+
+Of a group that another node coordinates, or that is being loaded, Kafka has an error since v2 and no rows. Stock clients go wrong there:
+aiokafka 0.14 (up to v3) does not look at that error, takes the group for one without offsets and reads from the beginning; librdkafka
+2.16 (v9) looks for its coordinator, but never asks it (its issue 5586). Here the partitions that were asked for have rows as well, each
+with an error on which these two ask again; whoever looks at the group's error first, as Java's clients do, does not see them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from mqd.coordinator.group.offsets import FetchOffsets
@@ -20,14 +25,14 @@ from mqd.types import NO_EPOCH, NO_OFFSET
 
 _SEVERAL_SINCE = 8
 _GROUP_ERRORS_SINCE = 2
+_UNSTABLE_IS_KNOWN_SINCE = 7
+_ASK_AGAIN = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     version = context.header.api_version
     if version < _SEVERAL_SINCE:
         found = await _fetch(context, FetchOffsets(request.group_id, request.topics, request.require_stable))
-        if found["error_code"] and version < _GROUP_ERRORS_SINCE:
-            return {"topics": _refused_rows(request.topics, found["error_code"])}
         return {"topics": found["topics"], "error_code": found["error_code"]}
     groups = []
     left = FETCHED_OFFSETS_MAX
@@ -36,7 +41,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         if left > 0:
             groups.append(await _fetch(context, wanted))
         else:  # which clients take for "not yet", and ask for these groups again
-            groups.append(_refused(group.group_id, MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)))
+            groups.append({"group_id": group.group_id, "topics": [], "error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
         left -= sum(len(topic["partitions"]) for topic in groups[-1]["topics"])
     if request.lag_wanted:
         await tell_lag(context.node, groups, read_committed=request.lag_wanted == LAG_TO_LAST_STABLE_OFFSET)
@@ -48,30 +53,28 @@ async def _fetch(context: Context, wanted: FetchOffsets) -> Mapping[str, Any]:
     try:
         return await context.node.groups.call(wanted.group_id, call_of(context, wanted))
     except MqError as error:
-        return _refused(wanted.group_id, error)
+        return refusal(wanted, error.code, context.header.api_version)
 
 
-def _refused(group_id: str, error: MqError) -> dict[str, Any]:
+def refusal(wanted: FetchOffsets, code: ErrorCode, version: int) -> dict[str, Any]:
     """Clients do not expect COORDINATOR_NOT_AVAILABLE here, and give up: Kafka, too, says that it is another node then."""
-    code = ErrorCode.NOT_COORDINATOR if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE else error.code
-    return {"group_id": group_id, "topics": [], "error_code": int(code)}
+    code = ErrorCode.NOT_COORDINATOR if code is ErrorCode.COORDINATOR_NOT_AVAILABLE else code
+    topics: list[dict[str, Any]] = []
+    if version < _GROUP_ERRORS_SINCE or code in _ASK_AGAIN:
+        of_rows = code if version < _UNSTABLE_IS_KNOWN_SINCE else ErrorCode.UNSTABLE_OFFSET_COMMIT
+        topics = [_refused_topic(topic, of_rows) for topic in wanted.topics or ()]
+    return {"group_id": wanted.group_id, "topics": topics, "error_code": code}
 
 
-def _refused_rows(topics: Sequence[Any], code: int) -> list[dict[str, Any]]:
-    """Version 1 has no error for a group: each partition tells it."""
-    return [
+def _refused_topic(topic: Any, code: ErrorCode) -> dict[str, Any]:
+    rows = [
         {
-            "name": topic.name,
-            "partitions": [
-                {
-                    "partition_index": partition,
-                    "committed_offset": NO_OFFSET,
-                    "committed_leader_epoch": NO_EPOCH,
-                    "metadata": "",
-                    "error_code": code,
-                }
-                for partition in topic.partition_indexes
-            ],
+            "partition_index": partition,
+            "committed_offset": NO_OFFSET,
+            "committed_leader_epoch": NO_EPOCH,
+            "metadata": "",
+            "error_code": code,
         }
-        for topic in topics
+        for partition in topic.partition_indexes
     ]
+    return {key: topic[key] for key in ("name", "topic_id") if key in topic} | {"partitions": rows}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -60,7 +61,7 @@ async def test_versions_of_one_group(node: FakeNode, groups: Groups, version: in
         assert [topic.name for topic in (await node.ask("offset_fetch", version, group_id="g", topics=None)).topics] == ["t"]
 
 
-@pytest.mark.parametrize("version", range(1, 9))
+@pytest.mark.parametrize("version", range(1, 10))
 @pytest.mark.parametrize(
     ("refusal", "told"),
     [
@@ -70,17 +71,40 @@ async def test_versions_of_one_group(node: FakeNode, groups: Groups, version: in
     ],
 )
 async def test_refusals_of_a_group(node: FakeNode, groups: Groups, version: int, refusal: ErrorCode, told: ErrorCode) -> None:
+    """The partitions say it, too, on which stock clients ask again that do not heed what is said of the group."""
     groups.refusals["g"] = refusal
     if version >= 8:
-        answer = await node.ask("offset_fetch", version, groups=[{"group_id": "g", "topics": TOPIC}, {"group_id": "h", "topics": TOPIC}])
-        assert [(row.group_id, row.error_code, len(row.topics)) for row in answer.groups] == [("g", told, 0), ("h", 0, 1)]
-        return
-    answer = await node.ask("offset_fetch", version, group_id="g", topics=TOPIC)
-    if version >= 2:
-        assert (answer.error_code, answer.topics) == (told, [])
+        first, second = (
+            await node.ask("offset_fetch", version, groups=[{"group_id": "g", "topics": TOPIC}, {"group_id": "h", "topics": TOPIC}])
+        ).groups
+        assert [(row.group_id, row.error_code) for row in (first, second)] == [("g", told), ("h", 0)]
+        assert [row.error_code for row in second.topics[0].partitions] == [0, 0]
     else:
-        (topic,) = answer.topics
-        assert [(row.committed_offset, row.error_code) for row in topic.partitions] == [(-1, told), (-1, told)]
+        first = await node.ask("offset_fetch", version, group_id="g", topics=TOPIC)
+        assert version < 2 or first.error_code == told
+    (topic,) = first.topics
+    of_row = told if version < 7 else ErrorCode.UNSTABLE_OFFSET_COMMIT
+    assert topic.name == "t"
+    assert [(row.partition_index, row.committed_offset, row.error_code) for row in topic.partitions] == [(0, -1, of_row), (1, -1, of_row)]
+
+
+async def test_a_refusal_by_topic_id_names_them(node: FakeNode, groups: Groups) -> None:
+    groups.refusals["g"] = ErrorCode.NOT_COORDINATOR
+    wanted = [{"topic_id": UUID(int=7), "partition_indexes": [2]}]
+    (row,) = (await node.ask("offset_fetch", 10, groups=[{"group_id": "g", "topics": wanted}])).groups
+    assert (row.error_code, row.topics[0].topic_id, row.topics[0].partitions[0].partition_index) == (16, UUID(int=7), 2)
+
+
+@pytest.mark.parametrize("version", range(2, 10))
+async def test_a_refusal_for_good_has_no_rows(node: FakeNode, groups: Groups, version: int) -> None:
+    """Nor has one of all that a group has."""
+    for refusal, topics in ((ErrorCode.GROUP_ID_NOT_FOUND, TOPIC), (ErrorCode.NOT_COORDINATOR, None)):
+        groups.refusals["g"] = refusal
+        if version >= 8:
+            (row,) = (await node.ask("offset_fetch", version, groups=[{"group_id": "g", "topics": topics}])).groups
+        else:
+            row = await node.ask("offset_fetch", version, group_id="g", topics=topics)
+        assert (row.error_code, row.topics) == (refusal, [])
 
 
 async def test_an_answer_has_a_bound_and_the_rest_is_asked_for_again(
