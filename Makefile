@@ -17,7 +17,8 @@ PEER ?=
 KAFKA_PORT ?= 29092
 KAFKA_DIR := .cache/kafka
 
-PYTEST := $(BIN)/python -m pytest
+# Two workers and dozens of processes run the same source: it is compiled once for all of them, also where the shell says not to keep that.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint unit conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate simulate-bugs bench bench-failover bench-replicated \
