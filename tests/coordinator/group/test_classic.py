@@ -8,7 +8,7 @@ import pytest
 
 from mqd.coordinator.group.classic_group import ClassicState
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import GROUP_BYTES_MAX
+from mqd.limits import GROUP_BYTES_MAX, MIB
 from tests.coordinator.group.classic_support import GROUP, RANGE, Groups, subscribed
 
 
@@ -542,8 +542,9 @@ def test_the_longest_names_make_member_ids_that_can_be_written(groups: Groups, i
     assert list(groups.group().members) == [member_id]
 
 
-def test_ids_that_are_given_out_are_bounded(groups: Groups) -> None:
-    answers = {groups.join_now(version=4)["error_code"] for _ in range(GROUP_BYTES_MAX // 1024 + 10)}
+def test_ids_that_are_given_out_are_bounded(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqd.coordinator.group.classic.GROUP_BYTES_MAX", MIB)
+    answers = {groups.join_now(version=4)["error_code"] for _ in range(MIB // 1024 + 10)}
     assert answers == {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.GROUP_MAX_SIZE_REACHED}
 
 
