@@ -44,6 +44,7 @@ REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.UNSUPPORTED_ASSIGNOR: "choose among group.consumer.assignors of the broker",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "see which exist with `mqctl txn list`",
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: "choose less than transaction.max.timeout.ms of the broker",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "another producer uses this transactional id, or the transaction took too long: close this one",
     ErrorCode.PRODUCER_FENCED: "another producer uses this transactional id: close this one",
 }
 

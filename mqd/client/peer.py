@@ -332,18 +332,23 @@ async def lasting_nursery() -> AsyncIterator[trio.Nursery]:
     """An owned nursery whose tasks outlive a cancellation from outside until the block has ended: a block that is cancelled can still
     leave its group, abort its transaction, and say so over connections that live."""
     async with owned_nursery() as around:
-        nursery: trio.Nursery = await around.start(_hold)
+        opened = trio.Event()
+        nursery: trio.Nursery
+
+        async def hold() -> None:
+            nonlocal nursery
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    opened.set()
+                    await trio.sleep_forever()
+
+        around.start_soon(hold)  # not `start`: that would wait for ever for a task that is shielded, if it was cancelled meanwhile
+        with trio.CancelScope(shield=True):
+            await opened.wait()
         try:
             yield nursery
         finally:
             nursery.cancel_scope.cancel()
-
-
-async def _hold(task_status: trio.TaskStatus[trio.Nursery]) -> None:
-    with trio.CancelScope(shield=True):
-        async with trio.open_nursery() as nursery:
-            task_status.started(nursery)
-            await trio.sleep_forever()
 
 
 async def start_peer(

@@ -5,7 +5,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable
-from mqd.client.peer import PeerConnection, open_peer, start_peer
+from mqd.client.peer import PeerConnection, lasting_nursery, open_peer, start_peer
 from mqd.errors import ErrorCode
 from mqd.protocol.apis import by_key
 from mqd.protocol.schema import Api
@@ -249,3 +249,32 @@ async def test_leaving_the_block_closes_the_stream_and_errors_rise_bare(nursery:
             ends += cluster.one.streams
             raise KeyError("mine")
     assert ends[0].other.closed
+
+
+async def test_a_nursery_that_lasts_can_be_cancelled_while_it_opens() -> None:
+    """And its tasks outlive the cancellation of a block that runs, but not the block."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        async with lasting_nursery():
+            await trio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    lived: list[str] = []
+
+    async def live() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            lived.append("over")
+
+    with trio.CancelScope() as scope:
+        async with lasting_nursery() as nursery:
+            nursery.start_soon(live)
+            try:
+                await trio.testing.wait_all_tasks_blocked()
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.testing.wait_all_tasks_blocked()
+                assert lived == []
+    assert lived == ["over"]
