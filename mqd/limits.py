@@ -114,6 +114,10 @@ COORDINATOR_KEY_BYTES_MAX = 4 * KIB
 """Of a group's or a transaction's name: it is hashed as Java does, unit by unit."""
 GROUP_BYTES_MAX = 32 * MIB
 """What the members of one classic group may say about themselves, all protocols together; beyond it, nobody more can join."""
+CONSUMER_GROUP_BYTES_MAX = 128 * MIB
+"""The same of a group of the consumer protocol: 1.8 million names of topics. Each is looked at for each target, 0.1 us."""
+SUBSCRIBED_NAMES_MAX = 10_000
+"""Topics that one member of a consumer group subscribes to by their names: a tenth of a second."""
 GROUP_MEMBER_BYTES = 1 * KIB
 """What a member counts for besides, and each protocol that it names, and each id that was given out to somebody who has not joined."""
 GUARDS_KEPT_MAX = 10_000

@@ -11,7 +11,7 @@ is dropped and loaded again: nothing is ever undone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
@@ -130,7 +130,9 @@ class TopicsView(Protocol):
         """Grows with each change of the metadata."""
         ...
 
-    def names(self) -> Iterable[str]: ...
+    def names(self) -> Mapping[str, Any]:
+        """The names are its keys."""
+        ...
 
     def topic_id(self, name: str) -> UUID | None:
         """None for a topic that does not exist."""

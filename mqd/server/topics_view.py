@@ -6,7 +6,8 @@ topic, and kept until something of that is another. Who leads a partition, or is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 from mqd.controller.image import Delta, MetadataImage
@@ -30,7 +31,7 @@ class ImageTopics:
         self._rack_of: dict[NodeId, str | None] = {}
         """What was so when those were looked up."""
 
-    def names(self) -> Iterable[str]:
+    def names(self) -> Mapping[str, Any]:
         return self._image().topics
 
     def topic_id(self, name: str) -> UUID | None:

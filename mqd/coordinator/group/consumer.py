@@ -34,6 +34,7 @@ from mqd.coordinator.group.state import Draft, Expire, Handler, Part, Replay, St
 from mqd.coordinator.group.subscriptions import topics_hash
 from mqd.coordinator.shard import NOTHING, Call, Decision, Moment, Producer, Ticket
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import SUBSCRIBED_NAMES_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -279,7 +280,9 @@ class ConsumerGroups(Part):
             return NOTHING
         resolved = group.resolved()
         if self._steps.note_resolution(group, group.resolution, group.regexes, resolved, draft, now):
-            metadata_hash = topics_hash(self.state.topics, {*group.names, *topics_of(resolved, group.regexes)})
+            metadata_hash = topics_hash(
+                self.state.topics, {*group.subscribed_names(self.state.topics.names()), *topics_of(resolved, group.regexes)}
+            )
             draft.write(records.ConsumerGroupMetadataKey(group.group_id), records.ConsumerGroupMetadata(group.epoch + 1, metadata_hash))
         return draft.decision()
 
@@ -333,6 +336,8 @@ def _check_request(request: Any, version: int, assignors: Collection[str]) -> No
     def refuse(message: str) -> MqError:
         return MqError(ErrorCode.INVALID_REQUEST, message)
 
+    if len(request.subscribed_topic_names or ()) > SUBSCRIBED_NAMES_MAX:
+        raise refuse(f"A member subscribes to at most {SUBSCRIBED_NAMES_MAX} topics by their names.")
     epoch = request.member_epoch
     if (version >= 1 or epoch > JOINING or epoch == LEAVING) and not request.member_id.strip():
         raise refuse("MemberId can't be empty.")

@@ -51,6 +51,8 @@ class ClassicMembers:
             raise MqError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"Member {member_id}'s protocols are not supported.")
         if unknown and request.group_instance_id is None and call.version >= _REQUIRES_KNOWN_ID_VERSION:
             return Decision(replies=[(ticket, join_refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))])
+        if len(protocols[0].metadata) > self._state.options.node("message.max.bytes"):
+            raise MqError(ErrorCode.UNKNOWN_SERVER_ERROR, "What the member says of itself takes more than message.max.bytes.")
         subscription = _decoded(protocols[0].metadata)
         draft = Draft()
         wish = self._wish(group, member_id, request, subscription, unknown, draft)

@@ -115,9 +115,11 @@ class ConsumerGroup:
             self._put(old, old.without_assignment())
 
     def _put(self, old: Member | None, new: Member | None) -> None:
-        self._size += (0 if new is None else new.size) - (0 if old is None else old.size)
+        if old is None or new is None or not old.says_the_same(new):  # it may be long
+            self._size += (0 if new is None else new.size) - (0 if old is None else old.size)
+            _count(self.names, () if old is None else old.topic_names, -1)
+            _count(self.names, () if new is None else new.topic_names, 1)
         if old is not None:
-            _count(self.names, old.topic_names, -1)
             _count(self.regexes, (old.topic_regex,) if old.topic_regex else (), -1)
             for place in old.places():
                 if self.owners.get(place) == old.member_id:
@@ -129,7 +131,6 @@ class ConsumerGroup:
             del self.members[old.member_id]
             return
         self.members[new.member_id] = new
-        _count(self.names, new.topic_names, 1)
         _count(self.regexes, (new.topic_regex,) if new.topic_regex else (), 1)
         for place in new.places():
             self.owners[place] = new.member_id
@@ -152,14 +153,14 @@ class ConsumerGroup:
         """Topics of each expression that was resolved."""
         return dict(self._resolved)
 
-    def subscribed_names(self, leaving: Iterable[Member] = (), joining: Member | None = None) -> Counter[str]:
-        """How many members want a topic by its name, as if some had left and one had come."""
-        names = self.names.copy()
-        for member in leaving:
-            _count(names, member.topic_names, -1)
-        if joining is not None:
-            _count(names, joining.topic_names, 1)
-        return names
+    def subscribed_names(self, known: Collection[str], leaving: Iterable[Member] = (), joining: Member | None = None) -> set[str]:
+        """Which of the `known` topics some member wants by its name, as if some had left and one had come. Members may name many others."""
+        come = frozenset(() if joining is None else joining.topic_names)
+        gone = Counter(name for member in leaving for name in member.topic_names)
+        wanted = self.names
+        if len(known) > len(wanted):
+            return {name for name in wanted.keys() | come if name in known and (name in come or wanted[name] > gone[name])}
+        return {name for name in known if name in come or (name in wanted and wanted[name] > gone[name])}
 
     def is_owned(self, topic_id: UUID, partition: int) -> bool:
         return (topic_id, partition) in self.owners

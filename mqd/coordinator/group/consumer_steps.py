@@ -25,6 +25,7 @@ from mqd.coordinator.group.state import Draft, State
 from mqd.coordinator.group.subscriptions import Resolution, compile_expression, subscribed_topics, topics_hash
 from mqd.coordinator.shard import Moment
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import CONSUMER_GROUP_BYTES_MAX, SUBSCRIBED_NAMES_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -106,8 +107,12 @@ class Steps:
                 raise MqError(
                     ErrorCode.UNKNOWN_SERVER_ERROR, f"What the member says of itself takes {size} bytes; message.max.bytes is less."
                 )
+            if names_changed and len(updated.topic_names) > SUBSCRIBED_NAMES_MAX:
+                raise MqError(ErrorCode.INVALID_REQUEST, f"A member subscribes to at most {SUBSCRIBED_NAMES_MAX} topics by their names.")
             growth = updated.size - (member.size if updated.member_id in group.members else 0)
             if growth > 0:
+                if group.memory + growth > CONSUMER_GROUP_BYTES_MAX:
+                    raise MqError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"The members of {group.group_id} have too much to say.")
                 self.state.memory.make_room(group.group_id, growth, self.state.options, now)
         resolved, topics_changed = self._update_expressions(group, wish, draft, now)
         bump = names_changed or topics_changed
@@ -116,7 +121,7 @@ class Steps:
         epoch = group.epoch
         if bump or group.checked_version != self.state.topics.version:
             present = group.members.get(wish.replaces or member.member_id)
-            names = group.subscribed_names([present] if present is not None else [], updated)
+            names = group.subscribed_names(self.state.topics.names(), [present] if present is not None else [], updated)
             metadata_hash = topics_hash(self.state.topics, {*names, *topics_of(resolved, resolved)})
             if bump or metadata_hash != group.metadata_hash:
                 epoch += 1
@@ -224,8 +229,8 @@ class Steps:
 
     def _topic_ids(self, member: Member, resolved: Mapping[str, frozenset[str]]) -> frozenset[UUID]:
         """What a member wants, as far as it exists."""
-        names = subscribed_topics(member.topic_names, member.topic_regex, resolved)
-        return frozenset(topic_id for name in names if (topic_id := self.state.topics.topic_id(name)) is not None)
+        names, known = subscribed_topics(member.topic_names, member.topic_regex, resolved), self.state.topics.names()
+        return frozenset(topic_id for name in names if name in known and (topic_id := self.state.topics.topic_id(name)) is not None)
 
     def _topics(self, topic_ids: Iterable[UUID], *, racks: bool) -> dict[UUID, Topic]:
         view = self.state.topics
@@ -292,7 +297,7 @@ class Steps:
             if member.topic_regex:
                 regexes[member.topic_regex] -= 1
         self._forget_unused(group, regexes, resolved, draft)
-        names = group.subscribed_names(leaving=members)
+        names = group.subscribed_names(self.state.topics.names(), members)
         metadata_hash = topics_hash(self.state.topics, {*names, *topics_of(resolved, regexes)})
         draft.write(records.ConsumerGroupMetadataKey(group.group_id), records.ConsumerGroupMetadata(group.epoch + 1, metadata_hash))
 

@@ -70,6 +70,10 @@ class Member:
     def uses_classic(self) -> bool:
         return self.classic is not None
 
+    def says_the_same(self, other: Member) -> bool:
+        """Whether `other` came from it by a step that changed nothing of that."""
+        return self.topic_names is other.topic_names and self.topic_regex is other.topic_regex and self.classic is other.classic
+
     @property
     def size(self) -> int:
         """What it says of itself, in bytes of memory."""

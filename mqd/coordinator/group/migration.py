@@ -23,6 +23,7 @@ from mqd.coordinator.group.state import Draft, State
 from mqd.coordinator.group.subscriptions import topics_hash
 from mqd.coordinator.shard import Moment, TopicsView
 from mqd.errors import ErrorCode, MqError, ProtocolError
+from mqd.limits import SUBSCRIBED_NAMES_MAX
 from mqd.protocol import consumer_protocol
 from mqd.types import TopicPartition
 
@@ -57,7 +58,9 @@ def upgrade(state: State, classic: ClassicGroup, draft: Draft) -> ConsumerGroup:
     if len(classic.members) > state.options.node("group.consumer.max.size"):
         raise refuse("the group size exceeds the consumer group maximum size")
     try:
-        told = [_consumer_member(classic, member, state.topics) for member in classic.members.values()]
+        told = [_consumer_member(classic, member, state) for member in classic.members.values()]
+    except _SaysTooMuch:
+        raise refuse(f"a member says more than message.max.bytes, or subscribes to more than {SUBSCRIBED_NAMES_MAX} topics") from None
     except ProtocolError:
         raise refuse("the embedded consumer protocol is malformed") from None
     except _CustomAssignor:
@@ -78,23 +81,31 @@ def upgrade(state: State, classic: ClassicGroup, draft: Draft) -> ConsumerGroup:
     return group
 
 
+class _SaysTooMuch(Exception):
+    """For one record, or for a consumer group."""
+
+
 class _CustomAssignor(Exception):
     """An assignment that says more than which partitions: what it says would be lost."""
 
 
-def _consumer_member(group: ClassicGroup, member: ClassicMember, topics: TopicsView) -> tuple[Member, consumer_protocol.Subscription]:
+def _consumer_member(group: ClassicGroup, member: ClassicMember, state: State) -> tuple[Member, consumer_protocol.Subscription]:
     """The member, and what it said when it joined. ProtocolError for bytes that are none of the embedded protocol."""
     owned: dict[UUID, dict[int, int]] = {}
     if member.assignment:
         if consumer_protocol.assignment_user_data(member.assignment):
             raise _CustomAssignor
         for topic, partition in consumer_protocol.decode_assignment(member.assignment):
-            topic_id = topics.topic_id(topic)
+            topic_id = state.topics.topic_id(topic)
             if topic_id is not None:
                 owned.setdefault(topic_id, {})[partition] = group.generation
     protocols = dict(member.protocols)
     said = protocols.get(group.protocol or "", member.protocols[0][1])  # it need not have what was chosen before it joined (again)
+    if len(said) > state.options.node("message.max.bytes"):
+        raise _SaysTooMuch
     subscription = consumer_protocol.decode_subscription(said)
+    if len(subscription.topics) > SUBSCRIBED_NAMES_MAX:
+        raise _SaysTooMuch
     known = Member(
         member.member_id,
         epoch=group.generation,

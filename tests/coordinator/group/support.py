@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 from uuid import UUID
@@ -35,7 +35,7 @@ class Topics:
         del self._topics[name]
         self.version += 1
 
-    def names(self) -> Iterable[str]:
+    def names(self) -> Mapping[str, Any]:
         return self._topics
 
     def topic_id(self, name: str) -> UUID | None:

@@ -8,7 +8,10 @@ import pytest
 
 from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.consumer_group import ConsumerGroup
+from mqd.coordinator.group.member import Member
+from mqd.coordinator.group.records import MemberMetadataKey
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import SUBSCRIBED_NAMES_MAX
 from mqd.protocol.consumer_protocol import Subscription, encode_subscription
 from tests.coordinator.group.consumer_support import GROUP
 from tests.coordinator.group.test_consumer_migration import PROTOCOL, Mixed
@@ -73,3 +76,61 @@ def test_a_group_becomes_classic_whatever_stands_under_the_protocol_that_is_chos
     assert group.type_of_group() is ClassicGroup
     group.harness.fail_over()
     assert len(group.harness.call("describe_groups", 6, {"groups": [GROUP]})["groups"][0]["members"]) == 2
+
+
+MANY = [f"x{number}" for number in range(SUBSCRIBED_NAMES_MAX + 1)]
+
+
+def test_who_subscribes_to_more_topics_than_there_may_be_is_refused() -> None:
+    group = Mixed()
+    epoch = group.join("m1", MANY[1:])["member_epoch"]
+    for more in ({"member_id": "m2", "epoch": 0, "rebalance_timeout_ms": 1000, "owned": ()}, {"member_id": "m1", "epoch": epoch}):
+        assert group.refusal(subscribed_topic_names=MANY, **more) is ErrorCode.INVALID_REQUEST
+    with pytest.raises(MqError, match="at most") as refused:
+        group.harness.answer(group.ask_to_join("m1", topics=tuple(MANY)))
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert list(group.state.members) == ["m1"] and len(group.state.names) == SUBSCRIBED_NAMES_MAX
+
+
+@pytest.mark.parametrize("topics", [tuple(MANY), tuple("y" * 1000 + name for name in MANY[:2000])])
+def test_a_group_whose_members_say_too_much_is_not_upgraded(topics: tuple[str, ...]) -> None:
+    group = Mixed()
+    group.join_classic(topics=topics)
+    with pytest.raises(MqError, match="a member says more than") as refused:
+        group.join("m1")
+    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND and group.type_of_group() is ClassicGroup
+
+
+def test_a_classic_member_that_says_too_much_does_not_come_into_a_consumer_group() -> None:
+    group = Mixed()
+    group.join("m1")
+    with pytest.raises(MqError, match=r"message\.max\.bytes"):
+        group.join_classic(topics=tuple("y" * 1000 + name for name in MANY[:2000]))
+
+
+def test_what_members_of_one_consumer_group_say_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqd.coordinator.group.consumer_steps.CONSUMER_GROUP_BYTES_MAX", 100_000)
+    group = Mixed()
+    group.join("m1", MANY[:1000])
+    assert group.refusal("m2", 0, subscribed_topic_names=MANY[:1000], rebalance_timeout_ms=1, owned=()) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    before = group.state.memory
+    group.join("m2", topics=None, subscribed_topic_regex="a" * 100)
+    group.join("m2", topics=None, subscribed_topic_regex="a" * 50)
+    group.leave("m2")
+    assert group.state.memory == before
+
+
+def test_of_the_topics_that_are_there_each_is_wanted_that_somebody_names() -> None:
+    group = ConsumerGroup("g")
+    names = "abcdef"
+    for text in ("", "a", "ab", "bcx", "xyz", "abcdefxyz"):
+        for number, own in enumerate((text, "", "ax")):
+            member = Member(f"m{number}", topic_names=tuple(own))
+            group.apply(MemberMetadataKey("g", member.member_id), member.metadata())
+        present = list(group.members.values())
+        for known in ("", "a", "abx", names, names + "uvwxyz"):
+            for leaving in ([], present[:1], present):
+                for joining in (None, Member("j", topic_names=("b", "x"))):
+                    staying = [one for one in present if one not in leaving] + ([joining] if joining else [])
+                    wanted = {name for one in staying for name in one.topic_names if name in known}
+                    assert group.subscribed_names(known, leaving, joining) == wanted
