@@ -180,7 +180,7 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
                 "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
                 "timeout_ms": self._timeout_ms,
             }
-            answer = await self._client.request_node(node_id, DELETE_RECORDS, body)
+            answer = await self._client.request_leader(node_id, DELETE_RECORDS, body)
             return outcomes_of(
                 (TopicPartition(topic.name, row.partition_index), row, None, row.low_watermark)
                 for topic in answer.topics

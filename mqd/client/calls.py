@@ -195,8 +195,8 @@ class Calls:
             told.clear()
             told.update(sorted(now.items()))
             failures = [outcome for outcome in now.values() if isinstance(outcome, ClientError)]
-            if failures and all(map(self._again, failures)):
-                raise failures[0]
+            if failures and all(self._again(each) or each.code is ErrorCode.BROKER_NOT_AVAILABLE for each in failures):
+                raise ClientError(ErrorCode.LEADER_NOT_AVAILABLE, failures[0].message, remedy=failures[0].remedy)
 
         try:
             await self._retry(what, attempt)

@@ -196,6 +196,15 @@ class ClusterClient:
             remedy=failures[0].remedy,
         )
 
+    async def connection_to_leader(self, node_id: int) -> PeerConnection:
+        """To a node of which the view said that it leads something. LEADER_NOT_AVAILABLE if the view is a newer one by now, without it."""
+        try:
+            return await self.connection_to_node(node_id)
+        except ClientError as error:
+            if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                raise
+            raise ClientError(ErrorCode.LEADER_NOT_AVAILABLE, error.message) from error
+
     async def connection_to_node(self, node_id: int, *, purpose: str = "") -> PeerConnection:
         """Raises ClientError(BROKER_NOT_AVAILABLE) for a node that the view does not know."""
         broker = self.view.brokers.get(node_id)
@@ -217,6 +226,10 @@ class ClusterClient:
 
     async def request_node(self, node_id: int, key: int, body: Mapping[str, Any]) -> Any:
         return await self.request(await self.connection_to_node(node_id), key, body)
+
+    async def request_leader(self, node_id: int, key: int, body: Mapping[str, Any]) -> Any:
+        """As `connection_to_leader` says."""
+        return await self.request(await self.connection_to_leader(node_id), key, body)
 
     async def request_controller(self, key: int, body: Mapping[str, Any]) -> Any:
         """To the node that the view calls controller; any node when it names none (brokers pass such requests on)."""

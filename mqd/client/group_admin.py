@@ -298,7 +298,7 @@ class GroupAdmin(Calls):
                 "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
                 "timeout_ms": self._timeout_ms,
             }
-            answer = await self._client.request_node(node_id, LIST_OFFSETS, body)
+            answer = await self._client.request_leader(node_id, LIST_OFFSETS, body)
             return outcomes_of(
                 (TopicPartition(topic.name, row.partition_index), row, None, ListedOffset(row.offset, row.timestamp, row.leader_epoch))
                 for topic in answer.topics

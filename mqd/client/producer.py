@@ -358,7 +358,7 @@ class Producer:
     async def _request(self, node_id: int, batches: list[Batch]) -> Any:
         """The answer to one Produce; None with acks=0. Asked for no longer than the batches have."""
         view = self._client.view
-        connection = await self._client.connection_to_node(node_id)
+        connection = await self._client.connection_to_leader(node_id)
         declaration = api(PRODUCE)
         topics: dict[str, list[dict[str, Any]]] = {}
         for batch in batches:

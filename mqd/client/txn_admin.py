@@ -120,7 +120,7 @@ class TransactionAdmin(Calls):
                 "topics": [{"name": tp.topic, "partition_indexes": [tp.partition]}],
                 "coordinator_epoch": coordinator_epoch,
             }
-            answer = await self._client.request_node(node_id, WRITE_TXN_MARKERS, {"markers": [marker]})
+            answer = await self._client.request_leader(node_id, WRITE_TXN_MARKERS, {"markers": [marker]})
             return outcomes_of(
                 (TopicPartition(topic.name, row.partition_index), row, None, None)
                 for one in answer.markers
@@ -138,7 +138,7 @@ class TransactionAdmin(Calls):
             for tp in group:
                 topics.setdefault(tp.topic, []).append(tp.partition)
             body = {"topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()]}
-            answer = await self._client.request_node(node_id, DESCRIBE_PRODUCERS, body)
+            answer = await self._client.request_leader(node_id, DESCRIBE_PRODUCERS, body)
             return outcomes_of(
                 (TopicPartition(topic.name, row.partition_index), row, row.error_message, _active_producers(row))
                 for topic in answer.topics

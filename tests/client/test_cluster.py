@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 
 import pytest
 import trio
 
+from mqd.client.admin import Admin
 from mqd.client.cluster import connect, parse_bootstrap
 from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable, error_from_wire
+from mqd.client.peer import PeerConnection
+from mqd.client.producer import open_producer
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
 from tests.client.fake import API_VERSIONS, METADATA, FakeCluster, Hang
@@ -150,6 +154,34 @@ async def test_a_leader_is_waited_for(nursery: trio.Nursery, autojump_clock: tri
             await client.leader(TopicPartition("a", 7), deadline=trio.current_time() + 10)
         with pytest.raises(ClientError, match="node 9 is not among the live nodes 1"):
             await client.connection_to_node(9)
+
+
+async def test_a_node_that_goes_while_it_is_being_asked_is_no_error(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The view that named it is not the present one any more: who leads now is asked for again."""
+    cluster = FakeCluster(nursery, nodes=2)
+    (partition,) = cluster.add_topic("a")
+    partition.leader = 2
+    async with connect("fake:9001", network=cluster) as client:
+        find = client.connection_to_node
+        fences: list[int] = []
+
+        async def fenced_meanwhile(node_id: int, *, purpose: str = "") -> PeerConnection:
+            if fences:
+                client.view = replace(client.view, brokers={1: client.view.brokers[1]})
+                fences.pop()
+            return await find(node_id, purpose=purpose)
+
+        monkeypatch.setattr(client, "connection_to_node", fenced_meanwhile)
+        async with open_producer(client) as producer:
+            fences.append(2)
+            assert (await producer.send("a", b"x")).offset == 0
+        admin = Admin(client, timeout_s=10)
+        fences.append(2)
+        assert (await admin.list_offsets({TopicPartition("a", 0): -1}))[TopicPartition("a", 0)].offset == 1  # type: ignore[union-attr]
+        fences.append(2)
+        assert await admin.list_groups() == []
 
 
 def test_errors_say_what_to_do_and_travel() -> None:
