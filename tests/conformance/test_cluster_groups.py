@@ -40,8 +40,15 @@ def coordinating_node(cluster: Ensemble, key: str, key_type: int) -> int:
 
 
 def be_patient_with(cluster: Ensemble, group: str) -> None:
-    """The session of the group, which is the broker's to say in KIP-848's protocol, is as long as that of the others."""
-    rows = [{"name": "consumer.session.timeout.ms", "config_operation": 0, "value": str(SESSION_MS)}]
+    """The session of the group, which is the broker's to say in KIP-848's protocol, is as long as that of the others.
+
+    So is the time between heartbeats: librdkafka closes a connection on which one took longer than that, and what it had asked to commit
+    there may yet be read by a busy broker after what it commits on the next connection. Then it counts, and records are read twice.
+    """
+    rows = [
+        {"name": f"consumer.{name}.ms", "config_operation": 0, "value": str(value)}
+        for name, value in (("session.timeout", SESSION_MS), ("heartbeat.interval", SESSION_MS // 10))
+    ]
     resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": rows}
     (row,) = cluster.ask(1, "incremental_alter_configs", 1, {"resources": [resource], "validate_only": False}).responses
     assert row.error_code == 0, row
@@ -109,10 +116,12 @@ def test_every_record_is_consumed_once_while_members_come_and_go_and_the_coordin
         group.wait_owned(PARTITIONS, *pair, seconds=FORGOTTEN_S)
     wait_more(groups)
 
-    produced = feeder.finish()
+    produced = feeder.finish(all_told=cluster.kind == "mqd")  # beside Kafka, one offset in thousands was not
     for group in groups:
         group.wait_consumed(produced)
         assert not group.failures()
+        if cluster.kind == "mqd":  # two stock clients go wrong on what Kafka says while nobody coordinates: server/handlers/offset_fetch.py
+            assert not group.helped(), group.helped()
 
 
 @pytest.fixture
