@@ -23,7 +23,8 @@ class GroupProbe:
         self.looks = 0
         self._owned = owned
         self._seen: dict[tuple[int, int], tuple[Any, int]] = {}
-        self._epochs: dict[tuple[Any, str], int] = {}
+        self._epochs: dict[Any, dict[str, int]] = {}
+        """Of the groups that a shard had when it was looked at: one that comes again, or was of the classic protocol, begins anew."""
 
     def look(self, node_id: int, daemon: Any, newest: Callable[[UUID, int], Any]) -> None:
         """After a step of this node. Raises Violation. `newest(topic id, partition)`: its newest image."""
@@ -38,15 +39,20 @@ class GroupProbe:
             if image is None or image.leader != node_id or image.leader_epoch != held.leader_epoch:
                 continue
             self.looks += 1
+            before = self._epochs.get(held, {})
+            self._epochs[held] = now = {}
             for group in held.shard.state.by_id.values():
-                if group.type_name == "consumer" and (text := self._group(held, group, daemon.machine.image)) is not None:
+                if group.type_name != "consumer":
+                    continue
+                now[group.group_id] = group.epoch
+                text = self._group(group, before.get(group.group_id, 0), daemon.machine.image)
+                if text is not None:
                     where = f"on node {node_id}, at offset {held.end} in epoch {held.leader_epoch} of its log"
                     raise Violation(f"group {group.group_id} {where}: {text}")
 
-    def _group(self, held: Any, group: Any, image: Any) -> str | None:
-        if group.epoch < self._epochs.get((held, group.group_id), 0):
+    def _group(self, group: Any, epoch_before: int, image: Any) -> str | None:
+        if group.epoch < epoch_before:
             return f"its epoch went back to {group.epoch}"
-        self._epochs[held, group.group_id] = group.epoch
         owners: dict[tuple[UUID, int], str] = {}
         for member in group.members.values():
             if member.epoch > group.epoch:
@@ -60,8 +66,6 @@ class GroupProbe:
         for member_id, mine in self._owned().items():
             member = group.members.get(member_id)
             if member is None or member.epoch < 0:  # it said, or is about to hear, that it is away
-                continue
-            if member.uses_classic:  # who speaks the classic protocol is held to what it is told in each generation
                 continue
             for place in mine:
                 topic = image.topics.get(place.topic)

@@ -42,7 +42,7 @@ class Cardboard:
 
     def member(self, name: str, assigned: tuple[int, ...] = (), revoking: tuple[int, ...] = (), epoch: int = 3) -> None:
         rows = [{TOPIC: dict.fromkeys(partitions, epoch)} for partitions in (assigned, revoking)]
-        self.members[name] = SimpleNamespace(member_id=name, epoch=epoch, assigned=rows[0], revoking=rows[1], uses_classic=False)
+        self.members[name] = SimpleNamespace(member_id=name, epoch=epoch, assigned=rows[0], revoking=rows[1])
 
     def look(self) -> str | None:
         self.held.end += 1
@@ -74,19 +74,22 @@ def test_a_member_that_reads_what_is_another_ones(world: Cardboard) -> None:
     assert "member n reads t-0, of which m is the owner" in str(world.look())
 
 
-def test_who_speaks_the_classic_protocol_is_held_to_its_generations(world: Cardboard) -> None:
-    """It may not have heard yet what the generation in which its group was upgraded took from it."""
-    world.members["m"].uses_classic = True
-    world.reads["m"] = frozenset({TopicPartition("t", 2)})
-    assert world.look() is None
-
-
 def test_epochs_that_go_back_or_are_ahead(world: Cardboard) -> None:
     world.member("o", epoch=4)
     assert "member o has epoch 4, the group 3" in str(world.look())
     del world.members["o"]
+    assert world.look() is None
     world.group.epoch = 2
     assert "its epoch went back to 2" in str(world.look())
+
+
+def test_a_group_that_was_of_the_other_protocol_meanwhile_begins_anew(world: Cardboard) -> None:
+    world.group.type_name = "classic"
+    assert world.look() is None
+    world.group.type_name, world.group.epoch = "consumer", 2
+    for member in world.members.values():
+        member.epoch = 2
+    assert world.look() is None
 
 
 def test_a_deposed_coordinator_may_believe_what_it_likes(world: Cardboard) -> None:
