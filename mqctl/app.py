@@ -198,7 +198,8 @@ def failure_of(error: Exception) -> Failure:
 
     assert isinstance(error, ClientError)
     timed_out = error.code is ErrorCode.REQUEST_TIMED_OUT
-    return Failure(error.message or error.code.name, remedy=error.remedy, exit_code=TIMED_OUT if timed_out else FAILED)
+    remedy = error.remedy or ("see what is wrong with `mqctl cluster health`" if timed_out else "")
+    return Failure(error.message or error.code.name, remedy=remedy, exit_code=TIMED_OUT if timed_out else FAILED)
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -16,6 +16,7 @@ from mqctl.app import Failure, say
 from mqctl.planning import Assignment, Move, Plan, to_json
 from mqctl.quantities import format_bytes, format_duration
 from mqctl.snapshot import moves_under_way, sizes
+from mqd.errors import some_of
 from mqd.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ POLL_SECONDS = 1.0
 REPORT_SECONDS = 5.0
 RATE_SECONDS = 30.0
 STALLED_SECONDS = 60.0
+_NAMED_AT_MOST = 5
 
 PLAN = (
     render.Column("topic", "TOPIC"),
@@ -86,9 +88,12 @@ def save(path: str, assignments: Mapping[TopicPartition, Assignment]) -> None:
 
 
 def complain_of(plan: Plan) -> None:
-    """What cannot be done, one line a partition, to standard error."""
+    """What cannot be done, one line a reason, to standard error."""
+    reasons: dict[str, list[str]] = {}
     for tp, reason in sorted(plan.impossible.items()):
-        say(f"cannot move {tp}: {reason}")
+        reasons.setdefault(reason, []).append(str(tp))
+    for reason, partitions in reasons.items():
+        say(f"cannot move {some_of(partitions, _NAMED_AT_MOST)}: {reason}")
 
 
 # -- carrying out

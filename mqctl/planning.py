@@ -118,9 +118,20 @@ def plan_targets(
             plan.impossible[tp] = f"a node is named twice in {_names(after)}"
         elif missing:
             plan.impossible[tp] = f"node {_names(missing)} does not live, or is not known"
+        elif before != after and _is_lost(before, alive):
+            plan.impossible[tp] = _nothing_to_copy(before)
         else:
             plan.add(tp, before, after)
     return plan
+
+
+def _is_lost(replicas: Assignment, alive: Collection[int]) -> bool:
+    """No replica lives: a move would not end."""
+    return not any(node in alive for node in replicas)
+
+
+def _nothing_to_copy(replicas: Assignment) -> str:
+    return f"none of its replicas lives, so there is nothing to copy: bring back node {_names(replicas)} first"
 
 
 def plan_swap(current: Mapping[TopicPartition, Assignment], leaving: int, joining: int) -> Plan:
@@ -144,11 +155,15 @@ def plan_drain(current: Mapping[TopicPartition, Assignment], racks: Mapping[int,
 
     With `fewer`, a replica for which no node is left is given up, unless it is the last one that lives.
     """
+    alive = set(racks)
     racks = {node: rack for node, rack in racks.items() if node != leaving}
     load = Counter(node for nodes in current.values() for node in nodes)
     stays = {tp: tuple(node for node in before if node != leaving) for tp, before in sorted(current.items()) if leaving in before}
     placed: dict[TopicPartition, int] = {}
     plan = Plan()
+    for tp in [tp for tp in stays if _is_lost(current[tp], alive)]:
+        del stays[tp]
+        plan.impossible[tp] = _nothing_to_copy(current[tp])
     for tp, others in stays.items():
         free = [node for node in racks if node not in others]
         if free:

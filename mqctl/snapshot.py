@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mqd.types import TopicPartition
 
 if TYPE_CHECKING:
     from mqd.client.admin import Admin
     from mqd.client.descriptions import ClusterDescription, LogDirectory, PartitionState, Reassignment
+    from mqd.client.errors import ClientError
 
 LEADERLESS, OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED = "leaderless", "offline", "under-min-isr", "under-replicated"
 MIN_ISR = "min.insync.replicas"
+MOVES_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class Snapshot:
     partitions: Mapping[TopicPartition, PartitionState]
     moves: Mapping[TopicPartition, Reassignment] = field(default_factory=dict)
     min_isr: Mapping[str, int] = field(default_factory=dict)
+    moves_unknown: ClientError | None = None
+    """Why it is not known what moves."""
 
     @property
     def alive(self) -> dict[int, str | None]:
@@ -57,21 +62,40 @@ def problems(state: PartitionState, min_isr: int, move: Reassignment | None) -> 
     return found
 
 
-async def take(admin: Admin, topics: Collection[str] | None = None, *, min_isr: bool = True) -> Snapshot:
-    """A snapshot of all topics or of those named. Raises ClientError."""
+async def take(
+    admin: Admin, topics: Collection[str] | None = None, *, min_isr: bool = True, moves: Literal["needed", "wanted", "no"] = "needed"
+) -> Snapshot:
+    """A snapshot of all topics or of those named. Raises ClientError.
+
+    What moves only the controller tells: it is asked last, for while there is none an answer does not come, and nothing behind it. Where
+    moves are merely `wanted` the rest is there all the same.
+    """
+    import trio
+
     from mqd.client.descriptions import Resource, ResourceType
-    from mqd.client.errors import ClientError
+    from mqd.client.errors import ClientError, DeadlineExceeded
 
     cluster = await admin.describe_cluster()
     partitions = await admin.describe_partitions(topics)
-    moves = await moves_under_way(admin)
     least: dict[str, int] = {}
     names = sorted({tp.topic for tp in partitions}) if min_isr else []
     for resource, entries in (await admin.describe_configs([Resource(ResourceType.TOPIC, name) for name in names], [MIN_ISR])).items():
         for entry in entries if not isinstance(entries, ClientError) else ():
             if entry.value is not None and entry.value.isdecimal():
                 least[resource.name] = int(entry.value)
-    return Snapshot(cluster, partitions, moves, least)
+    under_way: Mapping[TopicPartition, Reassignment] = {}
+    unknown: ClientError | None = None
+    if moves != "no":
+        with trio.move_on_after(math.inf if moves == "needed" else MOVES_SECONDS) as scope:
+            try:
+                under_way = await moves_under_way(admin)
+            except ClientError as error:
+                if moves == "needed":
+                    raise
+                unknown = error
+        if scope.cancelled_caught:
+            unknown = DeadlineExceeded(f"the controller does not say within {MOVES_SECONDS:g} s what moves, or there is none")
+    return Snapshot(cluster, partitions, under_way, least, unknown)
 
 
 async def moves_under_way(admin: Admin) -> dict[TopicPartition, Reassignment]:

@@ -14,6 +14,7 @@ from mqctl.moving import complain_of
 from mqctl.planning import plan_drain, plan_leaders
 from mqctl.quantities import format_bytes
 from mqctl.snapshot import Snapshot, directory_row, take
+from mqd.errors import some_of
 from mqd.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ DIRECTORIES = (
     render.Column("total", "TOTAL", right=True),
     render.Column("error", "ERROR"),
 )
+_NAMED_AT_MOST = 5
+_ROOM = "add a node, or say --allow-fewer-replicas; for maintenance --leaders-only is enough"
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
@@ -69,7 +72,7 @@ def list_(settings: Settings) -> None:
     async def work(client: ClusterClient) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         from mqd.client.admin import Admin
 
-        seen = await take(Admin(client, timeout_s=settings.timeout_s), min_isr=False)
+        seen = await take(Admin(client, timeout_s=settings.timeout_s), min_isr=False, moves="no")
         told = await Admin(client, timeout_s=settings.timeout_s, patient=False).describe_log_dirs(seen.alive)
         return [node_row(seen, node.node_id, told.get(node.node_id)) for node in seen.cluster.brokers], _results(told)
 
@@ -131,7 +134,7 @@ def describe(settings: Settings, node: int) -> None:
         from mqd.client.descriptions import ConfigSource, Resource, ResourceType
         from mqd.client.errors import ClientError
 
-        seen = await take(Admin(client, timeout_s=settings.timeout_s), min_isr=False)
+        seen = await take(Admin(client, timeout_s=settings.timeout_s), min_isr=False, moves="no")
         _check_known(seen, node)
         admin = Admin(client, timeout_s=settings.timeout_s, patient=False)
         alive = [node] if node in seen.alive else []
@@ -167,7 +170,7 @@ def _show(settings: Settings, data: dict[str, Any]) -> None:
     }
     write(render.fields(summary))
     if data["lagging"]:
-        write("lagging" + render.GAP + render.cell(data["lagging"]) + "\n")
+        write("lagging" + render.GAP + some_of(data["lagging"], _NAMED_AT_MOST) + "\n")
     if data["directories"]:
         write("\n")
         settings.show(DIRECTORIES, [_readable(each) for each in data["directories"]])
@@ -233,10 +236,9 @@ def drain(
             plan = plan_drain(seen.assignments, seen.alive, node, fewer=fewer)
         complain_of(plan)
         if plan.impossible and execute and not leaders_only:
-            raise Failure(
-                f"nothing was moved, as {len(plan.impossible)} partitions cannot leave node {node}",
-                remedy="add a node, or say --allow-fewer-replicas; for maintenance --leaders-only is enough",
-            )
+            raise Failure(f"nothing was moved, as {len(plan.impossible)} partitions cannot leave node {node}", remedy=_ROOM)
+        if plan.impossible and not leaders_only:
+            say(_ROOM)
         code = await carry_out(settings, admin, seen, plan, execute=execute, throttle=throttle, wait=wait, save_to=save_to)
         if leaders_only and execute and plan.moves:
             code = await lead_elsewhere(admin, list(plan.moves), node) or code

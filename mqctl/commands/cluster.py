@@ -52,6 +52,8 @@ def info(settings: Settings) -> None:
 
 async def gather(client: ClusterClient, timeout_s: float) -> dict[str, Any]:
     """Everything that `info` tells."""
+    import trio
+
     from mqd.client.admin import Admin
     from mqd.client.errors import ClientError
     from mqd.errors import ErrorCode
@@ -61,12 +63,16 @@ async def gather(client: ClusterClient, timeout_s: float) -> dict[str, Any]:
     topics = await admin.list_topics(internal=True)
     partitions = [partition for topic in topics for partition in topic.partitions]
     controller = described.controller_id if described.controller_id >= 0 else None
-    try:
-        leader = (await Admin(client, timeout_s=min(timeout_s, QUORUM_SECONDS)).describe_quorum()).leader_id
-        controller = leader if leader >= 0 else None
-    except ClientError as error:
-        if error.code is not ErrorCode.UNSUPPORTED_VERSION:
-            say(f"who leads the quorum is not known: {error.message}")
+    with trio.move_on_after(QUORUM_SECONDS) as scope:
+        try:
+            leader = (await admin.describe_quorum()).leader_id
+            controller = leader if leader >= 0 else None
+        except ClientError as error:
+            if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+                say(f"who leads the quorum is not known: {error.message}")
+    if scope.cancelled_caught:
+        controller = None
+        say(f"who leads the quorum is not known: no answer within {QUORUM_SECONDS:g} s; see `mqctl cluster health`")
     return {
         "cluster_id": described.cluster_id,
         "controller": controller,

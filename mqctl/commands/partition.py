@@ -88,7 +88,7 @@ def list_(
     async def work(client: ClusterClient) -> Snapshot:
         from mqd.client.admin import Admin
 
-        return await take(Admin(client, timeout_s=settings.timeout_s))
+        return await take(Admin(client, timeout_s=settings.timeout_s), moves="wanted")
 
     seen = run(settings, work)
     rows = []
@@ -101,6 +101,7 @@ def list_(
         say("no partition is like that" if chosen or pattern or node is not None else "no partitions")
     if rows or settings.output != "table":
         settings.show(PARTITIONS, rows)
+    finish({"partitions": None, "moves": seen.moves_unknown})
 
 
 def partition_row(seen: Snapshot, tp: TopicPartition, wrong: list[str]) -> dict[str, Any]:

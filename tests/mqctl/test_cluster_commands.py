@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from mqctl import moving
-from tests.client.fake import ALTER_REASSIGNMENTS, DESCRIBE_QUORUM, FakePartition, quorum_row
+from tests.client.fake import ALTER_REASSIGNMENTS, DESCRIBE_QUORUM, LIST_REASSIGNMENTS, FakePartition, Hang, quorum_row
 from tests.client.loopback import Loopback
 from tests.nodes import free_ports
 from tests.ran import Ran
@@ -266,6 +266,25 @@ def test_health(mqctl: Mqctl, three: Loopback) -> None:
     assert {(each["check"], each["level"]) for each in data["findings"]} >= {("nodes", "bad"), ("replication", "warning"), ("disks", "bad")}
     three.inside(lambda: three.cluster.one.script(DESCRIBE_QUORUM, {"error_code": 42, "error_message": "who knows"}))
     assert "no controller: describing the quorum: who knows" in mqctl("cluster", "health").out
+
+
+def test_without_a_controller_the_rest_is_told(mqctl: Mqctl, three: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only it knows is not answered while there is none, nor anything that is asked behind it on the same connection."""
+    for name in ("snapshot.MOVES_SECONDS", "commands.cluster.QUORUM_SECONDS", "commands.health.QUESTION_SECONDS"):
+        monkeypatch.setattr(f"mqctl.{name}", 0.5)
+    for key in (DESCRIBE_QUORUM, LIST_REASSIGNMENTS):
+        three.inside(lambda key=key: three.cluster.one.script(key, *[Hang()] * 9))  # type: ignore[misc]
+    three.inside(lambda: lose(three, 3))
+    ran = mqctl("cluster", "health")
+    assert ran.code == 1 and "no controller: no answer within" in ran.out and "under-replicated" in ran.out
+    assert "their state is not known" not in ran.out and "about its disks" not in ran.out
+    ran = mqctl("cluster", "info", "-o", "json")
+    assert ran.code == 0 and ran.data["controller"] is None and ran.data["partitions"] == 3 and "mqctl cluster health" in ran.err
+    ran = mqctl("partition", "list", "--under-replicated", "-o", "json")
+    assert ran.code == 3 and len(ran.data) == 2 and "the controller does not say" in ran.err and "mqctl cluster health" in ran.err
+    assert mqctl("broker", "list").code == 0
+    ran = mqctl("cluster", "quorum", "--timeout", "0.5")
+    assert ran.code == 4 and "mqctl cluster health" in ran.err
 
 
 def test_health_of_a_cluster_that_does_not_answer(mqctl: Mqctl, served: Loopback) -> None:
