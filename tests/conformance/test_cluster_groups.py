@@ -92,6 +92,7 @@ def bring_back(cluster: Ensemble, victim: int, topic: str) -> None:
     cluster.wait_until(lambda: cluster.is_whole({topic: PARTITIONS, "__consumer_offsets": OFFSETS_PARTITIONS}), "a full ISR", HEAL_S)
 
 
+@pytest.mark.timeout(400)  # a session is waited for, and where it is the only test, three JVMs that start and end
 def test_every_record_is_consumed_once_while_members_come_and_go_and_the_coordinators_node_is_killed(
     cluster: Ensemble, six: str, groups: list[Group], feeder: Feeder
 ) -> None:
