@@ -18,7 +18,7 @@ from mqd.server.handlers.consumer_group_heartbeat import require_protocol
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     require_protocol(context.node)
     rows = []
-    for group_id in request.group_ids:
+    for group_id in dict.fromkeys(request.group_ids):  # a group that is named a thousand times may have much to tell
         if not group_id:
             rows.append({"group_id": "", "error_code": ErrorCode.INVALID_GROUP_ID})
             continue

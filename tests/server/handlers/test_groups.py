@@ -12,7 +12,16 @@ from mqd.errors import ErrorCode, MqError
 from mqd.protocol.apis import by_name
 from mqd.protocol.schema import RequestHeader
 from mqd.server.context import CLIENT, Context
-from mqd.server.handlers import delete_groups, describe_groups, heartbeat, join_group, leave_group, list_groups, sync_group
+from mqd.server.handlers import (
+    consumer_group_describe,
+    delete_groups,
+    describe_groups,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    sync_group,
+)
 
 
 class Coordinators:
@@ -165,3 +174,13 @@ def test_where_there_are_no_groups_at_all_each_is_told_so() -> None:
     answer = describe_groups.failed(request, error)
     assert answer == {"groups": [{"group_id": "a", "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}]}
     by_name("describe_groups").encode_response(6, answer)
+
+
+async def test_a_consumer_group_that_is_named_again_and_again_is_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have much to tell, and a request has room for many names."""
+    groups = Coordinators(lambda key, call: {"groups": [{"group_id": key, "error_code": ErrorCode.NONE}]})
+    _, request = received("consumer_group_describe", 1, group_ids=["g", "", "h", "g", "", "g"])
+    asked = context(groups, "consumer_group_describe", 1)
+    monkeypatch.setattr(consumer_group_describe, "require_protocol", lambda node: None)
+    answer = await consumer_group_describe.handle(asked, request)
+    assert [row["group_id"] for row in answer["groups"]] == ["g", "", "h"] and len(groups.calls) == 2
