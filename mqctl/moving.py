@@ -15,7 +15,7 @@ from mqctl import render
 from mqctl.app import Failure, say
 from mqctl.planning import Assignment, Move, Plan, to_json
 from mqctl.quantities import format_bytes, format_duration
-from mqctl.snapshot import moves_under_way, sizes
+from mqctl.snapshot import Snapshot, moves_under_way, sizes
 from mqd.errors import some_of
 from mqd.types import TopicPartition
 
@@ -221,10 +221,8 @@ async def unthrottle(admin: Admin, throttled: Throttled) -> bool:
     return not errors
 
 
-def reassignment_rows(
-    moves: Mapping[TopicPartition, Reassignment], held: Mapping[int, Mapping[TopicPartition, int]]
-) -> list[dict[str, Any]]:
-    """Moves under way as rows."""
+def reassignment_rows(seen: Snapshot, held: Mapping[int, Mapping[TopicPartition, int]]) -> list[dict[str, Any]]:
+    """Moves under way as rows; `stands_still` says why one does not get on. Pure."""
     return [
         {
             "topic": tp.topic,
@@ -233,6 +231,14 @@ def reassignment_rows(
             "adding": list(move.adding),
             "removing": list(move.removing),
             "bytes_left": bytes_left({tp: (move.original, move.adding)}, held),
+            "stands_still": _obstacle(seen, tp, move),
         }
-        for tp, move in sorted(moves.items())
+        for tp, move in sorted(seen.moves.items())
     ]
+
+
+def _obstacle(seen: Snapshot, tp: TopicPartition, move: Reassignment) -> str | None:
+    fenced = [node for node in move.adding if node not in seen.alive]
+    if tp in seen.partitions and seen.partitions[tp].leader < 0:
+        return "no leader to copy from"
+    return f"node {', '.join(map(str, fenced))} is fenced" if fenced else None

@@ -41,6 +41,7 @@ MOVES = (
     render.Column("adding", "ADDS"),
     render.Column("removing", "REMOVES"),
     render.Column("left", "LEFT", right=True),
+    render.Column("stands_still", "STANDS STILL"),
 )
 CANCELLED = (
     render.Column("topic", "TOPIC"),
@@ -265,11 +266,14 @@ def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
 
         admin = Admin(client, timeout_s=settings.timeout_s)
         seen = await take(admin, min_isr=False)
-        rows = reassignment_rows(seen.moves, await sizes(admin, seen.alive)) if seen.moves else []
+        impatient = Admin(client, timeout_s=settings.timeout_s, patient=False)
+        rows = reassignment_rows(seen, await sizes(impatient, seen.alive)) if seen.moves else []
         if rows or settings.output != "table":
             settings.show(MOVES, [{**row, "left": format_bytes(row["bytes_left"])} for row in rows] if settings.output == "table" else rows)
         if not rows:
             say("nothing moves")
+        if any(row["stands_still"] for row in rows):
+            say("what stands still goes on when that node is back; or go back to the replicas before: `mqctl partition move-cancel`")
         if wait and seen.moves:
             await watch(admin, seen.moves, list(seen.alive))
         if seen.moves and not wait and not clear_throttle:

@@ -158,6 +158,18 @@ def test_moves_are_watched_and_cancelled(mqctl: Mqctl, three: Loopback) -> None:
     assert "no reassignment in progress" in mqctl("partition", "move-cancel", "a:0").err
 
 
+def test_a_move_that_stands_still_says_why(mqctl: Mqctl, three: Loopback) -> None:
+    three.inside(lambda: setattr(three.cluster, "moves_hang", True))
+    assert mqctl("partition", "move", "a:0=1,3", "a:1=2,1", "--execute").code == 0
+    ran = mqctl("partition", "move-status")
+    assert ran.code == 0 and "fenced" not in ran.out and not ran.err
+    three.inside(lambda: three.cluster.fenced.add(3))
+    three.inside(lambda: setattr(partition(three, 1), "leader", -1))
+    ran = mqctl("partition", "move-status", "-o", "json")
+    assert [row["stands_still"] for row in ran.data] == ["node 3 is fenced", "no leader to copy from"]
+    assert "mqctl partition move-cancel" in ran.err and "STANDS STILL" in mqctl("partition", "move-status").out
+
+
 def test_a_throttle_that_was_left_is_told_and_taken_away(mqctl: Mqctl, three: Loopback) -> None:
     assert mqctl("partition", "move", "a:0=1,3", "--execute", "--throttle", "1M").code == 0
     ran = mqctl("partition", "move-status")
