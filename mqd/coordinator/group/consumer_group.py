@@ -156,7 +156,7 @@ class ConsumerGroup:
     def subscribed_names(self, known: Collection[str], leaving: Iterable[Member] = (), joining: Member | None = None) -> set[str]:
         """Which of the `known` topics some member wants by its name, as if some had left and one had come. Members may name many others."""
         come = frozenset(() if joining is None else joining.topic_names)
-        gone = Counter(name for member in leaving for name in member.topic_names)
+        gone = Counter(name for member in leaving for name in member.topic_names if name in known)
         wanted = self.names
         if len(known) > len(wanted):
             return {name for name in wanted.keys() | come if name in known and (name in come or wanted[name] > gone[name])}
@@ -369,8 +369,10 @@ def check_static(present: Member | None, member_id: str, instance_id: str) -> Me
 
 def _count(counter: Counter[str], names: Iterable[str], by: int) -> None:
     for name in names:
-        counter[name] += by
-        if not counter[name]:
+        number = counter.get(name, 0) + by
+        if number:
+            counter[name] = number
+        else:
             del counter[name]
 
 
