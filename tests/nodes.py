@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from chaos.node import free_ports
 from mqd import daemon
 from mqd.client.peer import PeerConnection, open_peer
 from mqd.config import NodeConfig, StartOptions
@@ -19,15 +19,6 @@ from mqd.protocol import apis
 from mqd.protocol.batch import build_batch
 
 READY_SECONDS = 20.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on, all different."""
-    with ExitStack() as stack:
-        socks = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in socks:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in socks]
 
 
 def one_node_peers() -> Peers:

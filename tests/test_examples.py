@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes import free_ports
+from chaos.node import free_ports
 from tests.test_tidy import ROOT
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from chaos.node import free_ports
 from mqctl import moving
 from tests.client.fake import ALTER_REASSIGNMENTS, DESCRIBE_QUORUM, LIST_REASSIGNMENTS, FakePartition, Hang, quorum_row
 from tests.client.loopback import Loopback
-from tests.nodes import free_ports
 from tests.ran import Ran
 
 Mqctl = Callable[..., Ran]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from chaos.node import free_ports
 from mqd.client.sync import connect
 from mqd.types import TopicPartition
 from tests.client.loopback import Loopback
 from tests.client.test_consumer import fill
-from tests.nodes import free_ports
 from tests.ran import Ran
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
