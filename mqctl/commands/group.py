@@ -317,7 +317,7 @@ def seek(
     """Set where a group goes on: in the topics or partitions named, or in all for which it has committed something.
 
     The group must have no members: stop them first. Offsets outside of a log become its beginning or its end. A group that does not
-    exist comes into being with the offsets of the topics named.
+    exist comes into being with the offsets of the topics named. A partition without a leader is named and left as it is; exit code 3.
 
     \b
     mqctl group seek billing --to beginning                    shows the plan
