@@ -119,6 +119,14 @@ def test_several_threads(served: Loopback) -> None:
     assert sorted(offsets) == list(range(8))
 
 
+@pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """What a shell starts in the background ignores it, and so does what that starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupt(*_: object) -> None:
     """Ctrl-C, from the broker's thread."""
     main = threading.main_thread().ident
@@ -126,6 +134,7 @@ def interrupt(*_: object) -> None:
     signal.pthread_kill(main, signal.SIGINT)
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_a_second_ctrl_c_does_not_leave_a_member_behind(served: Loopback) -> None:
     """The first comes while records are waited for, the second while what is done is being committed."""
 
@@ -146,6 +155,7 @@ def test_a_second_ctrl_c_does_not_leave_a_member_behind(served: Loopback) -> Non
     assert served.inside(lambda: served.cluster.groups["g"].members) == {}
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_while_something_is_opened(served: Loopback) -> None:
     """It is not waited for: the coordinator does not answer."""
     served.inside(lambda: served.cluster.one.script(INIT_PRODUCER_ID, lambda *_: (interrupt(), Hang())[1]))
