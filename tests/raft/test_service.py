@@ -466,12 +466,14 @@ async def test_when_the_leader_s_process_ends_another_leads_at_once(tmp_path: Pa
     """Its listener goes with it, as with any process; others would wait for a whole election time-out."""
     async with three_voters(tmp_path) as voters:
         monkeypatch.setattr(service_module, "STEADY_SECONDS", 0.0)  # as if all had been connected for long
-        voters.options = {"timing": Timing(election_timeout_min=5.0, election_timeout_max=9.0, heartbeat=0.05)}
         gone: list[tuple[int, int]] = []
-        for i in (1, 2, 3):
-            await voters.start(i)
+        for i, shortest in ((2, 5.0), (3, 5.0), (1, 0.5)):  # 1 leads, which need not be waited for, unless the machine stands still
+            await voters.start(i, timing=Timing(election_timeout_min=shortest, election_timeout_max=shortest * 1.8, heartbeat=0.05))
             voters.services[i].on_peer_gone = lambda peer, i=i: gone.append((i, peer))
         leader = await voters.wait_leader(seconds=30.0)
+        await voters.services[leader].propose(b"x")
+        await until(lambda: all(machine.commands == [b"x"] for machine in voters.machines.values()))
+        await until(lambda: all(len(service.status().connected) == 2 for service in voters.services.values()))
         for drawn, other in zip((0.2, 0.8), sorted({1, 2, 3} - {leader})):  # they do not stand at one time, nor before both have noticed
             monkeypatch.setattr(voters.services[other]._node, "_random", lambda drawn=drawn: drawn)
         began = trio.current_time()
