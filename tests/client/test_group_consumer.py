@@ -520,4 +520,5 @@ async def test_same_seed_same_requests(autojump_clock: trio.abc.Clock) -> None:
         return cluster.one.requests
 
     one, other = Counter(await once()), Counter(await once())
-    assert ((one - other) + (other - one)).total() <= 1  # whoever is cut off at the end may have asked once more
+    differ = (one - other) + (other - one)  # what fetches and what heartbeats are cut off at the end: each may have asked once more
+    assert {key for key, _ in differ} <= {1, 68} and max(differ.values(), default=0) <= 1, differ
