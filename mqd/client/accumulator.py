@@ -133,6 +133,10 @@ class Accumulator:
         """Batches that have no outcome yet."""
         return sum(map(len, self._queues.values()))
 
+    def last_records(self) -> list[tuple[Batch, int]]:
+        """The latest record of each partition, as its batch and its place there: those before it have their outcomes before it."""
+        return [(queue[-1], len(queue[-1].records) - 1) for queue in self._queues.values() if queue]
+
     def has_room(self, size: int) -> bool:
         """Whether a record of `size` bytes may be appended; a record larger than the whole buffer may, when it is alone."""
         return not self.buffered_bytes or self.buffered_bytes + size <= self._buffer_bytes_max

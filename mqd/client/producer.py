@@ -8,7 +8,7 @@ sequences again). A record is either acknowledged, or its `send` raises within `
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import NoneType
 from typing import Any, Literal, NamedTuple
@@ -216,11 +216,15 @@ class Producer:
         return Delivery(self, batch, index, timestamp)
 
     async def flush(self) -> None:
-        """Send everything without lingering; returns when every record enqueued so far has its outcome."""
+        """Send everything without lingering; returns when every record enqueued so far has its outcome, whatever is enqueued meanwhile."""
+        last = self._queue.last_records()
+        await self._hurry(lambda: all(batch.locate(index)[0].outcome is not None for batch, index in last))
+
+    async def _hurry(self, done: Callable[[], bool]) -> None:
         self._flushing += 1
         self._wake()
         try:
-            while len(self._queue):
+            while not done():
                 await self._changed.wait()
         finally:
             self._flushing -= 1

@@ -106,7 +106,7 @@ class TransactionalProducer(Producer):
         super()._admit()
         if self._transactions.phase is not Phase.COMMITTING:
             self._transactions.check_open()
-            await self.flush()
+            await self._hurry(lambda: not len(self._queue))  # also what other tasks send meanwhile
             self._transactions.end(commit=True)
         await self._end("committing")
 

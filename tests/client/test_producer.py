@@ -417,6 +417,30 @@ async def test_what_comes_back_after_the_close_changes_nothing(nursery: trio.Nur
         await trio.sleep(10)  # the request gives up meanwhile
 
 
+async def test_a_flush_ends_while_others_go_on_sending(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery, nodes=2)
+    here, there = cluster.add_topic("a", 2)
+    there.leader = 2
+    cluster.one.script(PRODUCE, HangUp(), HangUp(), HangUp())
+    cluster.brokers[2].script(PRODUCE, *[Hang()] * 99)
+    async with producing(cluster) as (_, producer):
+        mine = await producer.enqueue("a", b"mine", partition=0)
+        flushed = trio.Event()
+
+        async def flush() -> None:
+            await producer.flush()
+            flushed.set()
+
+        nursery.start_soon(flush)
+        await wait_all_tasks_blocked()
+        assert not flushed.is_set()
+        late = await producer.enqueue("a", b"late", partition=1)
+        with trio.fail_after(10):
+            await flushed.wait()
+        assert mine.is_done() and not late.is_done() and here.end == 1
+        cluster.brokers[2].actions.clear()
+
+
 @pytest.mark.parametrize(
     ("record", "words"),
     [
