@@ -129,7 +129,7 @@ class Life:
         elif kind in ("move", "cancel"):
             target = tuple(what) if kind == "move" else None  # type: ignore[arg-type]
             replica.run(decide_alter_reassignments, AlterReassignments((Reassignment(T0, target),)), rules)
-        elif kind == "lose":
+        elif kind == "lose" and broker is not None:  # who is not registered tells nobody: it says what it still has when it registers
             self.ends[NodeId(what)] = 0  # type: ignore[arg-type]
             op4 = ReportOfflineReplicas(NodeId(what), epoch, ((UUID(int=1), 0),))  # type: ignore[arg-type]
             replica.run(decide_report_offline, op4, rules)
