@@ -398,16 +398,18 @@ def _retire(disk: Disk, home: Path, partition: TopicPartition, topic_id: UUID) -
     return target
 
 
-def close_directory(disk: Disk, directory: LogDirectory, logs: list[PartitionLog], broker_epoch: int) -> None:
-    """Make everything durable and say so. In a worker thread, when nothing else happens to these logs any more.
+def _is_sound(log: PartitionLog) -> bool:
+    return log.failed is None or log.heals
 
-    Logs that failed get no recovery point: the next start does not trust them, however orderly this stop was. Raises StorageError
-    when there is no space for the small files: what was appended is durable, and the next start scans it.
+
+def close_logs(disk: Disk, logs: Iterable[PartitionLog]) -> None:
+    """Make them durable, as far as they are sound. In a worker thread, when nothing else happens to these logs any more.
+
+    Raises StorageError when there is no space for the small files: what was appended is durable, and the next start scans it.
     """
-    sound = [log for log in logs if log.failed is None or log.heals]
     full: StorageError | None = None
-    for log in sound:
-        if not log.written_end_offset and not log.cuts:
+    for log in logs:
+        if not _is_sound(log) or (not log.written_end_offset and not log.cuts):
             continue  # nothing was ever in it: thousands of these are not worth six syncs each
         active = log.active
         active.seal()
@@ -425,6 +427,14 @@ def close_directory(disk: Disk, directory: LogDirectory, logs: list[PartitionLog
         remove_snapshots(disk, log.path, log.segments)
     if full is not None:
         raise full
+
+
+def close_directory(disk: Disk, directory: LogDirectory, logs: list[PartitionLog], broker_epoch: int) -> None:
+    """Say that all of its logs are closed, which `close_logs` did. In a worker thread.
+
+    Logs that failed get no recovery point: the next start does not trust them, however orderly this stop was.
+    """
+    sound = list(filter(_is_sound, logs))
     for name in (*_CHECKPOINTS, *((CLEANER_CHECKPOINT,) if any(log.cleaned_to is not None for log in logs) else ())):
         counted = sound if name == RECOVERY_POINT_CHECKPOINT else logs
         store_offsets(disk, directory.path / name, checkpointed(name, counted, directory.path, directory.carried.get(name, {})))

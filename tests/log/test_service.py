@@ -6,6 +6,7 @@ import errno
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -641,3 +642,34 @@ async def test_a_roll_on_a_full_disk_takes_no_directory_offline(tmp_path: Path, 
         await wait_until(lambda: log.durable_end_offset == 1)  # virtual time does not wait for the thread
         assert service.statistics().directories_offline == 0
     harness.kill()
+
+
+async def test_an_orderly_stop_makes_several_logs_durable_at_a_time(tmp_path: Path) -> None:
+    class Disk(OsDisk):
+        """Whose calls wait until three are under way."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.meets = False
+            self.calls = 0
+            self.three = trio.Event()
+
+        async def offload(self, call: Any, *args: Any, limiter: trio.CapacityLimiter | None = None) -> Any:
+            if self.meets:
+                self.calls += 1
+                if self.calls == 3:
+                    self.three.set()
+                await self.three.wait()
+            return await super().offload(call, *args, limiter=limiter)
+
+    disk = Disk()
+    harness = Harness(tmp_path, disk=disk)
+    await harness.service.start()
+    for number in range(3):
+        harness.write(harness.open(partition=TopicPartition("many", number)), batch())
+    disk.meets = True
+    with trio.fail_after(10):
+        await harness.service.close()
+    await harness.restart()
+    assert harness.service.clean_start
+    await harness.service.close()
