@@ -403,10 +403,7 @@ def _is_sound(log: PartitionLog) -> bool:
 
 
 def close_logs(disk: Disk, logs: Iterable[PartitionLog]) -> None:
-    """Make them durable, as far as they are sound. In a worker thread, when nothing else happens to these logs any more.
-
-    Raises StorageError when there is no space for the small files: what was appended is durable, and the next start scans it.
-    """
+    """Make them durable, as far as they are sound. In a worker thread."""
     full: StorageError | None = None
     for log in logs:
         if not _is_sound(log) or (not log.written_end_offset and not log.cuts):
@@ -429,11 +426,8 @@ def close_logs(disk: Disk, logs: Iterable[PartitionLog]) -> None:
         raise full
 
 
-def close_directory(disk: Disk, directory: LogDirectory, logs: list[PartitionLog], broker_epoch: int) -> None:
-    """Say that all of its logs are closed, which `close_logs` did. In a worker thread.
-
-    Logs that failed get no recovery point: the next start does not trust them, however orderly this stop was.
-    """
+def say_closed(disk: Disk, directory: LogDirectory, logs: list[PartitionLog], broker_epoch: int) -> None:
+    """After `close_logs`: the checkpoints, and the marker of an orderly stop. In a worker thread."""
     sound = list(filter(_is_sound, logs))
     for name in (*_CHECKPOINTS, *((CLEANER_CHECKPOINT,) if any(log.cleaned_to is not None for log in logs) else ())):
         counted = sound if name == RECOVERY_POINT_CHECKPOINT else logs

@@ -34,8 +34,6 @@ from mqd.log.directory import (
     LogDirectory,
     LogStatistics,
     SyncPlan,
-    close_directory,
-    close_logs,
     create_log,
     load_directory,
     reset_log,
@@ -52,7 +50,7 @@ from mqd.log.removals import Removals
 from mqd.log.segment_files import append_indexes, new_segment
 from mqd.log.shortening import put_back, remove_outdated, retire_oldest, truncate_log
 from mqd.log.suspect import mark
-from mqd.log.syncs import Syncer, every, store_checkpoint
+from mqd.log.syncs import Syncer, close_directory, every, store_checkpoint
 from mqd.protocol.batch import HEADER_BYTES, crc_of, parse_header
 from mqd.protocol.files import (
     CLEANER_CHECKPOINT,
@@ -73,8 +71,6 @@ HIGH_WATERMARK_SECONDS = 5.0
 """Kafka's `replica.high.watermark.checkpoint.interval.ms`."""
 PROGRESS_SECONDS = 5.0
 NO_SPACE_RETRY_SECONDS = 5.0
-CLOSED_AT_ONCE = 16
-"""Logs that an orderly stop makes durable at a time. Ten thousand, one after the other: six minutes; so: half a one."""
 
 
 class LogService:
@@ -680,8 +676,7 @@ class LogService:
             logs = [log for log in self.logs.values() if log.directory == directory.path]
             try:
                 if directory.failed is None:
-                    await self._close_logs(logs)
-                    await self._disk.offload(close_directory, self._disk, directory, logs, broker_epoch)
+                    await close_directory(self._disk, directory, logs, broker_epoch)
             except StorageError as error:
                 logger.warning("no clean marker, the next start scans directory=%s reason=%s", directory.path, error)
             except OSError as error:
@@ -691,23 +686,6 @@ class LogService:
             log.failed, log.heals = "the node is shutting down", False
             for segment in log.segments:
                 segment.file = None
-
-    async def _close_logs(self, logs: Sequence[PartitionLog]) -> None:
-        """Several at a time: each waits for the disk half a dozen times, which takes what waits together. Raises as `close_logs`, of all
-        their failures the worst."""
-        failures: list[OSError | StorageError] = []
-
-        async def close(some: Sequence[PartitionLog]) -> None:
-            try:
-                await self._disk.offload(close_logs, self._disk, some)
-            except (OSError, StorageError) as error:
-                failures.append(error)
-
-        async with trio.open_nursery() as nursery:
-            for first in range(min(len(logs), CLOSED_AT_ONCE)):
-                nursery.start_soon(close, logs[first::CLOSED_AT_ONCE])
-        for failure in sorted(failures, key=lambda error: isinstance(error, StorageError)):
-            raise failure
 
     def _release_locks(self) -> None:
         for directory in self.directories.values():
