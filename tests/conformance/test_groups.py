@@ -158,7 +158,7 @@ def test_twenty_members_share_a_hundred_partitions(broker: Broker, wire: Wire, n
         for member in members:
             member.subscribe([topic])
         wait_for(MEMBERS)
-        assert described(broker, group) == ("STABLE", MEMBERS)
+        until(lambda: len(shares()) == MEMBERS and described(broker, group) == ("STABLE", MEMBERS), "the group is stable", 60)
         for member in members[MEMBERS // 2 :]:
             member.close()
         del members[MEMBERS // 2 :]
