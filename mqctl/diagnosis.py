@@ -117,7 +117,7 @@ def _no_controller(why: str) -> Finding:
     return Finding(
         "controller",
         BAD,
-        f"no controller: {why}. Reading and writing may go on, but no leader can be elected and nothing can be changed",
+        f"no controller: {why}. Within a session the nodes send their clients away, and nothing can be changed",
         "a majority of the voters must run and reach one another: start those that are down; the log of each names whom it waits for",
     )
 

@@ -514,6 +514,7 @@ class _Daemon:
 
         What was written there and not synced may be lost, whatever a later start reads: this node vouches for nothing.
         """
+        self.controller.previous_broker_epoch = NO_BROKER_EPOCH
         with suppress(OSError):
             forget_last_registration(self.seams.disk, self.registration_file)
         logger.error("log directory is offline directory=%s reason=%s", directory, error)

@@ -436,6 +436,11 @@ def _add_partitions(image: MetadataImage, wish: MorePartitions, room: int, load:
     topic = image.topics.get(wish.name)
     if topic is None:
         raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic.")
+    if topic.internal:
+        raise MqError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{wish.name} keeps its partitions: which of them keeps a group or a transactional id goes by how many there are.",
+        )
     present = len(topic.partitions)
     if wish.total == present:
         raise MqError(ErrorCode.INVALID_PARTITIONS, f"The topic has {present} partition(s) already.")

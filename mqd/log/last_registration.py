@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,7 +80,9 @@ def previous_broker_epoch(disk: Disk, path: Path, *, clean: bool, directories: C
 
     `clean`: whether an orderly stop left its marker in every log directory. `directories`: those that can be used. That a restart
     of the machine may have lost something is made durable: this life may end in order before it has registered, and its marker must not
-    vouch for what the one before had. StorageError for a file that nobody understands; OSError when it can be neither written nor removed.
+    vouch for what the one before had. And so is, where the disk takes it, that an orderly stop before such a restart lost nothing: the
+    marker that says so is gone by now, and this life may be killed before it has registered. StorageError for a file that nobody
+    understands; OSError when it can be neither written nor removed.
     """
     try:
         last = decode_last_registration(disk.read_bytes(path))
@@ -91,7 +94,12 @@ def previous_broker_epoch(disk: Disk, path: Path, *, clean: bool, directories: C
     if not clean and not (boot_id and boot_id == last.boot_id):
         forget_last_registration(disk, path)
         return NO_BROKER_EPOCH
-    return last.broker_epoch if last.directories.issubset(directories) else NO_BROKER_EPOCH
+    if not last.directories.issubset(directories):
+        return NO_BROKER_EPOCH
+    if boot_id != last.boot_id and last.broker_epoch != NO_BROKER_EPOCH:
+        with suppress(OSError):
+            store_last_registration(disk, path, replace(last, boot_id=boot_id))
+    return last.broker_epoch
 
 
 def machine_ran_on(disk: Disk, path: Path) -> bool:

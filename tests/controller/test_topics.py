@@ -228,6 +228,16 @@ def test_one_growth(wish: t.MorePartitions, code: int) -> None:
     assert len(replica.image.topics["t"].partitions) == 2
 
 
+def test_internal_topics_keep_their_number_of_partitions() -> None:
+    """By it goes which of them keeps a group: with another, every group would be looked for where it is not."""
+    replica = with_brokers(1)
+    create_topics(replica, new_topic("__consumer_offsets", 50), new_topic("__transaction_state", 50))
+    assert grow(replica, t.MorePartitions("__consumer_offsets", 51), t.MorePartitions("__transaction_state", 60)) == [
+        ("__consumer_offsets", 17),
+        ("__transaction_state", 17),
+    ]
+
+
 def test_growth_goes_on_where_the_circle_stopped() -> None:
     replica = with_brokers(1, 2, 3)
     create_topics(replica, new_topic("t", 2), new_topic("u", 1))

@@ -57,7 +57,6 @@ def test_a_killed_process_vouches_for_its_logs_and_a_restarted_machine_does_not(
     store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
     assert previous_broker_epoch(disk, path, clean=False, directories=()) == 17
     disk.boot = "second"
-    assert previous_broker_epoch(disk, path, clean=True, directories=()) == 17  # everything was synced before the machine went down
     assert previous_broker_epoch(disk, path, clean=False, directories=()) == NO_BROKER_EPOCH
 
 
@@ -69,6 +68,16 @@ def test_an_orderly_stop_does_not_vouch_for_what_a_life_before_lost(tmp_path: Pa
     assert previous_broker_epoch(disk, path, clean=False, directories=()) == NO_BROKER_EPOCH
     assert previous_broker_epoch(disk, path, clean=True, directories=()) == NO_BROKER_EPOCH
     assert not machine_ran_on(disk, path)
+
+
+def test_an_orderly_stop_before_a_restart_of_the_machine_is_not_forgotten_by_a_life_that_is_killed_early(tmp_path: Path) -> None:
+    disk, path = Machine(), tmp_path / "registration"
+    store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
+    disk.boot = "second"
+    assert previous_broker_epoch(disk, path, clean=True, directories=()) == 17
+    assert previous_broker_epoch(disk, path, clean=False, directories=()) == 17  # killed before it was registered
+    disk.boot = "third"
+    assert previous_broker_epoch(disk, path, clean=False, directories=()) == NO_BROKER_EPOCH
 
 
 def test_a_machine_that_cannot_be_told_from_another_proves_nothing(tmp_path: Path) -> None:

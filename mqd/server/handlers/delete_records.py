@@ -88,6 +88,8 @@ def _delete(context: Context, topic: str, index: int, offset: int) -> tuple[Part
     """The partition, and where it begins from now on."""
     partition = leading(context.node, topic, index)
     log = partition.log
+    if partition.is_internal:
+        raise MqError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"records of {topic} are not deleted: they are what its coordinators know")
     if "delete" not in log.config.cleanup_policy:
         raise MqError(ErrorCode.POLICY_VIOLATION, "records of a topic that is only compacted cannot be deleted by offset")
     if offset == _HIGH_WATERMARK:

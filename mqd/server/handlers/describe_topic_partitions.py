@@ -35,7 +35,7 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
     for name in names:
         if room == 0:
             return {"topics": rows, "next_cursor": {"topic_name": name, "partition_index": 0}}
-        row = _topic(image, name, first, first + room)
+        row = _topic(image, name, first, first + room, isolated=not context.node.replica.in_contact)
         rows.append(row)
         weight += 1 + len(row["partitions"])
         if weight >= SLICE_ROWS:
@@ -57,7 +57,8 @@ def _check_cursor(request: Any) -> None:
         raise MqError(ErrorCode.INVALID_REQUEST, "A cursor's topic is one of those that are asked for.")
 
 
-def _topic(image: MetadataImage, name: str, start: int, stop: int) -> dict[str, Any]:
+def _topic(image: MetadataImage, name: str, start: int, stop: int, *, isolated: bool) -> dict[str, Any]:
+    """`isolated`: this node does not hear the controller, and cannot know who leads."""
     topic = image.topics.get(name)
     if topic is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -77,17 +78,18 @@ def _topic(image: MetadataImage, name: str, start: int, stop: int) -> dict[str, 
         "name": name,
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
-        "partitions": [_partition(image, topic, index) for index in range(start, min(stop, len(topic.partitions)))],
+        "partitions": [_partition(image, topic, index, isolated) for index in range(start, min(stop, len(topic.partitions)))],
         "topic_authorized_operations": topic_operations(True),
     }
 
 
-def _partition(image: MetadataImage, topic: TopicImage, index: int) -> dict[str, Any]:
+def _partition(image: MetadataImage, topic: TopicImage, index: int, isolated: bool) -> dict[str, Any]:
     partition = topic.partitions[index]
+    leader = NO_NODE if isolated else partition.leader
     return {
-        "error_code": ErrorCode.LEADER_NOT_AVAILABLE if partition.leader == NO_NODE else ErrorCode.NONE,
+        "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_NODE else ErrorCode.NONE,
         "partition_index": index,
-        "leader_id": partition.leader,
+        "leader_id": leader,
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.isr,

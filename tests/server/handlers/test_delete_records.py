@@ -72,3 +72,11 @@ async def test_partitions_that_are_not_led_here(tmp_path: Path) -> None:
         client = await node.connect()
         assert await delete(client, "t", 0) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
         assert await delete(client, "t", 0, partition=1) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+
+
+async def test_what_coordinators_know_is_not_deleted(tmp_path: Path) -> None:
+    """Whatever an operator has made of the topic's cleanup policy."""
+    async with rig(tmp_path) as node:
+        node.create("__consumer_offsets", cleanup_policy="delete")
+        client = await node.connect()
+        assert await delete(client, "__consumer_offsets", -1) == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)

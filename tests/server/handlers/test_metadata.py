@@ -138,6 +138,8 @@ async def test_without_the_controller_no_leader_is_named() -> None:
         for topics in (names("a"), None):
             (row,) = (await node.ask("metadata", 9, topics=topics)).topics[0].partitions
             assert (row.error_code, row.leader_id) == (5, -1)
+        (row,) = (await node.ask("describe_topic_partitions", 0, topics=names("a"))).topics[0].partitions
+        assert (row.error_code, row.leader_id) == (5, -1)
         node.replica.in_contact = True
         (row,) = (await node.ask("metadata", 9, topics=names("a"))).topics[0].partitions
         assert (row.error_code, row.leader_id) == (0, 1)
