@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from .history import NOT_ACKED, History, Key, Reads, number_of, producer_of
+from .history import ACKED_SOMEWHERE, NOT_ACKED, History, Key, Reads, number_of, producer_of
 
 SHOWN_MAX = 5
 """Examples that one anomaly carries."""
@@ -129,12 +129,14 @@ def _check_acknowledgements(producer: int, rows: array[int], places: array[int],
             if settled:
                 found.add("unsettled", producer, number)
             continue
+        if places[number] == NOT_ACKED:
+            found.add("lost", producer, number)
+        if told == ACKED_SOMEWHERE:
+            continue
         if told <= previous:
             found.add("acked-disorder", producer, number)
         previous = max(previous, told)
-        if places[number] == NOT_ACKED:
-            found.add("lost", producer, number)
-        elif places[number] != told:
+        if places[number] not in (NOT_ACKED, told):
             found.add("misplaced", producer, number)
 
 

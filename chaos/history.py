@@ -11,6 +11,9 @@ from array import array
 from dataclasses import dataclass, field
 
 NOT_ACKED = -1
+ACKED_SOMEWHERE = -2
+"""librdkafka was told that the broker has the batch, and not where: it had sent it again, and the first time had counted
+(DUPLICATE_SEQUENCE_NUMBER)."""
 NUMBER_BITS = 40
 _NUMBER_MASK = (1 << NUMBER_BITS) - 1
 
@@ -53,7 +56,7 @@ class Reads:
 
 @dataclass(slots=True)
 class History:
-    """A whole run. `sends[producer][key][number]` is the offset that the acknowledgement named, or NOT_ACKED."""
+    """A whole run. `sends[producer][key][number]` is the offset that the acknowledgement named, ACKED_SOMEWHERE, or NOT_ACKED."""
 
     sends: dict[int, dict[Key, array[int]]] = field(default_factory=dict)
     reads: dict[int, dict[Key, Reads]] = field(default_factory=dict)

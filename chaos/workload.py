@@ -17,7 +17,7 @@ from typing import Any
 
 import confluent_kafka
 
-from .history import NOT_ACKED, History, Key, Reads, longs, number_of, value_of
+from .history import ACKED_SOMEWHERE, NOT_ACKED, History, Key, Reads, longs, number_of, value_of
 
 VALUE = struct.Struct(">q")
 SETTLE_TIMEOUT_S = 120.0
@@ -134,11 +134,18 @@ class Producer:
             return
         key = message.topic(), message.partition()
         (value,) = VALUE.unpack_from(message.value())
-        self.acked[key][number_of(value)] = message.offset()
+        offset = message.offset()
+        self.acked[key][number_of(value)] = ACKED_SOMEWHERE if offset is None else offset
         self.settled += 1
         self.silence.acked(key, time.monotonic())
 
     def _run(self) -> None:
+        try:
+            self._produce()
+        except Exception as error:  # told by `finish`: a run in which nobody produces would hold
+            self.errors.append(repr(error))
+
+    def _produce(self) -> None:
         padding = [self._dice.randbytes(self._dice.randrange(PADDING_BYTES_MAX)) for _ in range(PADDINGS)]
         begun, turn = time.monotonic(), 0
         while not self._stop.is_set() and not self.errors:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from chaos.checker import MEANINGS, check
-from chaos.history import NOT_ACKED, History, Reads, value_of
+from chaos.history import ACKED_SOMEWHERE, NOT_ACKED, History, Reads, value_of
 
 Acked = list[int]
 Log = list[tuple[int, int]]
@@ -51,6 +51,13 @@ def test_what_was_not_acknowledged_may_be_there_or_not() -> None:
     assert kinds(acked, log, settled=False) == set()
     assert kinds(acked, log[:9], settled=False) == set()
     assert kinds(acked, log, settled=True) == {"unsettled"}
+
+
+def test_what_was_acknowledged_somewhere_must_be_there() -> None:
+    acked, log = clean()
+    acked[4] = acked[9] = ACKED_SOMEWHERE
+    assert kinds(acked, log) == set()
+    assert kinds(acked, log[:9]) == {"lost"}
 
 
 def lose_the_last(acked: Acked, log: Log) -> None:
