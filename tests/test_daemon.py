@@ -21,11 +21,11 @@ from mqd import daemon
 from mqd.config import NodeConfig, StartError, StartOptions
 from mqd.controller.image import Delta, MetadataImage
 from mqd.controller.records import CreateTopic, DeleteTopic, Placement, SetConfigs
-from mqd.errors import ErrorCode
+from mqd.errors import ErrorCode, StorageError
 from mqd.io.disk import File, OsDisk
 from mqd.peers import Peers, parse_peers
 from mqd.replica.throttle import Throttle
-from mqd.types import NodeId
+from mqd.types import NO_EPOCH, NodeId
 from tests.log.support import FaultyDisk
 from tests.nodes import ask, batch, connected, create_topic, fetch, free_ports, node, one_node_peers, produce
 
@@ -228,6 +228,14 @@ async def test_a_node_without_any_log_directory_left_stops_and_says_why(tmp_path
     assert run.failure is not None
     assert "no log directory is left" in str(run.failure.exceptions[0])  # type: ignore[attr-defined]
     assert not (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
+
+
+async def test_a_directory_that_fails_before_the_node_is_registered_takes_its_word_away(tmp_path: Path) -> None:
+    """What the file said was read already."""
+    node = daemon._Daemon(StartOptions(one_node_peers(), 1, tmp_path, NodeConfig.load(None, {}, {})), daemon.Seams(signals=(SIGNAL,)))
+    node.stop, node.controller.previous_broker_epoch = trio.Event(), 7
+    node._on_directory_failed(tmp_path / "logs", StorageError("the disk is gone"))
+    assert node.controller.previous_broker_epoch == NO_EPOCH
 
 
 # -- which metadata is carried out
