@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -560,7 +561,7 @@ def delete_offsets(settings: Settings, name: str, partitions: tuple[str, ...], y
 
     results = run(settings, work)
     if not results:
-        raise Failure(f"group {name!r} has committed nothing there", remedy=f"see what it has with `mqctl group lag {name}`")
+        raise Failure(f"group {name!r} has committed nothing there", remedy=f"see what it has with `mqctl group lag {shlex.quote(name)}`")
     rows = [{"topic": tp.topic, "partition": tp.partition, "deleted": error is None} for tp, error in results.items()]
     settings.show(FORGOTTEN, rows)
     finish(results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -234,10 +235,11 @@ def abort(settings: Settings, partition: str, start_offset: int | None, producer
             if is_open and start_offset in (None, each.transaction_start_offset) and producer_id in (None, each.producer_id):
                 known = None if force else await admin.looked_after(tp, each.producer_id)
                 if known is not None:
+                    fence = f"mqctl txn fence {shlex.quote(known.transactional_id)}"  # any client may have named it
                     raise Failure(
                         f"the transaction of producer {each.producer_id} in {partition} does not hang: the coordinator of transactional id"
                         f" {known.transactional_id!r} knows of it ({known.state}), and may commit it elsewhere",
-                        remedy=f"`mqctl txn fence {known.transactional_id}` aborts all of it; --force ends it in this partition alone",
+                        remedy=f"`{fence}` aborts all of it; --force ends it in this partition alone",
                     )
                 return each
         wanted = f"at offset {start_offset}" if start_offset is not None else f"of producer {producer_id}"

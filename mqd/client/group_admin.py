@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -317,7 +318,7 @@ def _removal(group_id: str, name: str, code: int) -> ClientError | None:
         return None
     missing = "it is not in the group" if code == ErrorCode.UNKNOWN_MEMBER_ID else None
     error = error_from_wire(code, f"member {name!r} of group {group_id!r}", missing)
-    return ClientError(error.code, error.message, remedy=f"see who is with `mqctl group describe {group_id}`")
+    return ClientError(error.code, error.message, remedy=f"see who is with `mqctl group describe {shlex.quote(group_id)}`")
 
 
 def _is_other(outcome: object) -> bool:

@@ -225,36 +225,36 @@ def test_group_config(mqctl: Mqctl, served: Loopback) -> None:
 
 def test_transactions(mqctl: Mqctl, filled: Loopback) -> None:
     assert mqctl("txn", "list").err == "no transactional ids\n"
-    with connect(filled.address) as client, client.transactional_producer("t") as producer:
+    with connect(filled.address) as client, client.transactional_producer("t; rm") as producer:
         with producer.transaction():
             producer.send("a", b"x", partition=0)
         producer.begin()
         producer.send("a", b"x", partition=0)
         (row,) = mqctl("txn", "list", "--state", "ongoing", "-o", "json").data
-        assert row["transactional_id"] == "t" and row["state"] == "Ongoing"
+        assert row["transactional_id"] == "t; rm" and row["state"] == "Ongoing"
         assert mqctl("txn", "list", "--state", "Empty").err == "no transactional id is like that\n"
-        (described,) = mqctl("txn", "describe", "t", "-o", "json").data
+        (described,) = mqctl("txn", "describe", "t; rm", "-o", "json").data
         assert described["partitions"] == ["a:0"] and described["started"] == "1970-01-01T00:00:01.000Z"
-        assert "open_for" in mqctl("txn", "describe", "t").out
+        assert "open_for" in mqctl("txn", "describe", "t; rm").out
         assert mqctl("txn", "find-hanging").err == "no transaction hangs\n"
         ran = mqctl("txn", "find-hanging", "--topic", "none")
         assert ran.code == 1 and "no partition is like that" in ran.err
         ran = mqctl("txn", "abort", "a:0", "--start-offset", "22", "--yes")
-        assert ran.code == 1 and "does not hang" in ran.err and "mqctl txn fence t" in ran.err
+        assert ran.code == 1 and "does not hang" in ran.err and "mqctl txn fence 't; rm'" in ran.err
         assert mqctl("txn", "abort", "a:0", "--start-offset", "22", "--force").code == 2, "it is looked after, and this asks first"
-        filled.inside(lambda: filled.cluster.transactions["t"].partitions.clear())
+        filled.inside(lambda: filled.cluster.transactions["t; rm"].partitions.clear())
         ran = mqctl("txn", "find-hanging", "--topic", "a*", "--older-than", "90s", "-o", "json")
-        assert [(row["partition"], row["start_offset"], row["transactional_id"]) for row in ran.data] == [(0, 22, "t")]
+        assert [(row["partition"], row["start_offset"], row["transactional_id"]) for row in ran.data] == [(0, 22, "t; rm")]
         assert ran.err == "mqctl txn abort a:0 --start-offset 22\n"
         ran = mqctl("txn", "abort", "a:0", "--start-offset", "22")
         assert ran.code == 2 and "begins at offset 22 of a:0" in ran.err
         assert mqctl("txn", "abort", "a:0", "--start-offset", "22", "-y").code == 0
         assert filled.inside(lambda: filled.cluster.partition(A0).open) == {}
         assert "no open transaction at offset 22" in mqctl("txn", "abort", "a:0", "--start-offset", "22", "-y").err
-        assert mqctl("txn", "fence", "t").code == 2
-        ran = mqctl("txn", "fence", "t", "typo", "-y", "-o", "json")
+        assert mqctl("txn", "fence", "t; rm").code == 2
+        ran = mqctl("txn", "fence", "t; rm", "typo", "-y", "-o", "json")
         assert ran.code == 3 and "'typo': it does not exist" in ran.err
-        assert list(filled.inside(lambda: filled.cluster.transactions)) == ["t"], "to fence it would have made it"
+        assert list(filled.inside(lambda: filled.cluster.transactions)) == ["t; rm"], "to fence it would have made it"
         assert ran.data[0]["producer_epoch"] == producer._twin.producer[1] + 1  # type: ignore[attr-defined]
     for arguments in (
         ["abort", "a:0"],
