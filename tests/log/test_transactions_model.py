@@ -113,8 +113,8 @@ class TransactionMachine(RuleBasedStateMachine):
             first()
             service.request_sync(log)
             await wait_until(lambda: log.durable_end_offset == log.log_end_offset and log.unsynced_cut is None)
-            await service.checkpoint_recovery_points()
             nursery.cancel_scope.cancel()
+        await service.checkpoint_recovery_points()  # once nobody else does: both would go by the same temporary file
 
     def reopen(self) -> None:
         trio.run(self.harness.restart)
