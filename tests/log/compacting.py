@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeVar, TypeVarTuple
-
-import trio
 
 from mqd.log.directory import plan_sync
 from mqd.log.partition_log import PartitionLog
@@ -15,20 +11,11 @@ from mqd.protocol.batch import Codec, Record, build_batch, iterate_batches, iter
 from mqd.protocol.files import encode_producer_snapshot
 from mqd.protocol.markers import EndMarker, build_end_marker
 from mqd.testing.disk import ProcessDisk
-from tests.log.support import Harness
-
-ResultT = TypeVar("ResultT")
-ArgumentsT = TypeVarTuple("ArgumentsT")
+from tests.log.support import Harness, Inline
 
 
-class InlineDisk(ProcessDisk):
-    """What is sent to a thread happens at once."""
-
-    async def offload(
-        self, call: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT, limiter: trio.CapacityLimiter | None = None
-    ) -> ResultT:
-        await trio.lowlevel.checkpoint()
-        return call(*args)
+class InlineDisk(Inline, ProcessDisk):
+    """In memory, of a process that may crash."""
 
 
 async def settle(harness: Harness, log: PartitionLog) -> None:

@@ -130,14 +130,18 @@ class FaultyDisk(OsDisk):
         self.rename(temporary, path)
 
 
-class InlineDisk(FaultyDisk):
-    """What is sent to a thread happens at once: a MockClock that jumps would spin, and run on, as long as a thread works."""
+class Inline:
+    """A disk where what is sent to a thread happens at once: a MockClock that jumps would spin, and run on, as long as a thread works."""
 
     async def offload(
         self, call: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT, limiter: trio.CapacityLimiter | None = None
     ) -> ResultT:
         await trio.lowlevel.checkpoint()
         return call(*args)
+
+
+class InlineDisk(Inline, FaultyDisk):
+    """Of the system."""
 
 
 class Harness:

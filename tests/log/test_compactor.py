@@ -17,11 +17,11 @@ from mqd.io.disk import File
 from mqd.limits import DISK_RESERVE_BYTES
 from mqd.log.checkpoints import store_offsets
 from mqd.log.compactor import CompactorOptions
-from mqd.log.directory import plan_sync
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.protocol.batch import Codec, Record, build_batch
-from mqd.protocol.files import CLEANER_CHECKPOINT, decode_offset_checkpoint, encode_producer_snapshot
+from mqd.protocol.files import CLEANER_CHECKPOINT, decode_offset_checkpoint
 from mqd.types import TopicPartition
+from tests.log.compacting import roll, settle
 from tests.log.support import NOW, PARTITION, Harness, InlineDisk, batch, records_of, wait_until
 
 COMPACT = LogConfig(
@@ -44,14 +44,6 @@ def records(*pairs: tuple[str, str | None], codec: Codec = Codec.NONE, timestamp
     return build_batch(rows, codec=codec, **batch)  # type: ignore[arg-type]
 
 
-async def settle(harness: Harness, log: PartitionLog) -> None:
-    """All that is written is durable and committed."""
-    plan = plan_sync(harness.disk, log, whole=True)
-    plan.run(harness.disk)
-    harness.service.after_sync(plan)
-    log.high_watermark = log.written_end_offset
-
-
 async def clean(harness: Harness, log: PartitionLog, *, passes: int = 1) -> None:
     await settle(harness, log)
     for _ in range(passes):
@@ -63,9 +55,10 @@ async def open_compacted(harness: Harness, config: LogConfig = COMPACT) -> Parti
     return harness.open(config)
 
 
-def roll(harness: Harness, log: PartitionLog) -> None:
-    """Begin a segment: all before it may be cleaned."""
-    harness.service._roll(log, log.log_end_offset, encode_producer_snapshot(log.producers.snapshot()))
+def write_updates(harness: Harness, log: PartitionLog, count: int, *, keys: int) -> None:
+    """Record `number` gives key k`number % keys` the value v`number`."""
+    for number in range(count):
+        harness.write(log, records((f"k{number % keys}", f"v{number}")))
 
 
 def table(harness: Harness, log: PartitionLog) -> dict[str, str]:
@@ -207,8 +200,7 @@ async def test_a_log_is_cleaned_when_it_is_dirty_enough_or_overdue(harness: Harn
 
 async def test_keys_that_do_not_fit_the_map_take_several_passes(harness: Harness, autojump_clock: object) -> None:
     log = await open_compacted(harness)
-    for number in range(300):
-        harness.write(log, records((f"k{number % 100}", f"v{number}")))
+    write_updates(harness, log, 300, keys=100)
     roll(harness, log)
     harness.service.compactor.options = CompactorOptions(dedupe_buffer_bytes=24 * 40, load_factor=0.9)
     await clean(harness, log)
@@ -229,8 +221,7 @@ async def test_keys_that_do_not_fit_the_map_take_several_passes(harness: Harness
 
 async def test_a_damaged_log_is_left_as_it_is(harness: Harness, autojump_clock: object) -> None:
     log = await open_compacted(harness)
-    for number in range(30):
-        harness.write(log, records((f"k{number % 3}", f"v{number}")))
+    write_updates(harness, log, 30, keys=3)
     roll(harness, log)
     await settle(harness, log)
     path = log.path / f"{log.segments[1].base_offset:020d}.log"
@@ -279,8 +270,7 @@ async def test_the_last_batch_of_a_producer_keeps_its_sequence(harness: Harness,
 
 async def test_open_readers_keep_what_they_were_given(harness: Harness, autojump_clock: object) -> None:
     log = await open_compacted(harness)
-    for number in range(40):
-        harness.write(log, records((f"k{number % 2}", f"v{number}")))
+    write_updates(harness, log, 40, keys=2)
     roll(harness, log)
     read = harness.service.read(log, 0, max_bytes=400, limit_offset=40, min_one=True)
     before = records_of(read.ranges)
@@ -297,8 +287,7 @@ async def test_it_runs_by_itself_and_reads_nothing_when_nothing_is_dirty(
     """In threads, as in a daemon."""
     harness = Harness(tmp_path)
     log = await open_compacted(harness)
-    for number in range(40):
-        harness.write(log, records((f"k{number % 2}", f"v{number}")))
+    write_updates(harness, log, 40, keys=2)
     roll(harness, log)
     log.high_watermark = log.log_end_offset
     compactor = harness.service.compactor
@@ -491,8 +480,7 @@ async def test_a_name_that_cannot_be_changed_takes_the_directory_offline(harness
 async def test_a_replacement_that_a_cut_completes_is_durable_before_anything_else(harness: Harness, autojump_clock: object) -> None:
     """A start that finds one .cleaned drops what is .swap behind it, of which nothing else may be left by then."""
     log = await open_compacted(harness)
-    for number in range(24):
-        harness.write(log, records((f"k{number % 4}", f"v{number}")))
+    write_updates(harness, log, 24, keys=4)
     roll(harness, log)
     await settle(harness, log)
     disk, changes = harness.disk, list[str]()
