@@ -10,7 +10,8 @@ What is written, as one GroupMetadata record of the whole group, and only then s
 Everything else (who joins, who waits, since when nobody was heard) is forgotten in a failover: members of the last generation that was
 written go on with their heartbeats, and the others join again.
 
-Differences from Apache Kafka: a call that is refused makes no group; a JoinGroup or SyncGroup that the same member repeats while
+Differences from Apache Kafka: a call that is refused makes no group; one that follows an empty group of the consumer protocol under its
+id goes on with its numbers, where Kafka begins anew; a JoinGroup or SyncGroup that the same member repeats while
 the first one waits ends the first with REBALANCE_IN_PROGRESS, where Kafka never answers it.
 """
 
@@ -177,16 +178,18 @@ class Classic(Part):
         shortest, longest = options.node("group.min.session.timeout.ms"), options.node("group.max.session.timeout.ms")
         if not shortest <= request.session_timeout_ms <= longest:
             return refuse_join(ticket, ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
+        generation = 0
         if group is not None and not isinstance(group, ClassicGroup):
             if not group.is_empty:
                 return self.state.consumer.handle_join_group(ticket, call, now)
             draft.records += group.tombstones()
-            group = None
+            generation, group = group.generation, None  # numbers go on: a partition has one owner in a generation, whatever the type
         is_new_group = group is None
         if group is None:
             if request.member_id:
                 return refuse_join(ticket, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
             group = ClassicGroup(request.group_id, now.wall_ms)
+            group.generation = generation
         join = _Join(ticket, call, _protocols(request), now)
         if not self._has_room(group, join):
             self._turn_away(group, join, draft)
@@ -199,7 +202,7 @@ class Classic(Part):
                 self._forget(group)
                 return Decision(replies=draft.replies)
             assert self._staged is None
-            empty = GroupMetadata(protocol_type="", generation=0, protocol=None, leader=None, current_state_timestamp=now.wall_ms)
+            empty = GroupMetadata("", generation, protocol=None, leader=None, current_state_timestamp=now.wall_ms)
             self._stage(draft, group, empty, lambda: None)
         return draft.decision()
 

@@ -171,7 +171,12 @@ class ConsumerGroups(Part):
             raise MqError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         if group.is_empty:
             draft.records.extend(group.tombstones())
-            return ConsumerGroup(group_id)
+            found = ConsumerGroup(group_id)
+            if group.generation > found.epoch:  # numbers go on, as in the other direction; Apache Kafka begins anew
+                key, value = records.ConsumerGroupMetadataKey(group_id), records.ConsumerGroupMetadata(group.generation)
+                draft.write(key, value)
+                found.apply(key, value)
+            return found
         found = upgrade(self.state, group, draft)
         for member in found.members.values():
             self._steps.expect(found, member, now)

@@ -224,6 +224,10 @@ class ConsumerGroup:
     # -- state.Group -----------------------------------------------------------------------------------------------
 
     @property
+    def generation(self) -> int:
+        return self.epoch
+
+    @property
     def is_empty(self) -> bool:
         return not self.members
 

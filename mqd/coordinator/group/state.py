@@ -115,6 +115,11 @@ class Group(Protocol):
         ...
 
     @property
+    def generation(self) -> int:
+        """Or the group epoch. It never falls while the group exists, also when it becomes one of another type."""
+        ...
+
+    @property
     def is_empty(self) -> bool:
         """No members, and no rebalance under way."""
         ...

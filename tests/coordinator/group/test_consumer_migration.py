@@ -68,11 +68,15 @@ class Mixed(Group):
         """A classic group of one member; its id."""
         answer = self.join_classic(**more)
         member_id = str(answer["member_id"])
-        self.sync(member_id, 1, {member_id: [0, 1, 2, 3] if assigned is None else assigned}, **more)
+        self.sync(member_id, answer["generation_id"], {member_id: [0, 1, 2, 3] if assigned is None else assigned}, **more)
         return member_id
 
     def type_of_group(self) -> type:
         return type(self.harness.shard.state.get(GROUP))
+
+    def generation(self) -> int:
+        """Or the group epoch."""
+        return self.harness.shard.state.group(GROUP).generation
 
 
 def test_the_first_consumer_turns_a_classic_group_into_one_of_its_own() -> None:
@@ -166,24 +170,30 @@ def test_who_waits_in_the_classic_group_waits_on_where_the_consumer_is_refused(t
     assert group.harness.answer(waiting)["generation_id"] == 2
 
 
-def test_an_empty_classic_group_gives_way() -> None:
+def test_an_empty_group_gives_way_to_one_of_the_other_type_whose_numbers_go_on() -> None:
     group = Mixed()
-    classic = group.classic_alone()
-    group.harness.call("leave_group", 5, {"group_id": GROUP, "members": [{"member_id": classic}]})
-    assert group.type_of_group() is ClassicGroup
-    assert group.join("m1")["member_epoch"] == 2
-    group.harness.fail_over()
-    assert group.type_of_group() is ConsumerGroup
+    reached = 0
+    for _ in range(2):
+        classic = group.classic_alone()
+        assert group.type_of_group() is ClassicGroup and group.generation() > reached
+        reached = group.generation()
+        group.harness.call("leave_group", 5, {"group_id": GROUP, "members": [{"member_id": classic}]})
+        group.harness.fail_over()
+        assert group.join("m1")["member_epoch"] > reached
+        assert group.type_of_group() is ConsumerGroup
+        reached = group.generation()
+        group.leave("m1")
+        group.harness.fail_over()
+        assert group.type_of_group() is ConsumerGroup
 
 
-def test_an_empty_consumer_group_gives_way() -> None:
+def test_a_classic_group_that_is_not_complete_yet_keeps_the_number_that_it_goes_on_from() -> None:
     group = Mixed()
-    group.join("m1")
+    epoch = group.join("m1")["member_epoch"]
     group.leave("m1")
-    group.classic_alone()
-    assert group.type_of_group() is ClassicGroup
+    group.ask_to_join("")
     group.harness.fail_over()
-    assert group.type_of_group() is ClassicGroup
+    assert group.type_of_group() is ClassicGroup and group.generation() >= epoch
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_an_empty_group_of_the_consumer_protocol_becomes_classic_when_a_classic_
     assert [deleted for _, deleted in kinds] == [True] * (len(kinds) - 1) + [False]
     assert kinds[-1][0] == GroupMetadataKey(GROUP)
     groups.advance(3)
-    assert groups.answer(ticket)["generation_id"] == 1
+    assert groups.answer(ticket)["generation_id"] == 4
     assert listed(groups) == [(GROUP, "consumer", "CompletingRebalance", "classic")]
     groups.fail_over()
     assert listed(groups) == [(GROUP, "", "Empty", "classic")]
