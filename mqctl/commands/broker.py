@@ -66,7 +66,7 @@ def list_(settings: Settings) -> None:
     """Nodes, what they lead and hold, and their disks.
 
     PREFERRED counts the partitions that the node should lead, NOT-IN-SYNC its replicas that lag behind. A fenced node is known, but
-    the controller does not hear it.
+    the controller does not hear it; a silent one is not fenced, or not yet, and did not answer this command.
     """
 
     async def work(client: ClusterClient) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -100,7 +100,7 @@ def node_row(seen: Snapshot, node_id: int, told: list[LogDirectory] | ClientErro
         "host": info.host,
         "port": info.port,
         "rack": info.rack,
-        "state": "fenced" if node_id in seen.cluster.fenced else "alive",
+        "state": "fenced" if node_id in seen.cluster.fenced else "alive" if told is None or isinstance(told, list) else "silent",
         "leads": sum(state.leader == node_id for state in states),
         "preferred": sum(state.replicas[:1] == (node_id,) for state in states),
         "replicas": sum(node_id in state.replicas for state in states),

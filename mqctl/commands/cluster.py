@@ -40,7 +40,10 @@ def cluster() -> None:
 @click.command()
 @options
 def info(settings: Settings) -> None:
-    """Nodes, controller, and partitions that want attention. Internal topics count, too."""
+    """Nodes, controller, and partitions that want attention. Internal topics count, too.
+
+    Which nodes are alive is the controller's word: without it their state is unknown.
+    """
     data = run(settings, lambda client: gather(client, settings.timeout_s))
     if settings.output != "table":
         settings.show_data(data)
@@ -86,7 +89,7 @@ async def gather(client: ClusterClient, timeout_s: float) -> dict[str, Any]:
                 "host": broker.host,
                 "port": broker.port,
                 "rack": broker.rack,
-                "state": "fenced" if broker.node_id in described.fenced else "alive",
+                "state": "fenced" if broker.node_id in described.fenced else "alive" if controller is not None else "unknown",
                 "leads": sum(partition.leader == broker.node_id for partition in partitions),
                 "replicas": sum(broker.node_id in partition.replicas for partition in partitions),
             }

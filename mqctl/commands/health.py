@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 QUESTION_SECONDS = 5.0
-"""For one question of `health`; they are asked at the same time."""
+"""For one question of `health`, which are asked at the same time, and for the one of `quorum`: without a majority nobody answers it."""
 
 VOTERS = (
     render.Column("node", "NODE", right=True),
@@ -40,15 +40,17 @@ VOTERS = (
 def quorum(settings: Settings) -> None:
     """Who leads the metadata log, and how far its voters and observers have come.
 
-    LAST HEARD and CAUGHT UP say how long ago that was, by the leader's clock.
+    LAST HEARD and CAUGHT UP say how long ago that was, by the leader's clock. Without a majority of the voters nobody leads it: that is
+    told after 5 seconds at most.
     """
+    limit_s = min(settings.timeout_s, QUESTION_SECONDS)
 
     async def work(client: ClusterClient) -> Quorum:
         from mqd.client.admin import Admin
 
-        return await Admin(client, timeout_s=settings.timeout_s).describe_quorum()
+        return await Admin(client, timeout_s=limit_s).describe_quorum()
 
-    found = run(settings, work)
+    found = run(Settings(settings.bootstrap, settings.output, limit_s), work)
     leader = next((each for each in found.voters if each.node_id == found.leader_id), None)
     now_ms = leader.last_caught_up_ms if leader is not None else -1
     rows = [

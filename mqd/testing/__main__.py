@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("\r", end="", file=sys.stderr)
     print(totals.text(options.nodes, options.observers, time.perf_counter() - began))
     if bad:
-        print(f"{len(bad)} seed(s) with violations: {' '.join(str(result.settings.seed) for result in bad[:50])}")
+        print(f"violations in {len(bad)} of {totals.seeds} seeds, by number: {' '.join(str(result.settings.seed) for result in bad[:50])}")
     return int(bool(bad))
 
 

@@ -73,14 +73,15 @@ def test_brokers_are_listed_and_described(mqctl: Mqctl, three: Loopback) -> None
 
 
 def test_a_broker_that_does_not_answer_is_named(mqctl: Mqctl, three: Loopback) -> None:
-    """Not fenced yet: the cluster still calls it alive."""
+    """Not fenced yet."""
     (port,) = free_ports(1)
     three.inside(lambda: three.cluster.addresses.update({3: ("127.0.0.1", port)}))
     ran = mqctl("broker", "list", "-o", "json", "--timeout", "60")
     assert ran.code == 3 and [row["bytes"] is None for row in ran.data] == [False, False, True]
+    assert [row["state"] for row in ran.data] == ["alive", "alive", "silent"]
     assert f"node 3: nothing listens at 127.0.0.1:{port}" in ran.err and "start node 3" in ran.err
     ran = mqctl("broker", "describe", "3", "--timeout", "60")
-    assert ran.code == 3 and "node 3: nothing listens" in ran.err and "alive" in ran.out
+    assert ran.code == 3 and "node 3: nothing listens" in ran.err and "silent" in ran.out
     assert mqctl("broker", "describe", "1").code == 0
 
 

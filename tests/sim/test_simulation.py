@@ -67,7 +67,7 @@ def test_the_command_line_tells_totals_and_how_to_run_a_bad_seed_again(capsys: p
     assert main(["--seeds", "0-9", "--bug", FOUND_AT_ONCE, "--seconds", "1"]) == 1
     told = capsys.readouterr().out
     assert "again: python -m mqd.testing --seeds " in told and f"--bug {FOUND_AT_ONCE}" in told
-    assert "simulated hours" in told and "1 seed(s) with violations" in told
+    assert "simulated hours" in told and "violations in 1 of " in told
 
 
 def test_jobs_share_the_seeds_and_who_has_seen_enough_ends_them() -> None:
@@ -93,7 +93,7 @@ def test_the_command_line_ends_jobs_at_the_first_violation(monkeypatch: pytest.M
 
     monkeypatch.setattr("mqd.testing.__main__.results", ran)
     assert main(["--seeds", "0-99", "--jobs", "2"]) == 1
-    assert asked == [(100, 2)] and "1 seed(s) with violations: 1\n" in capsys.readouterr().out
+    assert asked == [(100, 2)] and "violations in 1 of 2 seeds, by number: 1\n" in capsys.readouterr().out
 
 
 def test_bugs_are_listed_and_unknown_ones_refused(capsys: pytest.CaptureFixture[str]) -> None:
