@@ -490,10 +490,13 @@ class Administration:
         if not self.created:
             return
         name = self._chance.choice(sorted(self.created))
-        total = self.created[name] + 1
-        if (await self._admin.add_partitions({name: total}))[name] is None:
-            self.created[name] = total
-            self.counts["grown"] += 1
+        count = self.created.pop(name)  # so that no plot deletes it meanwhile: it would be noted down as there
+        try:
+            if (await self._admin.add_partitions({name: count + 1}))[name] is None:
+                count += 1
+                self.counts["grown"] += 1
+        finally:
+            self.created[name] = count
 
     async def _elect(self) -> None:
         await self._admin.elect_leaders(ElectionType.PREFERRED, [self._chance.choice(self._checked)])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
-from mqd.testing.faults import Mode
+from mqd.testing.faults import Administration, Mode
 from mqd.testing.plots import PLOTS, draw_plot
 from mqd.testing.runner import Settings, run_seed
 
@@ -31,3 +32,17 @@ def test_a_plot_comes_to_its_end_and_the_product_stands_it(name: str) -> None:
     result = run_seed(settings)
     assert not result.violations, (result.violations, settings.command)
     assert result.counts[f"plot {name}"] >= 1
+
+
+async def test_a_plot_deletes_no_topic_that_grows_meanwhile() -> None:
+    """Whose growth would then be noted down as if the topic were there."""
+    administration = Administration(SimpleNamespace(), None, random.Random(1), [1, 2, 3], [])  # type: ignore[arg-type]
+    administration.created["x1"] = 2
+
+    async def add_partitions(wish: dict[str, int]) -> dict[str, None]:
+        assert wish == {"x1": 3} and "x1" not in administration.created
+        return {"x1": None}
+
+    administration._admin = SimpleNamespace(add_partitions=add_partitions)  # type: ignore[assignment]
+    await administration._grow()
+    assert administration.created == {"x1": 3}
