@@ -623,6 +623,7 @@ class _Publisher:
                     elr=partition.elr,
                     adding=partition.adding,
                     removing=partition.removing,
+                    lost=tuple(one for one in partition.replicas if (topic.topic_id, topic_partition.partition, one) in image.lost),
                 )
             )
         self.replica.apply(assignments, settings)

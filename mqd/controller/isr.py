@@ -241,8 +241,8 @@ def decide_report_offline(image: MetadataImage, op: ReportOfflineReplicas, rules
         for index in sorted(indexes):
             able = without_lost(image, topic, index, may_lead) - {op.node_id}
             update = settle_reassigned(topic.partitions[index], may_lead=able, least=least, forgotten=(op.node_id,), unclean=unclean)
-            if update is not None:
-                updates.append(update._replace(partition=index))
+            # Also where nothing changes, for the partition epoch: what its leader proposed before counts on a log that is gone.
+            updates.append((update or PartitionUpdate(0))._replace(partition=index))
         records += update_records(topic, updates)
         records.append(LoseReplicas(op.node_id, op.broker_epoch, topic_id, tuple(sorted(indexes))))
     return Decision(tuple(records))

@@ -7,16 +7,16 @@ holds references to the files it syncs, so a segment that is deleted meanwhile s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from mqd.errors import PASSING_ERRNOS, StorageError
 from mqd.log.checkpoints import checkpointed, claim_directory, load_offsets, store_clean_shutdown, store_offsets, take_clean_shutdown
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.partition_log import NO_CUT, LogConfig, PartitionLog
 from mqd.log.recovery import Known, LogUnfinished, RecoveryReport, load_log
 from mqd.log.segment_files import append_indexes, new_segment, open_segment
 from mqd.log.snapshots import remove_snapshots
@@ -85,7 +85,7 @@ class SyncPlan:
         for path in self.indexes:
             if disk.exists(path):
                 disk.open(path).sync()
-        for path, data in self.writes:
+        for path, data in chain(self.writes, self._snapshots()):
             if disk.exists(path.parent):
                 try:
                     disk.write_atomic(path, data)
@@ -96,6 +96,16 @@ class SyncPlan:
         for path in self.directories:
             if disk.exists(path):
                 disk.sync_directory(path)
+
+    def _snapshots(self) -> Iterator[tuple[Path, bytes]]:
+        """Those of a history that was cut off meanwhile are not written: a start would believe them."""
+        for offset, data in self.snapshots:
+            if offset <= self.log.lowest_cut:
+                yield self.log.path / segment_file_name(offset, SNAPSHOT_SUFFIX), data
+
+    def outdated(self) -> list[Offset]:
+        """Snapshots that may have been written all the same, and are to go."""
+        return [offset for offset, _ in self.snapshots if offset > self.log.lowest_cut]
 
     def give_back(self) -> None:
         """It found no space: what it took from the log is due again."""
@@ -116,8 +126,9 @@ def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
     """
     end = log.written_end_offset if whole else log.active.base_offset
     plan = SyncPlan(log, end, log.cuts)
+    log.lowest_cut = NO_CUT
     if end > log.durable_end_offset or (log.unsynced_cut is not None and end >= log.unsynced_cut):
-        for segment in log.segments_from(log.durable_end_offset):
+        for segment in log.segments_from(log.durable_end_offset - (1 if log.taken_back else 0)):
             if segment.base_offset >= end:
                 break
             open_segment(disk, log.path, segment, log.config)
@@ -130,8 +141,6 @@ def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
     if log.epochs.dirty:
         plan.writes.append((log.path / LEADER_EPOCH_CHECKPOINT, encode_leader_epochs(log.epochs.entries())))
         log.epochs.dirty = False
-    for offset, data in log.snapshots:
-        plan.writes.append((log.path / segment_file_name(offset, SNAPSHOT_SUFFIX), data))
     plan.snapshots, log.snapshots = log.snapshots, []
     if log.new_files:
         log.new_files = False

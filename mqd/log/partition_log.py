@@ -63,6 +63,7 @@ RECORD_BYTES_MIN: Final = 7
 _COMPRESSED_ROOM = RECORDS_COMPRESSED_MAX * RECORD_BYTES_MIN
 FOREVER_MS: Final = 2**63 - 1
 """Kafka's Long.MAX_VALUE: an interval that does not end."""
+NO_CUT: Final = 2**63 - 1  # beyond every offset
 _ODD_ATTRIBUTES = 0xFFFF & ~CODEC_MASK
 _DAY_MS = 86_400_000
 
@@ -174,6 +175,7 @@ class PartitionLog:
         "log_end_offset",
         "log_start_offset",
         "looking",
+        "lowest_cut",
         "new_files",
         "opened",
         "path",
@@ -184,6 +186,7 @@ class PartitionLog:
         "replacement",
         "segments",
         "snapshots",
+        "taken_back",
         "topic_id",
         "topic_partition",
         "touched",
@@ -222,6 +225,9 @@ class PartitionLog:
         self.unsynced_cut: Offset | None = None
         """Where its end was cut, as long as that is not durable. No segment begins then: a power cut could bring back what was cut off,
         and the new segment would begin within it."""
+        self.lowest_cut: Offset = NO_CUT  # since the last plan of a sync was made: its snapshots beyond that are of what was
+        self.taken_back = False
+        """Whether a write was, right behind what is durable: the next sync takes that file along, or a power cut could bring it back."""
         self.recovery_point: Offset = 0
         """What the checkpoint on disk may say: recovery believes the segments before it. Above `durable_end_offset` after a cut, until
         the checkpoint is written again; no segment begins as long as it is."""
@@ -493,11 +499,14 @@ class PartitionLog:
         if "compact" in config.cleanup_policy:
             self.looking.refuse_keyless(view, header, config.max_message_bytes, now_ms)
 
+    @property
+    def may_roll(self) -> bool:
+        return self.unsynced_cut is None and self.recovery_point <= self.durable_end_offset
+
     def _plan_roll(self, base_offset: Offset) -> Queued:
-        if self.recovery_point > self.durable_end_offset:
-            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, f"the recovery point of {self.topic_partition} waits to be written: try again")
-        if self.unsynced_cut is not None:
-            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, f"the cut of {self.topic_partition} waits to be synced: try again")
+        if not self.may_roll:
+            waits = "recovery point" if self.recovery_point > self.durable_end_offset else "cut"
+            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, f"the {waits} of {self.topic_partition} waits to be on disk: try again")
         unsynced = len(self.segments) - self.segment_index(self.durable_end_offset) + len(self.queue)
         if unsynced > SEGMENTS_UNSYNCED_MAX:
             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, f"{unsynced} segments of {self.topic_partition} wait to be synced: try again")
@@ -585,6 +594,7 @@ class PartitionLog:
         if end_offset <= self.durable_end_offset:
             return False
         self.durable_end_offset = end_offset
+        self.taken_back = False
         return True
 
     def forget_queue(self) -> None:
@@ -599,6 +609,7 @@ class PartitionLog:
         self.cuts += 1
         self.new_files = True  # files may be gone, which is to be durable too
         end = self.active.next_offset
+        self.lowest_cut = min(self.lowest_cut, end)
         self.log_end_offset = self.written_end_offset = end
         self.durable_end_offset = min(self.durable_end_offset, end)
         self.log_start_offset = min(self.log_start_offset, end)
@@ -629,6 +640,8 @@ class PartitionLog:
         self.durable_end_offset = min(self.durable_end_offset, segment.base_offset)
         self.on_truncated()
         self.durable_end_offset = segment.base_offset
+        self.unsynced_cut = None  # what was cut is not here any more
+        self.lowest_cut = -1
         self.snapshots.clear()
         self.epochs.clear()
 

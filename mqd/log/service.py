@@ -268,7 +268,7 @@ class LogService:
     def update_config(self, log: PartitionLog, config: LogConfig) -> None:
         log.update_config(config)
         due = self._flush_due.pop(log, None)
-        if log.durable_end_offset < log.written_end_offset and (config.flush_before_ack or due is not None):
+        if due is not None or (config.flush_before_ack and log.durable_end_offset < log.written_end_offset):
             self.request_sync(log)  # nobody may append again who would ask for it
 
     def delete(self, partition: TopicPartition, *, nameless: bool = False) -> None:
@@ -583,7 +583,7 @@ class LogService:
         self._syncs += 1
         if plan.cuts != log.cuts:
             with suppress(OSError):  # the next start does so, too
-                remove_outdated(self._disk, log, plan.aborted)
+                remove_outdated(self._disk, log, plan.aborted, plan.outdated())
             if self.logs.get(log.topic_partition) is log and self.directories[log.directory].failed is None:
                 self.request_sync(log)  # a write that was taken back is a cut, too, and nobody else asks for what stands before it
         elif log.on_synced(plan.end_offset):
@@ -639,7 +639,9 @@ class LogService:
             log.producers.expire(now_ms - self._producer_expiry_ms)
             try:
                 count, reason = plan_retention(log, now_ms)
-                if count == len(log.segments) or rolls_by_time(log, now_ms):
+                if not log.may_roll:
+                    count = min(count, len(log.segments) - 1)
+                elif count == len(log.segments) or rolls_by_time(log, now_ms):
                     self._roll(log, log.log_end_offset, encode_producer_snapshot(log.producers.snapshot()))
                 if count:
                     self._retire(log, count, reason)

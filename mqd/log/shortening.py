@@ -14,7 +14,7 @@ from mqd.log.partition_log import PartitionLog
 from mqd.log.replacing import settle
 from mqd.log.segment_files import cut_segment, open_segment, remove_segment, retire_segment
 from mqd.log.snapshots import have_aborted, reload_producers, remove_snapshots
-from mqd.protocol.files import TXN_INDEX_SUFFIX, segment_file_name
+from mqd.protocol.files import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_file_name
 from mqd.types import Offset
 
 if TYPE_CHECKING:
@@ -32,9 +32,11 @@ def cut_log(disk: Disk, log: PartitionLog, size: int, next_offset: Offset) -> No
     reload_producers(disk, log)
 
 
-def remove_outdated(disk: Disk, log: PartitionLog, written: Iterable[Segment]) -> None:
+def remove_outdated(disk: Disk, log: PartitionLog, written: Iterable[Segment], snapshots: Iterable[Offset]) -> None:
     """A worker thread has written small files of a log that was cut meanwhile: have them go, or be written again. `written`: the
     segments whose transaction indexes are among them. OSError."""
+    for offset in snapshots:
+        disk.remove(log.path / segment_file_name(offset, SNAPSHOT_SUFFIX))
     remove_snapshots(disk, log.path, log.segments)
     segments = {segment.base_offset: segment for segment in log.segments}
     for one in written:
@@ -50,6 +52,7 @@ def put_back(disk: Disk, log: PartitionLog, segments: int, size: int, next_offse
     log.queue.clear()
     _drop_segments(disk, log, segments)
     cut_log(disk, log, size, next_offset)
+    log.taken_back = True
 
 
 def truncate_log(disk: Disk, log: PartitionLog, offset: Offset) -> list[Path]:

@@ -47,6 +47,8 @@ class Assignment:
     """Members of `replicas` that a reassignment is bringing in."""
     removing: tuple[NodeId, ...] = ()
     """Members of `replicas` that it will take out when those are in sync."""
+    lost: tuple[NodeId, ...] = ()
+    """Replicas whose logs were lost, and that were not in sync since."""
     is_new: bool = False
     """Whether the partition was made with this assignment."""
 
@@ -205,6 +207,7 @@ class Partition:
         if not epochs_passed and assignment.partition_epoch < self.in_sync.partition_epoch:
             return False
         in_sync_before = self.in_sync.committed
+        lost = set(assignment.lost).difference(self.assignment.lost)
         self.assignment = assignment
         self.leader_epoch = assignment.leader_epoch
         self.is_leader = assignment.leader == self.node_id
@@ -221,7 +224,7 @@ class Partition:
         # Of two epochs of this leader in a row the first one's fetches still count: nobody else has led in between. But whom the
         # controller has taken out may have lost its log since it fetched: it says anew what it has.
         known = self.followers if epochs_passed in (0, 1) else {}
-        for node_id in in_sync_before - self.in_sync.committed:
+        for node_id in (in_sync_before - self.in_sync.committed) | lost:
             known.pop(node_id, None)
         self.followers = {
             node_id: known.get(node_id) or FollowerProgress(node_id, now, in_sync=node_id in self.in_sync.committed)

@@ -83,8 +83,7 @@ class ReplicaService:
         self.in_contact = True
         self.contact_until: Callable[[], float] = lambda: math.inf
         """Gives the monotonic time from which on others may lead what this node leads."""
-        self.contact_ends_at = math.inf
-        """The same as last asked for."""
+        self.contact_ends_at = math.inf  # the same as last asked for
         self.lost_contact_at = -math.inf  # monotonic seconds
         self.tells_high_watermarks = False
         """Whether consumers read from followers (KIP-392): these then hear of a new high watermark at once."""
@@ -95,8 +94,7 @@ class ReplicaService:
         self._rules = Rules(lag_seconds)
         self._proposals: dict[TopicPartition, tuple[Partition, IsrChange]] = {}
         self._proposed = trio.Event()
-        self._reported: set[TopicPartition] = set()
-        """Of which `on_offline` was told."""
+        self._reported: set[TopicPartition] = set()  # of which `on_offline` was told
         self.logs = logs
         self.sessions = FetchSessions(entropy.below, fetch_sessions_max)
         self.follower_sessions = FollowerSessions(entropy.below)
@@ -192,11 +190,11 @@ class ReplicaService:
 
     def _assign(self, partition: Partition, assignment: Assignment, settings: TopicSettings) -> None:
         before = (partition.assignment.leader, partition.leader_epoch)
-        led, in_sync = partition.is_leader, partition.isr
+        led, in_sync = partition.is_leader, partition.isr | frozenset(assignment.lost) - frozenset(partition.assignment.lost)
         if partition.assign(assignment, settings.min_insync_replicas, self._clock.monotonic()):
             self._wake(partition)
         if led and partition.is_leader:
-            for node_id in sorted(in_sync - partition.isr):  # by the controller: it may have lost its log
+            for node_id in sorted(in_sync - partition.isr - {self.node_id}):  # by the controller: it may have lost its log
                 self.follower_sessions.drop(node_id)
         if partition.is_lost and self.node_id in assignment.isr:  # its leader did not know, and took it in: tell once more
             self._reported.discard(assignment.topic_partition)
@@ -466,6 +464,8 @@ class ReplicaService:
     def _after_failed_write(self, partition: Partition) -> None:
         """The log was put back to what is on disk: whoever waited for offsets beyond that is told so."""
         end = partition.log.log_end_offset
+        if partition.is_leader:  # the cut took the epoch along, where nothing was written in it
+            partition.log.epochs.assign(partition.leader_epoch, end)
         for queue in (partition.acks, partition.syncs):
             waiting = list(queue)
             queue.clear()

@@ -7,7 +7,15 @@ from uuid import UUID
 import pytest
 
 from mqd.controller.brokers import Heartbeat, decide_heartbeat
-from mqd.controller.isr import AlterPartitions, IsrAltered, IsrWish, alter_partition_response, decide_alter_partitions
+from mqd.controller.isr import (
+    AlterPartitions,
+    IsrAltered,
+    IsrWish,
+    ReportOfflineReplicas,
+    alter_partition_response,
+    decide_alter_partitions,
+    decide_report_offline,
+)
 from mqd.controller.records import CreateTopic, Placement
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NodeId
@@ -106,3 +114,13 @@ def test_requests_of_both_versions() -> None:
     request = {"broker_id": 1, "broker_epoch": 7, "topics": [{"topic_id": TOPIC, "partitions": [row]}]}
     assert AlterPartitions.of_request(request, 2).wishes == (IsrWish(TOPIC, 3, 4, 5, ((ONE, -1), (TWO, -1))),)
     assert AlterPartitions.of_request(request, 3).wishes == (IsrWish(TOPIC, 3, 4, 5, ((ONE, 7),)),)
+
+
+def test_what_was_proposed_before_a_replica_was_lost_does_not_let_it_join() -> None:
+    replica = with_brokers(1, 2, 3, 4)
+    replica.commit([CreateTopic("t", TOPIC, (Placement((ONE, THREE, TWO), ONE, (ONE, TWO)),), ())])
+    before = replica.image.topics["t"].partitions[0]
+    replica.run(decide_report_offline, ReportOfflineReplicas(THREE, replica.image.brokers[THREE].epoch, ((TOPIC, 0),)))
+    result = ask(replica, 1, 2, 3, partition_epoch=before.partition_epoch)
+    assert result.error_code is ErrorCode.INVALID_UPDATE_VERSION
+    assert replica.image.topics["t"].partitions[0].isr == (ONE, TWO) and replica.image.lost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mqd.log.directory import plan_sync
-from mqd.log.partition_log import LogConfig
+from mqd.log.partition_log import NO_CUT, LogConfig
 from mqd.protocol.files import AbortedTransaction, decode_txn_index
 from mqd.protocol.markers import EndMarker, build_end_marker
 from tests.log.support import Harness, batch
@@ -19,7 +19,7 @@ async def test_a_plan_names_what_is_not_durable_and_no_more(tmp_path: Path) -> N
         harness.write(log, batch(b"x" * 100, producer_id=1, sequence=number), epoch=1)
     rolled = plan_sync(harness.disk, log, whole=False)
     assert rolled.end_offset == log.active.base_offset and len(rolled.files) == len(log.segments) - 1
-    assert {path.suffix for path, _ in rolled.writes} == {"", ".snapshot"} and rolled.directories == [log.path, tmp_path]
+    assert [path.suffix for path, _ in rolled.writes] == [""] and rolled.snapshots and rolled.directories == [log.path, tmp_path]
     rolled.run(harness.disk)
     assert log.on_synced(rolled.end_offset) and not log.on_synced(rolled.end_offset)
     whole = plan_sync(harness.disk, log, whole=True)
@@ -37,7 +37,11 @@ async def test_a_sync_that_began_before_a_cut_promises_nothing(tmp_path: Path) -
     plan = plan_sync(harness.disk, log, whole=True)
     harness.service.truncate_to(log, 1)
     plan.run(harness.disk)
-    assert list(log.path.glob("*.snapshot")), "the thread wrote snapshots of offsets that are gone"
+    assert not list(log.path.glob("*.snapshot")), "the thread knew of the cut"
+    log.lowest_cut, cut = NO_CUT, log.lowest_cut
+    plan.run(harness.disk)
+    log.lowest_cut = cut
+    assert list(log.path.glob("*.snapshot")), "the cut came too late for the thread: it wrote snapshots of offsets that are gone"
     harness.service.after_sync(plan)
     assert not list(log.path.glob("*.snapshot")) and log.durable_end_offset == 0 and harness.durable == []
     harness.kill()

@@ -370,3 +370,16 @@ def test_records_are_gone_where_every_in_sync_replica_says_so() -> None:
     partition.follower_fetched(TWO, 1, 5, 3, 1.0)
     partition.follower_fetched(THREE, 1, 5, 0, 1.0)
     assert partition.low_watermark == 3
+
+
+def test_a_replica_that_was_lost_says_anew_what_it_has_before_it_joins() -> None:
+    given = assignment(isr=(ME, TWO))
+    partition = Partition(ME, a_log(), given, 1, Rules(30.0, lambda node_id: 1))
+    partition.assign(given, 1)
+    write(partition.log, 10)
+    partition.follower_fetched(TWO, 1, 10, 0, 0.0)
+    assert partition.follower_fetched(THREE, 1, 10, 0, 0.0).proposal is not None
+    partition.assign(replace(given, partition_epoch=1, lost=(THREE,)), 1)
+    assert partition.pending_isr is None and partition.expand(1.0) is None
+    partition.assign(replace(given, partition_epoch=2, lost=(THREE,)), 1)
+    assert partition.follower_fetched(THREE, 1, 10, 0, 2.0).proposal is not None

@@ -311,6 +311,20 @@ async def test_news_of_a_log_that_was_replaced_moves_nobody(replicas: Replicas) 
     assert (ticket.releases, new.high_watermark) == (0, 0)
 
 
+async def test_a_leader_whose_first_write_failed_still_tells_where_older_epochs_end(replicas: Replicas) -> None:
+    """Or a follower with records of an epoch in between would not hear where to cut, until somebody writes."""
+    partition = replicas.held(replicas=(ME, TWO), epoch=4)
+    replicas.produce(partition, acks=1)
+    replicas.replica.end_of_turn()
+    replicas.held(replicas=(ME, TWO), epoch=6)
+    assert partition.log.epochs.end_offset_for(5, 1) == (4, 1)
+    replicas.faulty.free = 10
+    replicas.produce(partition, acks=1)
+    replicas.replica.end_of_turn()
+    assert partition.log.failed is not None
+    assert partition.log.epochs.end_offset_for(5, 1) == (4, 1)
+
+
 async def test_a_failed_write_refuses_all_of_its_log_and_only_that(replicas: Replicas) -> None:
     good, full = replicas.held("good"), replicas.held("full", topic_id=OTHER_ID)
     mixed = replicas.produce(good, full)
