@@ -86,6 +86,12 @@ def assign_cooperative_sticky(members: Sequence[Member], counts: Mapping[str, in
     return {member_id: sorted(tp for tp in given if claimed.get(tp, set()) <= {member_id}) for member_id, given in made.items()}
 
 
+def leaves_some(made: Assignment, members: Sequence[Member], counts: Mapping[str, int]) -> bool:
+    """Whether a partition that somebody wants was given to nobody."""
+    wanted = {topic for member in members for topic in member.subscription.topics}
+    return sum(map(len, made.values())) < sum(number for topic, number in counts.items() if topic in wanted)
+
+
 def _generation_of(subscription: Subscription) -> int:
     """Of the partitions that it says it owns; what old clients write as user data counts as well."""
     data = subscription.user_data

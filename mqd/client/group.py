@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from mqd.client.assignors import ASSIGNORS, Assignor, Member
+from mqd.client.assignors import ASSIGNORS, Assignor, Member, leaves_some
 from mqd.client.backoff import backoff_s
 from mqd.client.errors import ClientError, error_from_wire
 from mqd.errors import ErrorCode, MqError, ProtocolError
@@ -208,6 +208,9 @@ class ClassicMember(_Base):
         self._lost = False
         self._heartbeat_at = 0.0
         self._look_at = _FOREVER
+        self._follow_up = False
+        """As the leader: whether another round is to come, by whoever is to let go of something (KIP-429)."""
+        self._follow_up_at = _FOREVER
         self.rebalances = 0
         """Assignments received so far."""
 
@@ -251,9 +254,15 @@ class ClassicMember(_Base):
             return Ask(LEAVE_GROUP, self.leave_body("the user has not come for records within max.poll.interval.ms"))
         if now >= self._heartbeat_at:
             return Ask(HEARTBEAT, self._identity())
-        if now >= self._look_at and self.turn is None:
+        if self.turn is not None:
+            return Pause(min(self._heartbeat_at, self._poll_deadline))
+        if now >= self._follow_up_at:
+            self._follow_up_at = _FOREVER
+            self._want_rejoin()
+            return self.next(now)
+        if now >= self._look_at:
             return self._look()
-        return Pause(min(self._heartbeat_at, self._poll_deadline, _FOREVER if self.turn is not None else self._look_at))
+        return Pause(min(self._heartbeat_at, self._poll_deadline, self._follow_up_at, self._look_at))
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -329,6 +338,7 @@ class ClassicMember(_Base):
         if self._phase is _Phase.LOOKING:
             assert self._assignor is not None
             made = self._assignor.assign(self._members, counts)
+            self._follow_up = leaves_some(made, self._members, counts)
             self._assignments = [
                 {"member_id": member.member_id, "assignment": encode_assignment(made[member.member_id])} for member in self._members
             ]
@@ -380,6 +390,8 @@ class ClassicMember(_Base):
             return
         self._rejoin = False
         self._leads = answer.leader == self.member_id
+        # Who leads again (KIP-814) does not know what was assigned, and a static member that was to let go may have come back instead.
+        self._follow_up = self._leads and self._assignor.cooperative
         self._assignments = []
         self._members = []
         self._phase = _Phase.SYNCING
@@ -402,6 +414,7 @@ class ClassicMember(_Base):
             return
         self._phase = _Phase.STABLE
         self.rebalances += 1
+        self._follow_up_at = now + self.options.session_timeout_ms / 1000 if self._follow_up else _FOREVER
         assert self.turn is None
         assert self._cooperative or not self.owned
         self.turn = Turn(tuple(sorted(self.owned - given)), tuple(sorted(given - self.owned)))

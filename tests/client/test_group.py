@@ -160,6 +160,44 @@ def test_a_leader_that_is_told_to_skip_the_assignment_skips_it() -> None:
     assert it.member.goodbye() is None
 
 
+def quiet_for(it: Classic, seconds: float) -> None:
+    """Heartbeats, and nothing else is due."""
+    for _ in range(int(seconds / 3)):
+        it.member.enter_poll(it.now)
+        it.beat()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_leader_sees_to_it_that_what_it_left_to_nobody_is_assigned(again: bool) -> None:
+    """Who was to let go of it, and to come again then, may have come back as a static member instead, and know nothing of it."""
+    it = Classic(assignors=("cooperative-sticky",), instance_id="s")
+    mine, owned = encode_subscription(Subscription(("a",))), encode_subscription(Subscription(("a",), tuple(A), 1))
+    if again:  # the leader itself has: whatever members say of themselves, it may have been before
+        it.asked(JOIN_GROUP)
+        it.told(
+            member_id="me",
+            generation_id=5,
+            leader="me",
+            protocol_name="cooperative-sticky",
+            skip_assignment=True,
+            members=[{"member_id": "me", "metadata": mine}],
+        )
+    else:
+        rows = [{"member_id": "me", "metadata": mine}, {"member_id": "you", "metadata": owned}]
+        it.join(leader="me", protocol="cooperative-sticky", members=rows)
+        it.member.on_look(SEEN, it.now)
+    it.sync(*A[:2] if again else ())
+    it.take()
+    quiet_for(it, 45.0)
+    assert len(decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).owned) == (2 if again else 0)
+    rows = [{"member_id": "me", "metadata": mine}, {"member_id": "you", "metadata": mine}]
+    it.told(member_id="me", generation_id=6, leader="me", protocol_name="cooperative-sticky", members=rows)
+    it.member.on_look(SEEN, it.now)
+    it.sync(*A[:2])
+    it.take()
+    quiet_for(it, 60.0)
+
+
 def test_an_eager_member_gives_up_everything_before_it_joins_again_and_beats_meanwhile() -> None:
     it = stable(*A[:2])
     it.beat(27)
