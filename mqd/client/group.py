@@ -8,13 +8,14 @@ commits) and says `turn_done`; meanwhile heartbeats go on. `owned` changes in `t
 before each join. Cooperative ones: only what is to go, and then one more round (KIP-429). `ConsumerMember` speaks
 ConsumerGroupHeartbeat: the coordinator assigns, the member reconciles and acknowledges (KIP-848).
 
-Invariants: one request at a time; no join while a revocation waits for the user; a turn that waits is never replaced by another.
+Invariants: one request at a time; no join while a revocation waits for the user; a turn that waits is never replaced by another,
+but brings nothing that is somebody else's by the time that the user takes it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -182,10 +183,10 @@ class _Base:
     def _fail(self, code: int, detail: str | None = None) -> None:
         self.failure = error_from_wire(code, f"group {self.options.group_id!r}", detail)
 
-    def _apply(self, turn: Turn) -> None:
+    def _apply(self, turn: Turn, assigned: Collection[TopicPartition]) -> None:
         assert turn is self.turn
-        assert not set(turn.assigned) & (self.owned - set(turn.revoked))
-        self.owned = (self.owned - set(turn.revoked)) | set(turn.assigned)
+        assert not set(assigned) & (self.owned - set(turn.revoked))
+        self.owned = (self.owned - set(turn.revoked)) | set(assigned)
         self.turn = None
 
 
@@ -421,10 +422,10 @@ class ClassicMember(_Base):
 
     # -- turns
 
-    def turn_done(self, turn: Turn, now: float) -> None:
-        """The user has been told."""
-        again = bool(turn.revoked)
-        self._apply(turn)
+    def turn_done(self, turn: Turn, now: float) -> tuple[TopicPartition, ...]:
+        """The user has given up what goes; returns what it gets: nothing of a generation that is over."""
+        again, assigned = bool(turn.revoked), () if self._lost else turn.assigned
+        self._apply(turn, assigned)
         if self._lost and not turn.lost:
             self._lose()
         elif turn.lost:
@@ -432,6 +433,7 @@ class ClassicMember(_Base):
         elif again or self._rejoin:
             self._phase = _Phase.STABLE
             self._want_rejoin(gave_up=again)
+        return assigned
 
     def _want_rejoin(self, *, gave_up: bool = False) -> None:
         """Another round is due: at once for cooperative members, else when the user has given up everything."""
@@ -546,6 +548,8 @@ class ConsumerMember(_Base):
         rows: dict[UUID, list[int]] = {}
         for tp in sorted(self.owned):
             rows.setdefault(self._owned_ids[tp.topic], []).append(tp.partition)
+        for tp in self._brought() if self.turn is not None else ():  # the user may take it at any time: we have not let go of it
+            rows.setdefault(self._wanted_ids[tp.topic], []).append(tp.partition)
         self._said = full, owned
         body: dict[str, Any] = {"group_id": options.group_id, "member_id": self.member_id, "member_epoch": self.epoch}
         if options.instance_id is not None:
@@ -641,9 +645,18 @@ class ConsumerMember(_Base):
         if self.turn is None and self.owned:
             self.turn = Turn(tuple(sorted(self.owned)), lost=True)
 
-    def turn_done(self, turn: Turn, now: float) -> None:
-        """The user has been told."""
-        self._apply(turn)
+    def _brought(self) -> tuple[TopicPartition, ...]:
+        """What the turn brings, but for what the coordinator wants back by now."""
+        assert self.turn is not None
+        if self._lost or self._target is None:
+            return () if self._lost else self.turn.assigned
+        wanted = self._target.topics
+        return tuple(tp for tp in self.turn.assigned if tp.partition in wanted.get(self._wanted_ids[tp.topic], ()))
+
+    def turn_done(self, turn: Turn, now: float) -> tuple[TopicPartition, ...]:
+        """The user has given up what goes; returns what it gets, which is less than the turn said where it came too late."""
+        assigned = self._brought()
+        self._apply(turn, assigned)
         self._owned_ids = {} if turn.lost else self._wanted_ids
         if turn.lost:
             self._lost = False
@@ -652,6 +665,7 @@ class ConsumerMember(_Base):
         else:
             self._acknowledge = True
             self._reconcile()
+        return assigned
 
 
 def check_options(options: MemberOptions, protocol: str) -> None:

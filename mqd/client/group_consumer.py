@@ -230,9 +230,9 @@ class GroupConsumer(Consumer):
         self._told_revoked = turn
         for tp in turn.revoked:
             self._forget(tp)
-        self._member.turn_done(turn, trio.current_time())
-        self._unplaced.update({tp: object() for tp in turn.assigned})
-        self._fresh = turn.assigned or None
+        assigned = self._member.turn_done(turn, trio.current_time())
+        self._unplaced.update({tp: object() for tp in assigned})
+        self._fresh = assigned or None
         self._wake_member()
 
     async def _tell_assigned(self, partitions: tuple[TopicPartition, ...]) -> None:

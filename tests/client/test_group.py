@@ -198,6 +198,16 @@ def test_a_leader_sees_to_it_that_what_it_left_to_nobody_is_assigned(again: bool
     quiet_for(it, 60.0)
 
 
+def test_what_a_generation_that_is_over_brings_is_not_taken() -> None:
+    it = Classic()
+    it.join()
+    it.sync(*A[:2])
+    it.beat(25)
+    turn = it.member.turn
+    assert turn is not None and it.member.turn_done(turn, it.now) == () and not it.member.owned
+    it.asked(JOIN_GROUP)
+
+
 def test_an_eager_member_gives_up_everything_before_it_joins_again_and_beats_meanwhile() -> None:
     it = stable(*A[:2])
     it.beat(27)
@@ -234,16 +244,6 @@ def test_a_generation_that_is_over_is_lost_but_not_the_member() -> None:
     it = stable(*A[:2])
     it.beat(22)
     assert it.take().lost and it.asked(JOIN_GROUP)["member_id"] == "me"
-
-
-def test_what_is_lost_before_the_user_was_told_of_it_is_told_in_order() -> None:
-    it = Classic()
-    it.join()
-    it.sync(*A[:1])
-    it.beat(25)
-    assert it.take() == Turn((), (A[0],))
-    assert it.take() == Turn((A[0],), lost=True)
-    it.asked(JOIN_GROUP)
 
 
 def test_a_user_that_stays_away_leaves_the_group_and_comes_back() -> None:
@@ -387,6 +387,36 @@ def test_a_revocation_is_acknowledged_when_the_user_has_given_it_up() -> None:
     it.take()
     assert it.beat(2)["topic_partitions"] == [{"topic_id": ID, "partitions": [0]}]
     assert it.member.metadata().generation == 2
+
+
+def test_what_is_wanted_back_before_the_user_took_it_is_not_taken() -> None:
+    """By then another member may read it: the coordinator knows that we do not have it."""
+    it = joined(0)
+    it.now += 5.0
+    it.beat(2, [0, 1, 2])
+    turn = it.member.turn
+    assert turn == Turn((), (A[1], A[2]))
+    step = it.member.next(it.now + 5.0)
+    assert isinstance(step, Ask)
+    it.member.on_failure(step, it.now, 0.5)
+    it.now += 6.0
+    assert it.beat(2)["topic_partitions"] == [{"topic_id": ID, "partitions": [0, 1, 2]}], "the user may take them at any time"
+    it.now += 5.0
+    it.beat(2, [0, 2])
+    assert it.member.turn == turn and it.member.turn_done(turn, it.now) == (A[2],)
+    assert it.member.owned == {A[0], A[2]} and it.member.turn is None
+    assert it.beat(3)["topic_partitions"] == [{"topic_id": ID, "partitions": [0, 2]}]
+
+
+@pytest.mark.parametrize("code", [110, 25])
+def test_who_is_fenced_before_the_user_took_it_brings_nothing(code: int) -> None:
+    it = joined(0)
+    it.now += 5.0
+    it.beat(2, [0, 1])
+    it.now += 5.0
+    it.beat(code=code)
+    turn = it.member.turn
+    assert turn is not None and it.member.turn_done(turn, it.now) == () and it.member.turn == Turn((A[0],), lost=True)
 
 
 @pytest.mark.parametrize("code", [110, 25])
