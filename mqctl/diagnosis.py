@@ -63,16 +63,11 @@ def diagnose(seen: Observed) -> list[Finding]:
 
 def _controller(seen: Observed) -> Iterable[Finding]:
     quorum = seen.quorum
-    if isinstance(quorum, ClientError):
-        if quorum.code.name == "UNSUPPORTED_VERSION":
-            known = not isinstance(seen.cluster, ClientError) and seen.cluster.controller_id >= 0
-            if known:
-                yield Finding("controller", OK, f"node {_controller_id(seen)}; the cluster does not tell about its quorum")
-                return
-        yield _no_controller(quorum.message)
+    if not _has_controller(seen):
+        yield _no_controller(quorum.message if isinstance(quorum, ClientError) else "the voters have elected no leader")
         return
-    if quorum.leader_id < 0:
-        yield _no_controller("the voters have elected no leader")
+    if isinstance(quorum, ClientError):
+        yield Finding("controller", OK, f"node {_controller_id(seen)}; the cluster does not tell about its quorum")
         return
     voters = {voter.node_id: voter for voter in quorum.voters}
     lagging = {node: why for node, voter in voters.items() if (why := lag_of(voter, quorum))}
@@ -97,6 +92,13 @@ def _controller(seen: Observed) -> Iterable[Finding]:
     if observers:
         what = "; ".join(f"node {node} {why}" for node, why in sorted(observers.items()))
         yield Finding("quorum", WARNING, f"{what} (it does not vote)", f"start {_nodes_named(observers)}, or look into its log")
+
+
+def _has_controller(seen: Observed) -> bool:
+    """Whether one is known. Clusters that do not tell about their quorum name it all the same."""
+    if isinstance(seen.quorum, ClientError):
+        return seen.quorum.code.name == "UNSUPPORTED_VERSION" and _controller_id(seen) >= 0
+    return seen.quorum.leader_id >= 0
 
 
 def lag_of(replica: QuorumReplica, quorum: Quorum) -> str:
@@ -178,7 +180,7 @@ def _partitions(seen: Observed) -> Iterable[Finding]:
         for problem in problems(state, least.get(tp.topic, 1), moves.get(tp)):
             wrong.setdefault(problem, []).append(tp)
     if LEADERLESS in wrong:
-        yield from _leaderless(states, wrong[LEADERLESS])
+        yield from _leaderless(states, wrong[LEADERLESS], has_controller=_has_controller(seen))
     dead = set() if isinstance(seen.cluster, ClientError) else seen.cluster.fenced
     if under := [tp for tp in wrong.get(UNDER_MIN_ISR, ()) if tp not in wrong.get(LEADERLESS, ())]:
         yield Finding(
@@ -214,8 +216,12 @@ def _partitions(seen: Observed) -> Iterable[Finding]:
         )
 
 
-def _leaderless(states: Mapping[TopicPartition, PartitionState], found: list[TopicPartition]) -> Iterable[Finding]:
-    """Those that one node's return would help go together."""
+def _leaderless(states: Mapping[TopicPartition, PartitionState], found: list[TopicPartition], *, has_controller: bool) -> Iterable[Finding]:
+    """Those that one node's return would help go together. While there is no controller none of them need have lost anything."""
+    what = "without a leader: neither reads nor writes"
+    if not has_controller:
+        yield Finding("leaderless", BAD, f"{_named(found)} {what}", "they are led again when there is a controller")
+        return
     groups: dict[tuple[int, ...], list[TopicPartition]] = {}
     for tp in found:
         state = states[tp]
@@ -234,7 +240,7 @@ def _leaderless(states: Mapping[TopicPartition, PartitionState], found: list[Top
             last += f"; as the last resort, and with loss of records, `mqctl partition elect-leader {_argument(partitions)} --unclean`"
         else:
             last += "; no other replica lives"
-        yield Finding("leaderless", BAD, f"{_named(partitions)} without a leader: neither reads nor writes", last)
+        yield Finding("leaderless", BAD, f"{_named(partitions)} {what}", last)
 
 
 def _moves(seen: Observed) -> Iterable[Finding]:

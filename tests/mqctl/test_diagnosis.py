@@ -99,6 +99,17 @@ def test_a_leaderless_partition_says_who_must_come_back() -> None:
     assert one.remedy.endswith("no other replica lives") and "--unclean" not in one.remedy
 
 
+def test_without_a_controller_nothing_that_loses_records_is_advised() -> None:
+    states = {A0: PartitionState(-1, 5, (1, 2, 3), (), (2,)), A1: PartitionState(-1, 5, (1, 2, 3), (3,))}
+    unsupported = ClientError(ErrorCode.UNSUPPORTED_VERSION, "no such request")
+    nobody = ClusterDescription("c", -1, (BrokerInfo(1, "host", 9091, None),), frozenset())
+    for given in ({"quorum": TIMED_OUT}, {"quorum": Quorum(-1, 4, 10, (voter(1),))}, {"quorum": unsupported, "cluster": nobody}):
+        (one,) = found(observed(partitions=states, **given), "leaderless")
+        assert "2 partitions (a-0, a-1) without a leader" in one.what
+        assert one.remedy.startswith("they are led again when there is a controller") and "--unclean" not in one.remedy
+    assert all("--unclean" in one.remedy for one in found(observed(partitions=states, quorum=unsupported), "leaderless"))
+
+
 def test_each_partition_is_told_of_once_by_its_worst_fault() -> None:
     below = PartitionState(1, 0, (1, 2, 3), (1,), (2,), (), (2, 3))
     behind = PartitionState(1, 0, (1, 2, 3), (1, 2), (), (), (3,))
