@@ -70,23 +70,32 @@ def _controller(seen: Observed) -> Iterable[Finding]:
         yield Finding("controller", OK, f"node {_controller_id(seen)}; the cluster does not tell about its quorum")
         return
     voters = {voter.node_id: voter for voter in quorum.voters}
-    lagging = {node: why for node, voter in voters.items() if (why := lag_of(voter, quorum))}
-    following = len(voters) - len(lagging)
+    fenced = set() if isinstance(seen.cluster, ClientError) else seen.cluster.fenced
+    lost: dict[int, str] = {}
+    silent: dict[int, str] = {}
+    for node, voter in sorted(voters.items()):
+        if why := lag_of(voter, quorum):
+            lost[node] = why
+        elif node != quorum.leader_id and node in fenced:
+            lost[node] = "is fenced"
+        elif node != quorum.leader_id and node in seen.unreachable:
+            silent[node] = "does not answer from here"
+    following = len(voters) - len(lost) - len(silent)
     majority = len(voters) // 2 + 1
     yield Finding(
         "controller", OK, f"node {quorum.leader_id} leads in epoch {quorum.leader_epoch}; {following} of {len(voters)} voters follow"
     )
-    if lagging:
+    if behind := {**lost, **silent}:
         spare = following - majority
-        what = "; ".join(f"voter {node} {why}" for node, why in sorted(lagging.items()))
+        what = "; ".join(f"voter {node} {why}" for node, why in sorted(behind.items()))
         consequence = (
             "one more voter lost, and no metadata can change" if spare <= 0 else f"{spare} more may be lost before metadata cannot change"
         )
         yield Finding(
             "quorum",
-            BAD if following < majority else WARNING,
+            BAD if len(voters) - len(lost) < majority else WARNING,
             f"{what}: {consequence}",
-            f"start {_nodes_named(lagging)}, or mend the way to it; its own log says what it waits for",
+            f"start {_nodes_named(behind)}, or mend the way to it; its own log says what it waits for",
         )
     observers = {one.node_id: why for one in quorum.observers if (why := lag_of(one, quorum))}
     if observers:

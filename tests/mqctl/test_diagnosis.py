@@ -69,6 +69,18 @@ def test_a_voter_that_lags_says_how_many_more_may_be_lost() -> None:
     assert found(observed(voters=(voter(1), voter(2), voter(3, 9))), "quorum") == []
 
 
+def test_a_voter_that_is_fenced_or_silent_does_not_count_as_following() -> None:
+    """One that froze a few seconds ago does not lag yet."""
+    for given, why in (({"fenced": (3,)}, "is fenced"), ({"unreachable": {3: "no answer within 5 s"}}, "does not answer from here")):
+        seen = observed(**given)
+        assert "2 of 3 voters follow" in diagnose(seen)[0].what
+        (one,) = found(seen, "quorum")
+        assert one.level == WARNING and one.what == f"voter 3 {why}: one more voter lost, and no metadata can change"
+    assert [one.level for one in found(observed(fenced=(2, 3)), "quorum")] == [BAD]
+    assert [one.level for one in found(observed(unreachable={2: "no answer", 3: "no answer"}), "quorum")] == [WARNING]
+    assert "3 of 3 voters follow" in diagnose(observed(unreachable={1: "no answer"}))[0].what, "its answer came by way of others"
+
+
 def test_an_observer_that_lags_is_told() -> None:
     quorum = Quorum(1, 4, 10, (voter(1),), (voter(2, 20),))
     (one,) = found(observed(quorum=quorum), "quorum")
