@@ -216,6 +216,13 @@ def _partitions(seen: Observed) -> Iterable[Finding]:
         )
     if not wrong:
         yield Finding("partitions", OK, f"all {len(states)} are led and fully in sync" if states else "there are none")
+    if few := [tp for tp, state in states.items() if len(moves[tp].target if tp in moves else state.replicas) < least.get(tp.topic, 1)]:
+        yield Finding(
+            "min-isr",
+            NOTE,
+            f"{_named(few)} with fewer replicas than min.insync.replicas: all that there are count as enough for acks=all",
+            "give them more replicas: `mqctl partition move TOPIC:PARTITION=NODE,NODE,..`; or lower min.insync.replicas of the topic",
+        )
     if misled := [tp for tp, state in states.items() if state.leader >= 0 and state.leader != state.replicas[0] in state.isr]:
         yield Finding(
             "leaders",

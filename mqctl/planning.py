@@ -103,9 +103,16 @@ def to_json(assignments: Mapping[TopicPartition, Sequence[int]]) -> dict[str, An
 
 
 def plan_targets(
-    current: Mapping[TopicPartition, Assignment], targets: Mapping[TopicPartition, Assignment], alive: Collection[int]
+    current: Mapping[TopicPartition, Assignment],
+    targets: Mapping[TopicPartition, Assignment],
+    alive: Collection[int],
+    *,
+    fewer: bool = False,
 ) -> Plan:
-    """The moves to these replicas. A new replica must be on a node that lives: a move to another would not end."""
+    """The moves to these replicas. A new replica must be on a node that lives: a move to another would not end.
+
+    With `fewer`, replicas are given up where fewer are named than there are, unless the last one that lives is among them.
+    """
     plan = Plan()
     for tp, after in sorted(targets.items()):
         before = current.get(tp)
@@ -120,6 +127,10 @@ def plan_targets(
             plan.impossible[tp] = f"node {_names(missing)} does not live, or is not known"
         elif before != after and _is_lost(before, alive):
             plan.impossible[tp] = _nothing_to_copy(before)
+        elif len(after) < len(before) and not fewer:
+            plan.impossible[tp] = f"of {len(before)} replicas {len(after)} would be left: say --allow-fewer-replicas if that is meant"
+        elif len(after) < len(before) and _is_lost(after, alive):
+            plan.impossible[tp] = "no other replica lives"
         else:
             plan.add(tp, before, after)
     return plan

@@ -9,7 +9,7 @@ import click
 
 from mqctl import render
 from mqctl.app import Failure, LazyGroup, Settings, confirm, finish, options, run, say, write
-from mqctl.commands.move import carry_out, check_options, execution_options, impossible_code, run_watching
+from mqctl.commands.move import carry_out, check_options, execution_options, fewer_option, impossible_code, run_watching
 from mqctl.moving import complain_of
 from mqctl.planning import plan_drain, plan_leaders
 from mqctl.quantities import format_bytes
@@ -187,12 +187,7 @@ def _check_known(seen: Snapshot, node: int) -> None:
 @click.command()
 @click.argument("node", type=click.IntRange(min=0), metavar="ID")
 @click.option("--leaders-only", is_flag=True, help="For maintenance: others lead, but the replicas stay. No data moves.")
-@click.option(
-    "--allow-fewer-replicas",
-    "fewer",
-    is_flag=True,
-    help="Give up a replica for which no other node is left: the partition has one fewer from then on.",
-)
+@fewer_option("Give up a replica for which no other node is left: the partition has one fewer from then on.")
 @execution_options
 @options
 def drain(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import IO, TYPE_CHECKING, Any
 
@@ -76,6 +76,11 @@ def execution_options(function: Any) -> Any:
     return function
 
 
+def fewer_option(text: str) -> Callable[[Any], Any]:
+    """--allow-fewer-replicas, of `move` and `broker drain`."""
+    return click.option("--allow-fewer-replicas", "fewer", is_flag=True, help=text)
+
+
 def check_options(execute: bool, throttle: int | None, wait: bool) -> None:
     if not execute and (throttle is not None or wait):
         raise click.UsageError("--throttle and --wait belong to --execute; without it nothing is changed")
@@ -89,6 +94,7 @@ def check_options(execute: bool, throttle: int | None, wait: bool) -> None:
 @click.option(
     "-f", "--file", type=click.File(encoding="utf-8"), help="Targets as JSON, as kafka-reassign-partitions takes them (- for stdin)."
 )
+@fewer_option("Give up replicas where fewer nodes are named than a partition has.")
 @execution_options
 @options
 def move(
@@ -98,6 +104,7 @@ def move(
     joining: int | None,
     pattern: str | None,
     file: IO[str] | None,
+    fewer: bool,
     execute: bool,
     throttle: int | None,
     wait: bool,
@@ -105,8 +112,8 @@ def move(
 ) -> None:
     """Move partitions to other nodes.
 
-    The nodes named for a partition are all of its replicas afterwards, the preferred leader first. Records are copied to the new
-    ones before the old ones are deleted; reading and writing goes on.
+    The nodes named for a partition are all of its replicas afterwards, the preferred leader first: as many as it has, or more, unless
+    --allow-fewer-replicas is said. Records are copied to the new ones before the old ones are deleted; reading and writing goes on.
 
     \b
     mqctl partition move orders:0=1,2,4                         shows the plan
@@ -121,11 +128,13 @@ def move(
         raise click.UsageError("say what to move: TOPIC:PARTITION=NODE,.., or --from ID --to ID, or --file FILE")
     if pattern is not None and leaving is None:
         raise click.UsageError("--topic belongs to --from and --to")
+    if fewer and leaving is not None:
+        raise click.UsageError("--from and --to give up no replica")
     wanted = _targets(targets, file)
 
     def plan(seen: Snapshot) -> Plan:
         if leaving is None or joining is None:
-            return plan_targets(seen.assignments, wanted, seen.alive)
+            return plan_targets(seen.assignments, wanted, seen.alive, fewer=fewer)
         if joining not in seen.alive:
             raise Failure(f"node {joining} does not live, or is not known", remedy="see the nodes with `mqctl broker list`")
         chosen = {tp: nodes for tp, nodes in seen.assignments.items() if pattern is None or fnmatchcase(tp.topic, pattern)}

@@ -213,6 +213,17 @@ def test_what_cannot_be_moved_is_told(mqctl: Mqctl, three: Loopback, tmp_path: P
     assert "node 9 does not live" in mqctl("partition", "move", "--from", "1", "--to", "9").err
 
 
+def test_a_move_gives_up_replicas_only_if_that_is_said(mqctl: Mqctl, three: Loopback, tmp_path: Path) -> None:
+    file = tmp_path / "moves.json"
+    file.write_text('{"partitions": [{"topic": "a", "partition": 0, "replicas": [2]}]}')
+    for how in (["a:0=2"], ["--file", str(file)]):
+        ran = mqctl("partition", "move", *how, "--execute")
+        assert ran.code == 1 and "cannot move a-0: of 2 replicas 1 would be left" in ran.err and "--allow-fewer-replicas" in ran.err
+        assert partition(three, 0).held == [1, 2]
+    assert mqctl("partition", "move", "a:0=2", "--execute", "--allow-fewer-replicas").code == 0 and partition(three, 0).held == [2]
+    assert mqctl("partition", "move", "--from", "1", "--to", "2", "--allow-fewer-replicas").code == 2
+
+
 def test_a_node_is_drained(mqctl: Mqctl, three: Loopback) -> None:
     ran = mqctl("broker", "drain", "3")
     assert ran.code == 0 and "nothing was changed" in ran.err

@@ -133,6 +133,15 @@ def test_each_partition_is_told_of_once_by_its_worst_fault() -> None:
     assert found(seen, "offline") == []
 
 
+def test_partitions_with_fewer_replicas_than_must_be_in_sync_are_a_note() -> None:
+    single = PartitionState(1, 0, (1,), (1,))
+    (one,) = found(observed(partitions={A0: LED, A1: single}), "min-isr")
+    assert one.level == NOTE and "1 partition (a-1) with fewer replicas than min.insync.replicas" in one.what
+    assert found(observed(partitions={A1: single}, min_isr={}), "min-isr") == []
+    growing = Reassignment((1, 2), (2,), ())
+    assert found(observed(partitions={A1: single._replace(replicas=(1, 2))}, moves={A1: growing}), "min-isr") == []
+
+
 def test_a_replica_that_is_offline_on_a_living_node_points_at_its_disk() -> None:
     state = PartitionState(1, 0, (1, 2, 3), (1, 3), (), (), (2,))
     (one,) = found(observed(partitions={A0: state}), "offline")

@@ -159,6 +159,19 @@ def test_targets_are_checked() -> None:
     }
 
 
+def test_replicas_are_given_up_only_if_that_is_meant() -> None:
+    current: dict[TopicPartition, Assignment] = {A0: (1, 2, 3), A1: (1, 2, 9), B0: (1,)}
+    targets: dict[TopicPartition, Assignment] = {A0: (4, 2), A1: (9,), B0: (1, 2)}
+    plan = plan_targets(current, targets, {1, 2, 3, 4})
+    assert list(plan.moves) == [B0]
+    assert plan.impossible == {
+        A0: "of 3 replicas 2 would be left: say --allow-fewer-replicas if that is meant",
+        A1: "of 3 replicas 1 would be left: say --allow-fewer-replicas if that is meant",
+    }
+    plan = plan_targets(current, targets, {1, 2, 3, 4}, fewer=True)
+    assert list(plan.moves) == [A0, B0] and plan.impossible == {A1: "no other replica lives"}
+
+
 def test_what_people_write() -> None:
     assert parse_target("a.b-c:10=3, 1") == (TopicPartition("a.b-c", 10), (3, 1))
     assert parse_partition("a.b") == ("a.b", None) and parse_partition("a:3") == ("a", 3)
