@@ -239,7 +239,7 @@ def drain(
             code = await lead_elsewhere(admin, list(plan.moves), node) or code
         return code or impossible_code(plan)
 
-    code = run_watching(settings, work, execute and wait)
+    code = run_watching(settings, work, execute and wait and not leaders_only)
     if code:
         raise SystemExit(code)
 

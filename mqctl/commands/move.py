@@ -135,6 +135,8 @@ def move(
     def plan(seen: Snapshot) -> Plan:
         if leaving is None or joining is None:
             return plan_targets(seen.assignments, wanted, seen.alive, fewer=fewer)
+        if not any(broker.node_id == leaving for broker in seen.cluster.brokers) and not _holds(seen, leaving):
+            raise Failure(f"node {leaving} is not known, and has no replica", remedy="see the nodes with `mqctl broker list`")
         if joining not in seen.alive:
             raise Failure(f"node {joining} does not live, or is not known", remedy="see the nodes with `mqctl broker list`")
         chosen = {tp: nodes for tp, nodes in seen.assignments.items() if pattern is None or fnmatchcase(tp.topic, pattern)}
@@ -170,6 +172,11 @@ def _targets(targets: tuple[str, ...], file: IO[str] | None) -> dict[TopicPartit
     if len(wanted) < len(parsed):
         raise click.BadParameter("a partition is named twice")
     return wanted
+
+
+def _holds(seen: Snapshot, node: int) -> bool:
+    """Some clusters do not list a node that is dead: its replicas tell of it."""
+    return any(node in nodes for nodes in seen.assignments.values())
 
 
 def run_watching(settings: Settings, work: Any, watching: bool) -> int:
@@ -229,10 +236,10 @@ async def carry_out(
         code = await _wait(admin, begun, seen, throttled=throttle is not None)
     else:
         code = 0
-        if begun:
+        if any(move.adding or move.removing for move in begun.values()):
             say(GOES_ON)
-            if throttle is not None:
-                say(THROTTLE_STAYS)
+        if throttle is not None and throttled_by(begun, alive):
+            say(THROTTLE_STAYS)
     return _report(results) or code
 
 
