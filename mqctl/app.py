@@ -6,9 +6,11 @@ Data goes to standard output, everything else to standard error. Exit codes: 0 o
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
@@ -18,6 +20,8 @@ import click
 from mqctl import render
 
 if TYPE_CHECKING:
+    from trio import CancelScope
+
     from mqd.client.cluster import ClusterClient
     from mqd.client.errors import ClientError
 
@@ -146,7 +150,13 @@ _output_option = click.option("-o", "--output", type=click.Choice(FORMATS), help
 def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The three options themselves, also those before the command's name."""
     for option in (
-        click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Give up after this long (15)."),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="SECONDS",
+            help="Give up after this long (15): on `cluster info`, `broker list`, `partition list` and plans of moves as a whole, else on "
+            "each answer.",
+        ),
         _output_option,
         click.option(
             "-b",
@@ -164,6 +174,11 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def run(settings: Settings, work: Callable[[ClusterClient], Awaitable[ResultT]]) -> ResultT:
     """Connect, do the work, and turn what went wrong into a Failure."""
+    return run_timed(settings, lambda client, _: work(client))
+
+
+def run_timed(settings: Settings, work: Callable[[ClusterClient, float], Awaitable[ResultT]]) -> ResultT:
+    """As `run`; the work is told by when (Trio's clock) --timeout is over, and heeds it as far as it wants to."""
     import trio
 
     from mqd.client.cluster import connect, parse_bootstrap
@@ -176,10 +191,14 @@ def run(settings: Settings, work: Callable[[ClusterClient], Awaitable[ResultT]])
 
     async def main() -> ResultT:
         timeout_s = settings.timeout_s
-        async with connect(
-            settings.bootstrap, client_id="mqctl", request_timeout_s=timeout_s, connect_timeout_s=CONNECT_TIMEOUT_S
-        ) as client:
-            return await work(client)
+        deadline = trio.current_time() + timeout_s
+        with in_time(deadline, f"{settings.bootstrap} did not answer within {timeout_s:g} s") as scope:
+            async with connect(
+                settings.bootstrap, client_id="mqctl", request_timeout_s=timeout_s, connect_timeout_s=CONNECT_TIMEOUT_S
+            ) as client:
+                scope.deadline = math.inf
+                result = await work(client, deadline)
+        return result
 
     try:
         return trio.run(main)
@@ -189,6 +208,19 @@ def run(settings: Settings, work: Callable[[ClusterClient], Awaitable[ResultT]])
         if group.subgroup(KeyboardInterrupt) is not None:  # Ctrl-C pressed twice, or sent to us and to our group
             raise KeyboardInterrupt from None
         raise _only(group) from None
+
+
+@contextmanager
+def in_time(deadline: float, message: str) -> Iterator[CancelScope]:
+    """Raises DeadlineExceeded with this message where the block has not ended by then."""
+    import trio
+
+    from mqd.client.errors import DeadlineExceeded
+
+    with trio.CancelScope(deadline=deadline) as scope:
+        yield scope
+    if scope.cancelled_caught:
+        raise DeadlineExceeded(message)
 
 
 def failure_of(error: Exception) -> Failure:

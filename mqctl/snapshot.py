@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from mqctl.app import in_time
 from mqd.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 LEADERLESS, OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED = "leaderless", "offline", "under-min-isr", "under-replicated"
 MIN_ISR = "min.insync.replicas"
-MOVES_SECONDS = 5.0
+WANTED_SECONDS = 5.0
+"""How long a snapshot waits for what it can do without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Snapshot:
     min_isr: Mapping[str, int] = field(default_factory=dict)
     moves_unknown: ClientError | None = None
     """Why it is not known what moves."""
+    min_isr_unknown: ClientError | None = None
 
     @property
     def alive(self) -> dict[int, str | None]:
@@ -63,39 +66,60 @@ def problems(state: PartitionState, min_isr: int, move: Reassignment | None) -> 
 
 
 async def take(
-    admin: Admin, topics: Collection[str] | None = None, *, min_isr: bool = True, moves: Literal["needed", "wanted", "no"] = "needed"
+    admin: Admin,
+    deadline: float,
+    topics: Collection[str] | None = None,
+    *,
+    min_isr: bool = True,
+    moves: Literal["needed", "wanted", "no"] = "needed",
 ) -> Snapshot:
-    """A snapshot of all topics or of those named. Raises ClientError.
+    """A snapshot of all topics or of those named, by `deadline` (Trio's clock). Raises ClientError.
 
     What moves only the controller tells: it is asked last, for while there is none an answer does not come, and nothing behind it. Where
-    moves are merely `wanted` the rest is there all the same.
+    moves are merely `wanted` the rest is there all the same, and so it is without min.insync.replicas, of which that node is asked, too.
     """
     import trio
 
-    from mqd.client.descriptions import Resource, ResourceType
-    from mqd.client.errors import ClientError, DeadlineExceeded
+    from mqd.client.errors import ClientError
 
-    cluster = await admin.describe_cluster()
-    partitions = await admin.describe_partitions(topics)
-    least: dict[str, int] = {}
-    names = sorted({tp.topic for tp in partitions}) if min_isr else []
-    for resource, entries in (await admin.describe_configs([Resource(ResourceType.TOPIC, name) for name in names], [MIN_ISR])).items():
-        for entry in entries if not isinstance(entries, ClientError) else ():
-            if entry.value is not None and entry.value.isdecimal():
-                least[resource.name] = int(entry.value)
+    with in_time(deadline, "the cluster does not tell in time which nodes and partitions there are"):
+        cluster = await admin.describe_cluster()
+        partitions = await admin.describe_partitions(topics)
+    ends = deadline if moves == "needed" else min(deadline, trio.current_time() + WANTED_SECONDS)
+    least: Mapping[str, int] = {}
+    least_unknown: ClientError | None = None
+    if min_isr:
+        try:
+            with in_time(ends, f"nobody says in time what {MIN_ISR} is"):
+                least = await _least(admin, sorted({tp.topic for tp in partitions}))
+        except ClientError as error:
+            least_unknown = error
     under_way: Mapping[TopicPartition, Reassignment] = {}
     unknown: ClientError | None = None
     if moves != "no":
-        with trio.move_on_after(math.inf if moves == "needed" else MOVES_SECONDS) as scope:
-            try:
+        try:
+            with in_time(ends, "the controller does not say in time what moves, or there is none"):
                 under_way = await moves_under_way(admin)
-            except ClientError as error:
-                if moves == "needed":
-                    raise
-                unknown = error
-        if scope.cancelled_caught:
-            unknown = DeadlineExceeded(f"the controller does not say within {MOVES_SECONDS:g} s what moves, or there is none")
-    return Snapshot(cluster, partitions, under_way, least, unknown)
+        except ClientError as error:
+            if moves == "needed":
+                raise
+            unknown = error
+    return Snapshot(cluster, partitions, under_way, least, unknown, least_unknown)
+
+
+async def _least(admin: Admin, topics: list[str]) -> dict[str, int]:
+    """min.insync.replicas of those of the topics that tell it. Raises ClientError when nobody does in time."""
+    from mqd.client.descriptions import Resource, ResourceType
+    from mqd.client.errors import ClientError, DeadlineExceeded
+
+    found = {}
+    for resource, entries in (await admin.describe_configs([Resource(ResourceType.TOPIC, name) for name in topics], [MIN_ISR])).items():
+        if isinstance(entries, DeadlineExceeded):
+            raise entries
+        for entry in entries if not isinstance(entries, ClientError) else ():
+            if entry.value is not None and entry.value.isdecimal():
+                found[resource.name] = int(entry.value)
+    return found
 
 
 async def moves_under_way(admin: Admin) -> dict[TopicPartition, Reassignment]:
@@ -111,15 +135,35 @@ async def moves_under_way(admin: Admin) -> dict[TopicPartition, Reassignment]:
         return {}
 
 
-async def sizes(admin: Admin, nodes: Collection[int]) -> dict[int, dict[TopicPartition, int]]:
-    """Bytes of each replica on those of the nodes that answer."""
+async def disks(admin: Admin, nodes: Collection[int], deadline: float = math.inf) -> dict[int, list[LogDirectory] | ClientError]:
+    """The log directories of each node, or why they are not known by `deadline`."""
+    import trio
+
     from mqd.client.errors import ClientError
 
-    found: dict[int, dict[TopicPartition, int]] = {}
-    for node, directories in (await admin.describe_log_dirs(sorted(nodes))).items():
-        if not isinstance(directories, ClientError):
-            found[node] = {replica.tp: replica.size_bytes for each in directories for replica in each.replicas if not replica.is_future}
-    return found
+    told: dict[int, list[LogDirectory] | ClientError] = {}
+
+    async def ask(node: int) -> None:
+        try:
+            with in_time(deadline, f"node {node} does not tell in time about its disks"):
+                told.update(await admin.describe_log_dirs([node]))
+        except ClientError as error:
+            told[node] = error
+
+    async with trio.open_nursery() as nursery:
+        for node in nodes:
+            nursery.start_soon(ask, node)
+    return dict(sorted(told.items()))
+
+
+async def sizes(admin: Admin, nodes: Collection[int], deadline: float = math.inf) -> dict[int, dict[TopicPartition, int]]:
+    """Bytes of each replica on those of the nodes that answer."""
+    told = await disks(admin, nodes, deadline)
+    return {
+        node: {replica.tp: replica.size_bytes for each in directories for replica in each.replicas if not replica.is_future}
+        for node, directories in told.items()
+        if isinstance(directories, list)
+    }
 
 
 def directory_row(each: LogDirectory) -> dict[str, Any]:

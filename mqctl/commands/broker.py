@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqctl import render
-from mqctl.app import Failure, LazyGroup, Settings, confirm, finish, options, run, say, write
+from mqctl.app import Failure, LazyGroup, Settings, confirm, finish, in_time, options, run_timed, say, write
 from mqctl.commands.move import carry_out, check_options, execution_options, fewer_option, impossible_code, run_watching
 from mqctl.moving import complain_of
 from mqctl.planning import plan_drain, plan_leaders
 from mqctl.quantities import format_bytes
-from mqctl.snapshot import Snapshot, directory_row, take
+from mqctl.snapshot import Snapshot, directory_row, disks, take
 from mqd.errors import some_of
 from mqd.types import TopicPartition
 
@@ -69,14 +69,14 @@ def list_(settings: Settings) -> None:
     the controller does not hear it; a silent one is not fenced, or not yet, and did not answer this command.
     """
 
-    async def work(client: ClusterClient) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    async def work(client: ClusterClient, deadline: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         from mqd.client.admin import Admin
 
-        seen = await take(Admin(client, timeout_s=settings.timeout_s), min_isr=False, moves="no")
-        told = await Admin(client, timeout_s=settings.timeout_s, patient=False).describe_log_dirs(seen.alive)
+        seen = await take(Admin(client, timeout_s=settings.timeout_s), deadline, min_isr=False, moves="no")
+        told = await disks(Admin(client, timeout_s=settings.timeout_s, patient=False), seen.alive, deadline)
         return [node_row(seen, node.node_id, told.get(node.node_id)) for node in seen.cluster.brokers], _results(told)
 
-    rows, told = run(settings, work)
+    rows, told = run_timed(settings, work)
     if settings.output == "table":
         settings.show(NODES, [_readable(row) for row in rows])
     else:
@@ -91,10 +91,10 @@ def _results(told: Mapping[int, list[LogDirectory] | ClientError]) -> dict[str, 
 
 def node_row(seen: Snapshot, node_id: int, told: list[LogDirectory] | ClientError | None) -> dict[str, Any]:
     """What a list of nodes says of one, with its disks if they were told."""
-    disks = [directory_row(each) for each in told] if isinstance(told, list) else []
+    rows = [directory_row(each) for each in told] if isinstance(told, list) else []
     (info,) = (each for each in seen.cluster.brokers if each.node_id == node_id)
     states = seen.partitions.values()
-    free = [each["usable_bytes"] for each in disks if each["usable_bytes"] is not None]
+    free = [each["usable_bytes"] for each in rows if each["usable_bytes"] is not None]
     return {
         "node": node_id,
         "host": info.host,
@@ -105,7 +105,7 @@ def node_row(seen: Snapshot, node_id: int, told: list[LogDirectory] | ClientErro
         "preferred": sum(state.replicas[:1] == (node_id,) for state in states),
         "replicas": sum(node_id in state.replicas for state in states),
         "not_in_sync": sum(node_id in state.replicas and node_id not in state.isr for state in states),
-        "bytes": sum(each["bytes"] for each in disks) if disks else None,
+        "bytes": sum(each["bytes"] for each in rows) if rows else None,
         "usable_bytes": sum(free) if free else None,
     }
 
@@ -129,19 +129,26 @@ def describe(settings: Settings, node: int) -> None:
     mqctl broker describe 2
     """
 
-    async def work(client: ClusterClient) -> tuple[dict[str, Any], dict[str, Any]]:
+    async def work(client: ClusterClient, deadline: float) -> tuple[dict[str, Any], dict[str, Any]]:
         from mqd.client.admin import Admin
-        from mqd.client.descriptions import ConfigSource, Resource, ResourceType
+        from mqd.client.descriptions import ConfigEntry, ConfigSource, Resource, ResourceType
         from mqd.client.errors import ClientError
 
-        seen = await take(Admin(client, timeout_s=settings.timeout_s), min_isr=False, moves="no")
+        seen = await take(Admin(client, timeout_s=settings.timeout_s), deadline, min_isr=False, moves="no")
         _check_known(seen, node)
         admin = Admin(client, timeout_s=settings.timeout_s, patient=False)
         alive = [node] if node in seen.alive else []
-        told = await admin.describe_log_dirs(alive)
+        told = await disks(admin, alive, deadline)
         resources = [Resource(ResourceType.BROKER, str(each)) for each in alive if not isinstance(told[each], ClientError)]
+        results = _results(told)
+        described: Mapping[Resource, list[ConfigEntry] | ClientError] = {}
+        try:
+            with in_time(deadline, f"node {node} does not tell in time how it is configured"):
+                described = await admin.describe_configs(resources)
+        except ClientError as error:
+            results[f"node {node}, configuration"] = error
         config: dict[str, str | None] = {}
-        for entries in (await admin.describe_configs(resources)).values():
+        for entries in described.values():
             for entry in entries if not isinstance(entries, ClientError) else ():
                 if entry.source in (
                     ConfigSource.DYNAMIC_BROKER_CONFIG,
@@ -150,11 +157,11 @@ def describe(settings: Settings, node: int) -> None:
                 ):
                     config[entry.name] = entry.value
         lagging = [str(tp) for tp, state in seen.partitions.items() if node in state.replicas and node not in state.isr]
-        disks = [directory_row(each) for rows in told.values() if not isinstance(rows, ClientError) for each in rows]
-        data = {**node_row(seen, node, told.get(node)), "lagging": lagging, "config": config, "directories": disks}
-        return data, _results(told)
+        directories = [directory_row(each) for rows in told.values() if not isinstance(rows, ClientError) for each in rows]
+        data = {**node_row(seen, node, told.get(node)), "lagging": lagging, "config": config, "directories": directories}
+        return data, results
 
-    data, told = run(settings, work)
+    data, told = run_timed(settings, work)
     if settings.output != "table":
         settings.show_data(data)
     else:
@@ -217,11 +224,11 @@ def drain(
     if leaders_only and fewer:
         raise click.UsageError("--leaders-only moves no replica, so that none is given up")
 
-    async def work(client: ClusterClient) -> int:
+    async def work(client: ClusterClient, deadline: float) -> int:
         from mqd.client.admin import Admin
 
         admin = Admin(client, timeout_s=settings.timeout_s)
-        seen = await take(admin, min_isr=False)
+        seen = await take(admin, deadline, min_isr=False)
         _check_known(seen, node)
         if leaders_only:
             in_sync = {tp: state.isr for tp, state in seen.partitions.items()}
@@ -234,7 +241,7 @@ def drain(
             raise Failure(f"nothing was moved, as {len(plan.impossible)} partitions cannot leave node {node}", remedy=_ROOM)
         if plan.impossible and not leaders_only:
             say(_ROOM)
-        code = await carry_out(settings, admin, seen, plan, execute=execute, throttle=throttle, wait=wait, save_to=save_to)
+        code = await carry_out(settings, admin, seen, plan, deadline, execute=execute, throttle=throttle, wait=wait, save_to=save_to)
         if leaders_only and execute and plan.moves:
             code = await lead_elsewhere(admin, list(plan.moves), node) or code
         return code or impossible_code(plan)
@@ -271,14 +278,14 @@ def unregister(settings: Settings, node: int, yes: bool) -> None:
     It must be fenced, and hold no replica: drain it first (that works with a dead node, too).
     """
 
-    async def work(client: ClusterClient, *, check: bool) -> None:
+    async def work(client: ClusterClient, deadline: float, *, check: bool) -> None:
         from mqd.client.admin import Admin
 
         admin = Admin(client, timeout_s=settings.timeout_s)
         if not check:
             await admin.unregister_broker(node)
             return
-        seen = await take(admin, min_isr=False)
+        seen = await take(admin, deadline, min_isr=False)
         _check_known(seen, node)
         if node in seen.alive:
             raise Failure(f"node {node} lives", remedy="stop it first, and wait until `mqctl broker list` calls it fenced")
@@ -286,7 +293,7 @@ def unregister(settings: Settings, node: int, yes: bool) -> None:
         if held:
             raise Failure(f"node {node} has replicas of {held} partitions", remedy=f"move them away: `mqctl broker drain {node} --execute`")
 
-    run(settings, lambda client: work(client, check=True))
+    run_timed(settings, lambda client, deadline: work(client, deadline, check=True))
     confirm(f"Makes the cluster forget node {node}", yes=yes)
-    run(settings, lambda client: work(client, check=False))
+    run_timed(settings, lambda client, deadline: work(client, deadline, check=False))
     say(f"node {node} is forgotten")

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqctl import render
-from mqctl.app import LazyGroup, Settings, options, run, say, write
+from mqctl.app import LazyGroup, Settings, finish, in_time, options, run_timed, write
 
 if TYPE_CHECKING:
+    from mqd.client.admin import Admin
     from mqd.client.cluster import ClusterClient
+    from mqd.client.errors import ClientError
 
 COMMANDS = {
     "info": ("mqctl.commands.cluster:info", "Nodes, controller, and partitions that want attention."),
@@ -42,41 +44,31 @@ def cluster() -> None:
 def info(settings: Settings) -> None:
     """Nodes, controller, and partitions that want attention. Internal topics count, too.
 
-    Which nodes are alive is the controller's word: without it their state is unknown.
+    Which nodes are alive is the controller's word: without it their state is unknown, and the exit code is 3.
     """
-    data = run(settings, lambda client: gather(client, settings.timeout_s))
+    data, unknown = run_timed(settings, lambda client, deadline: gather(client, settings.timeout_s, deadline))
     if settings.output != "table":
         settings.show_data(data)
-        return
-    summary = {name.replace("_", " "): value for name, value in data.items() if name != "nodes"}
-    write(render.fields(summary) + "\n")
-    settings.show(NODES, data["nodes"])
+    else:
+        summary = {name.replace("_", " "): value for name, value in data.items() if name != "nodes"}
+        write(render.fields(summary) + "\n")
+        settings.show(NODES, data["nodes"])
+    finish({"the cluster": None, "quorum": unknown})
 
 
-async def gather(client: ClusterClient, timeout_s: float) -> dict[str, Any]:
-    """Everything that `info` tells."""
+async def gather(client: ClusterClient, timeout_s: float, deadline: float) -> tuple[dict[str, Any], ClientError | None]:
+    """Everything that `info` tells, and why it is not known who leads the quorum."""
     import trio
 
     from mqd.client.admin import Admin
-    from mqd.client.errors import ClientError
-    from mqd.errors import ErrorCode
 
     admin = Admin(client, timeout_s=timeout_s)
-    described = await admin.describe_cluster()
-    topics = await admin.list_topics(internal=True)
+    with in_time(deadline, "the cluster does not tell in time which nodes and topics there are"):
+        described = await admin.describe_cluster()
+        topics = await admin.list_topics(internal=True)
     partitions = [partition for topic in topics for partition in topic.partitions]
-    controller = described.controller_id if described.controller_id >= 0 else None
-    with trio.move_on_after(QUORUM_SECONDS) as scope:
-        try:
-            leader = (await admin.describe_quorum()).leader_id
-            controller = leader if leader >= 0 else None
-        except ClientError as error:
-            if error.code is not ErrorCode.UNSUPPORTED_VERSION:
-                say(f"who leads the quorum is not known: {error.message}")
-    if scope.cancelled_caught:
-        controller = None
-        say(f"who leads the quorum is not known: no answer within {QUORUM_SECONDS:g} s; see `mqctl cluster health`")
-    return {
+    controller, unknown = await _leader(admin, described.controller_id, min(deadline, trio.current_time() + QUORUM_SECONDS))
+    data = {
         "cluster_id": described.cluster_id,
         "controller": controller,
         "topics": len(topics),
@@ -96,3 +88,20 @@ async def gather(client: ClusterClient, timeout_s: float) -> dict[str, Any]:
             for broker in described.brokers
         ],
     }
+    return data, unknown
+
+
+async def _leader(admin: Admin, otherwise: int, deadline: float) -> tuple[int | None, ClientError | None]:
+    """Who leads the quorum, or why that is not known; the controller `otherwise` of a cluster that does not tell about its quorum."""
+    from mqd.client.errors import ClientError
+    from mqd.errors import ErrorCode
+
+    nobody = ClientError(ErrorCode.LEADER_NOT_AVAILABLE, "nobody leads the quorum", remedy="see what is wrong with `mqctl cluster health`")
+    try:
+        with in_time(deadline, "who leads the quorum is not known: no answer in time"):
+            leader = (await admin.describe_quorum()).leader_id
+    except ClientError as error:
+        if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+            return None, error
+        leader = otherwise
+    return (leader, None) if leader >= 0 else (None, nobody)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mqctl import render
-from mqctl.app import FAILED, Failure, Settings, options, run, wants_colour, write
+from mqctl.app import FAILED, Failure, Settings, in_time, options, run, run_timed, wants_colour, write
 from mqctl.places import format_time
 from mqctl.quantities import format_duration
 
@@ -45,12 +45,14 @@ def quorum(settings: Settings) -> None:
     """
     limit_s = min(settings.timeout_s, QUESTION_SECONDS)
 
-    async def work(client: ClusterClient) -> Quorum:
+    async def work(client: ClusterClient, deadline: float) -> Quorum:
         from mqd.client.admin import Admin
 
-        return await Admin(client, timeout_s=limit_s).describe_quorum()
+        with in_time(deadline, f"who leads the quorum is not known: no answer within {limit_s:g} s"):
+            found = await Admin(client, timeout_s=limit_s).describe_quorum()
+        return found
 
-    found = run(Settings(settings.bootstrap, settings.output, limit_s), work)
+    found = run_timed(Settings(settings.bootstrap, settings.output, limit_s), work)
     leader = next((each for each in found.voters if each.node_id == found.leader_id), None)
     now_ms = leader.last_caught_up_ms if leader is not None else -1
     rows = [
@@ -111,7 +113,9 @@ def health(settings: Settings) -> None:
     try:
         seen = run(asked, lambda client: observe(client, limit_s))
     except Failure as failure:
-        remedy = failure.remedy or "start the nodes, or name others with --bootstrap; the log of each says what it waits for"
+        remedy = "start the nodes, or name others with --bootstrap; the log of each says what it waits for"
+        if failure.remedy and "cluster health" not in failure.remedy:
+            remedy = failure.remedy
         raise Failure(failure.message, remedy=remedy) from None
     findings = diagnose(seen)
     healthy = all(each.healthy for each in findings)

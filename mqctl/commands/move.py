@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from mqctl import render
-from mqctl.app import FAILED, PARTIAL, Failure, Settings, finish, options, run, say
+from mqctl.app import FAILED, PARTIAL, Failure, Settings, finish, options, run, run_timed, say
 from mqctl.commands.partition import expand
 from mqctl.moving import (
     PLAN,
@@ -144,18 +144,18 @@ def move(
 
     topics = {tp.topic for tp in wanted} or None
 
-    async def work(client: ClusterClient) -> int:
+    async def work(client: ClusterClient, deadline: float) -> int:
         from mqd.client.admin import Admin
 
         admin = Admin(client, timeout_s=settings.timeout_s)
-        seen = await take(admin, topics, min_isr=False)
+        seen = await take(admin, deadline, topics, min_isr=False)
         made = plan(seen)
         complain_of(made)
         if made.impossible and not made.moves:
             raise Failure("nothing can be moved", remedy="the reasons are above")
         if made.impossible and execute:
             raise Failure("nothing was moved, as a part of it cannot be", remedy="leave out what is named above, then try again")
-        code = await carry_out(settings, admin, seen, made, execute=execute, throttle=throttle, wait=wait, save_to=save_to)
+        code = await carry_out(settings, admin, seen, made, deadline, execute=execute, throttle=throttle, wait=wait, save_to=save_to)
         return code or impossible_code(made)
 
     _end(run_watching(settings, work, execute and wait))
@@ -180,9 +180,9 @@ def _holds(seen: Snapshot, node: int) -> bool:
 
 
 def run_watching(settings: Settings, work: Any, watching: bool) -> int:
-    """As `run`; who stops watching is told that the moves go on."""
+    """As `run_timed`; who stops watching is told that the moves go on."""
     try:
-        code: int = run(settings, work)
+        code: int = run_timed(settings, work)
     except KeyboardInterrupt:
         if watching:
             say(GOES_ON)
@@ -205,15 +205,16 @@ async def carry_out(
     admin: Admin,
     seen: Snapshot,
     plan: Plan,
+    deadline: float,
     *,
     execute: bool,
     throttle: int | None,
     wait: bool,
     save_to: str | None,
 ) -> int:
-    """Show the plan, and do it if that is wanted; returns the exit code."""
+    """Show the plan, by `deadline`, and do it if that is wanted; returns the exit code."""
     alive = seen.alive
-    rows = plan_rows(plan.moves, await sizes(admin, alive))
+    rows = plan_rows(plan.moves, await sizes(admin, alive, deadline))
     if rows or settings.output != "table":
         settings.show(PLAN, shown(rows) if settings.output == "table" else rows)
     if not rows:
@@ -276,14 +277,14 @@ def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
     mqctl partition move-status --wait
     """
 
-    async def work(client: ClusterClient) -> int:
+    async def work(client: ClusterClient, deadline: float) -> int:
         from mqd.client.admin import Admin
         from mqd.client.throttle import clear_throttle as clear, find_throttle
 
         admin = Admin(client, timeout_s=settings.timeout_s)
-        seen = await take(admin, min_isr=False)
+        seen = await take(admin, deadline, min_isr=False)
         impatient = Admin(client, timeout_s=settings.timeout_s, patient=False)
-        rows = reassignment_rows(seen, await sizes(impatient, seen.alive)) if seen.moves else []
+        rows = reassignment_rows(seen, await sizes(impatient, seen.alive, deadline)) if seen.moves else []
         if rows or settings.output != "table":
             settings.show(MOVES, [{**row, "left": format_bytes(row["bytes_left"])} for row in rows] if settings.output == "table" else rows)
         if not rows:

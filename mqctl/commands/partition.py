@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqctl import render
-from mqctl.app import Failure, LazyGroup, Settings, confirm, finish, options, run, say
+from mqctl.app import Failure, LazyGroup, Settings, confirm, finish, options, run, run_timed, say
 from mqctl.planning import parse_partition
-from mqctl.snapshot import LEADERLESS, OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED, Snapshot, take
+from mqctl.snapshot import LEADERLESS, MIN_ISR, OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED, Snapshot, take
 from mqd.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -85,12 +85,12 @@ def list_(
         if wanted
     }
 
-    async def work(client: ClusterClient) -> Snapshot:
+    async def work(client: ClusterClient, deadline: float) -> Snapshot:
         from mqd.client.admin import Admin
 
-        return await take(Admin(client, timeout_s=settings.timeout_s), moves="wanted")
+        return await take(Admin(client, timeout_s=settings.timeout_s), deadline, moves="wanted")
 
-    seen = run(settings, work)
+    seen = run_timed(settings, work)
     rows = []
     for tp, state in seen.partitions.items():
         wrong = seen.wrong(tp)
@@ -101,7 +101,7 @@ def list_(
         say("no partition is like that" if chosen or pattern or node is not None else "no partitions")
     if rows or settings.output != "table":
         settings.show(PARTITIONS, rows)
-    finish({"partitions": None, "moves": seen.moves_unknown})
+    finish({"partitions": None, MIN_ISR: seen.min_isr_unknown, "moves": seen.moves_unknown})
 
 
 def partition_row(seen: Snapshot, tp: TopicPartition, wrong: list[str]) -> dict[str, Any]:

@@ -12,11 +12,12 @@ import yaml
 
 from chaos.node import free_ports
 from mqctl import moving
-from tests.client.fake import ALTER_REASSIGNMENTS, DESCRIBE_QUORUM, LIST_REASSIGNMENTS, FakePartition, Hang, quorum_row
+from tests.client.fake import ALTER_REASSIGNMENTS, DESCRIBE_QUORUM, LIST_REASSIGNMENTS, METADATA, FakePartition, Hang, quorum_row
 from tests.client.loopback import Loopback
 from tests.ran import Ran
 
 Mqctl = Callable[..., Ran]
+DESCRIBE_CONFIGS = 32
 
 
 @pytest.fixture
@@ -306,7 +307,7 @@ def test_health(mqctl: Mqctl, three: Loopback) -> None:
 
 def test_without_a_controller_the_rest_is_told(mqctl: Mqctl, three: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
     """What only it knows is not answered while there is none, nor anything that is asked behind it on the same connection."""
-    for name in ("snapshot.MOVES_SECONDS", "commands.cluster.QUORUM_SECONDS", "commands.health.QUESTION_SECONDS"):
+    for name in ("snapshot.WANTED_SECONDS", "commands.cluster.QUORUM_SECONDS", "commands.health.QUESTION_SECONDS"):
         monkeypatch.setattr(f"mqctl.{name}", 0.5)
     for key in (DESCRIBE_QUORUM, LIST_REASSIGNMENTS):
         three.inside(lambda key=key: three.cluster.one.script(key, *[Hang()] * 9))  # type: ignore[misc]
@@ -315,7 +316,8 @@ def test_without_a_controller_the_rest_is_told(mqctl: Mqctl, three: Loopback, mo
     assert ran.code == 1 and "no controller: no answer within" in ran.out and "under-replicated" in ran.out
     assert "their state is not known" not in ran.out and "about its disks" not in ran.out
     ran = mqctl("cluster", "info", "-o", "json")
-    assert ran.code == 0 and ran.data["controller"] is None and ran.data["partitions"] == 3 and "mqctl cluster health" in ran.err
+    assert ran.code == 3 and ran.data["controller"] is None and ran.data["partitions"] == 3 and "mqctl cluster health" in ran.err
+    assert [row["state"] for row in ran.data["nodes"]] == ["unknown", "unknown", "fenced"]
     ran = mqctl("partition", "list", "--under-replicated", "-o", "json")
     assert ran.code == 3 and len(ran.data) == 2 and "the controller does not say" in ran.err and "mqctl cluster health" in ran.err
     assert mqctl("broker", "list").code == 0
@@ -323,6 +325,34 @@ def test_without_a_controller_the_rest_is_told(mqctl: Mqctl, three: Loopback, mo
     assert ran.code == 4 and "mqctl cluster health" in ran.err
 
 
+def test_info_ends_with_3_where_nobody_leads_the_quorum_but_not_where_that_is_not_told(mqctl: Mqctl, three: Loopback) -> None:
+    def leaderless(why: str) -> None:
+        ran = mqctl("cluster", "info", "-o", "json")
+        assert ran.code == 3 and ran.data["controller"] is None and {row["state"] for row in ran.data["nodes"]} == {"unknown"}
+        assert why in ran.err
+
+    three.inside(lambda: three.cluster.one.script(DESCRIBE_QUORUM, {"error_code": 31, "error_message": "no right to ask"}))
+    leaderless("no right to ask")
+    three.inside(lambda: three.cluster.quorum.update(leader_id=-1))
+    leaderless("nobody leads the quorum")
+    ran = mqctl("cluster", "info")
+    assert ran.code == 3 and "NODE  HOST" in ran.out
+    three.inside(lambda: three.cluster.one.versions.pop(DESCRIBE_QUORUM))
+    ran = mqctl("cluster", "info", "-o", "json")
+    assert ran.code == 0 and not ran.err and ran.data["controller"] == 1 and ran.data["nodes"][0]["state"] == "alive"
+    three.inside(lambda: setattr(three.cluster, "controller", -1))
+    assert mqctl("cluster", "info").code == 3
+
+
+def test_partitions_are_listed_when_nobody_says_how_many_must_be_in_sync(mqctl: Mqctl, three: Loopback) -> None:
+    three.inside(lambda: three.cluster.one.script(DESCRIBE_CONFIGS, *[Hang()] * 9))
+    ran = mqctl("partition", "list", "--timeout", "0.2", "-o", "json")
+    assert ran.code == 3 and len(ran.data) == 3 and "min.insync.replicas" in ran.err and "mqctl cluster health" in ran.err
+
+
 def test_health_of_a_cluster_that_does_not_answer(mqctl: Mqctl, served: Loopback) -> None:
     ran = mqctl("-b", "127.0.0.1:1", "cluster", "health")
     assert ran.code == 1 and "--bootstrap" in ran.err
+    served.inside(lambda: served.cluster.one.script(METADATA, Hang()))
+    ran = mqctl("cluster", "health", "--timeout", "0.1")
+    assert ran.code == 1 and "--bootstrap" in ran.err and "cluster health" not in ran.err

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from mqctl.commands.cluster import gather
+from mqctl.snapshot import WANTED_SECONDS, disks, sizes, take
+from mqd.client.admin import Admin
+from mqd.client.cluster import ClusterClient, connect
+from mqd.client.errors import ClientError, DeadlineExceeded
+from tests.client.fake import DESCRIBE_PARTITIONS, DESCRIBE_QUORUM, LIST_REASSIGNMENTS, FakeCluster, Hang
+
+DESCRIBE_LOG_DIRS, DESCRIBE_CLUSTER = 35, 60
+TIMEOUT = 15.0
+
+
+@asynccontextmanager
+async def client_of(cluster: FakeCluster, timeout_s: float = TIMEOUT) -> AsyncIterator[ClusterClient]:
+    async with connect([("fake", 9001)], network=cluster, request_timeout_s=timeout_s) as client:
+        yield client
+
+
+def without_controller(nursery: trio.Nursery) -> FakeCluster:
+    """The node that everybody calls controller has died."""
+    cluster = FakeCluster(nursery, nodes=2)
+    cluster.add_topic("a", 2)
+    cluster.controller, cluster.down = 2, {2}
+    return cluster
+
+
+@pytest.mark.parametrize("timeout_s", [3.0, TIMEOUT])
+async def test_what_is_merely_wanted_holds_up_nothing_for_long(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, timeout_s: float
+) -> None:
+    async with client_of(without_controller(nursery), timeout_s) as client:
+        began = trio.current_time()
+        seen = await take(Admin(client, timeout_s=timeout_s), began + timeout_s, moves="wanted")
+        assert trio.current_time() - began <= min(timeout_s, WANTED_SECONDS) + 0.001
+    assert len(seen.partitions) == 2 and seen.min_isr == {}
+    assert seen.min_isr_unknown is not None
+    assert seen.moves_unknown is not None and "the controller does not say in time" in seen.moves_unknown.message
+
+
+@pytest.mark.parametrize("silent", [DESCRIBE_PARTITIONS, LIST_REASSIGNMENTS])
+async def test_all_calls_of_a_snapshot_have_one_deadline(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, silent: int) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.one.script(DESCRIBE_CLUSTER, *[{"error_code": 14}] * 12)  # some seconds of retries
+    cluster.one.script(silent, *[Hang()] * 9)
+    async with client_of(cluster) as client:
+        began = trio.current_time()
+        with pytest.raises(DeadlineExceeded, match=r"does not (tell|say) in time"):
+            await take(Admin(client, timeout_s=TIMEOUT), began + TIMEOUT)
+        assert trio.current_time() - began <= TIMEOUT + 0.001
+
+
+async def test_a_silent_node_holds_up_no_disks_of_others(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery, nodes=2)
+    cluster.brokers[2].script(DESCRIBE_LOG_DIRS, *[Hang()] * 9)
+    async with client_of(cluster) as client:
+        began = trio.current_time()
+        told = await disks(Admin(client, timeout_s=TIMEOUT), [2, 1], began + 3)
+        assert trio.current_time() - began <= 3.001
+        assert list(told) == [1, 2] and isinstance(told[1], list)
+        assert isinstance(told[2], ClientError) and told[2].message == "node 2 does not tell in time about its disks"
+        assert list(await sizes(Admin(client, timeout_s=TIMEOUT), [1, 2], trio.current_time() + 3)) == [1]
+
+
+async def test_info_waits_for_the_leader_of_the_quorum_within_its_time(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.one.script(DESCRIBE_QUORUM, *[Hang()] * 9)
+    async with client_of(cluster) as client:
+        for timeout_s, limit in ((3.0, 3.0), (TIMEOUT, 5.0)):
+            began = trio.current_time()
+            data, unknown = await gather(client, timeout_s, began + timeout_s)
+            assert trio.current_time() - began <= limit + 0.1
+            assert data["controller"] is None and {row["state"] for row in data["nodes"]} == {"unknown"}
+            assert unknown is not None
