@@ -67,6 +67,8 @@ class GroupProbe:
             member = group.members.get(member_id)
             if member is None or member.epoch < 0:  # it said, or is about to hear, that it is away
                 continue
+            if member.uses_classic and member.previous_epoch == 0:  # removed, and joins again: it is about to hear what it lost
+                continue
             for place in mine:
                 topic = image.topics.get(place.topic)
                 if topic is not None and owners.get((topic.topic_id, place.partition)) != member_id:

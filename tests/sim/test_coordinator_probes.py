@@ -42,7 +42,9 @@ class Cardboard:
 
     def member(self, name: str, assigned: tuple[int, ...] = (), revoking: tuple[int, ...] = (), epoch: int = 3) -> None:
         rows = [{TOPIC: dict.fromkeys(partitions, epoch)} for partitions in (assigned, revoking)]
-        self.members[name] = SimpleNamespace(member_id=name, epoch=epoch, assigned=rows[0], revoking=rows[1])
+        self.members[name] = SimpleNamespace(
+            member_id=name, epoch=epoch, previous_epoch=epoch - 1, uses_classic=False, assigned=rows[0], revoking=rows[1]
+        )
 
     def look(self) -> str | None:
         self.held.end += 1
@@ -72,6 +74,14 @@ def test_a_partition_that_is_given_while_another_member_lets_go_of_it(world: Car
 def test_a_member_that_reads_what_is_another_ones(world: Cardboard) -> None:
     world.reads["n"] = frozenset({T0})
     assert "member n reads t-0, of which m is the owner" in str(world.look())
+
+
+def test_a_classic_member_that_was_removed_and_joins_again_has_not_heard_yet_what_it_lost(world: Cardboard) -> None:
+    world.reads["n"] = frozenset({T0})
+    world.members["n"].uses_classic, world.members["n"].previous_epoch = True, 0
+    assert world.look() is None
+    world.members["n"].previous_epoch = 2
+    assert "member n reads t-0" in str(world.look())
 
 
 def test_epochs_that_go_back_or_are_ahead(world: Cardboard) -> None:
