@@ -6,7 +6,8 @@ those do that wait for the controller, and others when a request asks for much (
 connection's later requests wait, so that a client that created a topic finds it.
 
 A request that no version of the protocol allows closes its connection, as Apache Kafka does - except ApiVersions, whose
-answer tells the client which versions to use.
+answer tells the client which versions to use. So does one that a listener does not serve: what only nodes ask of one another on the client
+listener; Produce, and Fetch by whoever is no replica, on the peer listener, where no node asks for them and no epoch would fence them.
 
 A node that is out of contact with the controller closes a client's connection behind its answer to Metadata, which names no
 leaders: librdkafka asks for them wherever it is connected, so it would ask this node alone for as long as it answers. Whoever
@@ -91,7 +92,7 @@ SERVED = (
     "update_features",
     "write_txn_markers",
 )
-"""What both listeners serve besides Produce and Fetch: one module of `handlers/` each, with the name of its API."""
+"""What both listeners serve besides Fetch: one module of `handlers/` each, with the name of its API. Produce is served to clients only."""
 
 SERVED_TO_PEERS = ("allocate_producer_ids", "alter_partition", "broker_heartbeat", "broker_registration", "report_offline_replicas")
 """What only other nodes may ask for."""
@@ -134,8 +135,11 @@ class Dispatcher:
         if end - start < FRAME_BYTES_MIN + 2:
             raise ProtocolError(f"a request of {end - start} bytes has no header")
         api_key, version, correlation_id, client_id_bytes = _HEAD(buffer, start)
-        if connection.listener is PEER and connection.peer_node is None:
-            hello.check_stranger(connection, api_key)
+        if connection.listener is PEER:
+            if connection.peer_node is None:
+                hello.check_stranger(connection, api_key)
+            if api_key == PRODUCE:
+                raise _not_served(api_key, PEER)
         body = start + 10 + client_id_bytes if client_id_bytes > 0 else start + 10
         if body > end or client_id_bytes < -1:
             raise ProtocolError(f"client id of {client_id_bytes} bytes in a request of {end - start}")
@@ -179,7 +183,7 @@ class Dispatcher:
             if connection.listener == PEER and hello.is_private(api_key):
                 hello.handle(self._node, connection, api_key, frame)
                 return
-            raise ProtocolError(f"API key {api_key} is not served on the {connection.listener} listener")
+            raise _not_served(api_key, connection.listener)
         header = decode_request_header(frame)
         api = handler.api
         if not api.supports(header.api_version):
@@ -249,6 +253,10 @@ class Dispatcher:
             return False
         came_after = connection.since - replica.lost_contact_at
         return came_after < 0 or connection.owner.now - connection.since >= max(_BACK_SECONDS_MIN, came_after)
+
+
+def _not_served(api_key: int, listener: str) -> ProtocolError:
+    return ProtocolError(f"API key {api_key} is not served on the {listener} listener")
 
 
 def _unknown_version(api: Api) -> Answer:

@@ -20,9 +20,12 @@ from mqd.server.context import CLIENT, PEER
 from tests.log.support import batch
 from tests.server.rig import Client, Rig, rig, settle
 
-DESCRIBE_CLUSTER = 60
+PRODUCE = 0
+FETCH = 1
 LIST_OFFSETS = 2
 METADATA = 3
+ALTER_PARTITION = 56
+DESCRIBE_CLUSTER = 60
 
 
 def head(api_key: int, version: int, client_id: bytes | None = b"test", correlation_id: int = 1) -> bytes:
@@ -158,11 +161,23 @@ async def test_who_has_not_introduced_himself_is_told_the_versions_and_nothing_e
             assert stranger.sock.closed and not stranger.sock.sent
         peer = await node.connect(PEER)
         peer.send_frame(head(32_000, 0, None) + b"I am 2")
-        for name, version, body in requests[:3]:
-            peer.post(name, version, body)
-        await settle()
-        assert len(peer.answers()) == 3
-        assert node.partition("t").log.log_end_offset == 1
+        assert (await peer.ask(*requests[0])).topics == []
+
+
+@pytest.mark.parametrize("version", [4, 12, 17])
+async def test_what_carries_no_epoch_and_no_node_sends_is_not_served_to_peers(tmp_path: Path, version: int) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t")
+        fetch = node.fetch_body("t", 0, version=version)
+        for name, at, body in (("produce", min(version, 9), node.produce_body("t", batch(b"x"))), ("fetch", version, fetch)):
+            peer = await node.connect(PEER)
+            next(one for one in node.server._connections if one.sock is peer.sock).introduced(2)
+            told = {row.api_key for row in (await peer.ask("api_versions", 0, {})).api_keys}
+            assert PRODUCE not in told and {FETCH, ALTER_PARTITION} <= told
+            peer.post(name, at, body)
+            await settle()
+            assert peer.sock.closed and not peer.sock.sent
+        assert node.partition("t").log.log_end_offset == 0
 
 
 def replaced(node: Rig, api_key: int, handle: Any, *, failed: Any = None) -> None:

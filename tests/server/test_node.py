@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from struct import pack
+from struct import pack, unpack_from
 from typing import Any
 
 import pytest
@@ -13,7 +14,11 @@ import trio
 from mqd.client.peer import PeerConnection
 from mqd.config import StartError
 from mqd.errors import ErrorCode
+from mqd.protocol.apis import by_name
 from mqd.protocol.batch import iterate_batches, iterate_records
+from mqd.protocol.schema import encode_request_header
+from mqd.server.dispatch import SERVED_TO_PEERS
+from mqd.server.hello import HANDSHAKE, RAFT_MESSAGE
 from tests.nodes import ask, batch, connected, create_topic, fetch, node, one_node_peers, produce
 
 
@@ -149,14 +154,27 @@ async def test_flush_before_ack_is_acknowledged_after_its_sync(tmp_path: Path) -
         assert len(values((await fetch(connection, "t", 0)).records)) == 2
 
 
+def private_requests() -> Iterator[bytes]:
+    """One of each that only nodes may ask, in the shape in which nodes are answered."""
+    for name in SERVED_TO_PEERS:
+        api = by_name(name)
+        assert api is not None
+        version = api.versions[1]
+        yield encode_request_header(api, version, 1, "test") + api.encode_request(version, {})
+    for api_key in (HANDSHAKE, RAFT_MESSAGE):
+        yield pack(">hhih", api_key, 0, 1, -1) + b"\0" * 20
+
+
 async def test_private_apis_are_not_served_to_clients(tmp_path: Path) -> None:
     async with node(tmp_path) as running:
-        for api_key in (62, 63, 67, 32_000, 32_001):
+        keys = []
+        for request in private_requests():
+            keys.append(unpack_from(">h", request)[0])
             stream = await trio.open_tcp_stream("127.0.0.1", running.port)
             async with stream:
-                request = pack(">hhih", api_key, 0, 1, -1) + b"\0" * 20
                 await stream.send_all(pack(">i", len(request)) + request)
-                assert await stream.receive_some(100) == b""
+                assert await stream.receive_some(100) == b"", keys[-1]
+        assert {56, 62, 63, 67, 32_000, 32_001, 32_002} <= set(keys)
 
 
 async def test_a_stranger_is_not_heard_on_the_peer_listener(tmp_path: Path) -> None:

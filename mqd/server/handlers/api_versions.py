@@ -40,7 +40,7 @@ def failed(request: Any, error: MqError) -> Mapping[str, Any]:
 
 def served(listener: str = CLIENT) -> list[Mapping[str, int]]:
     """What may be asked for on a listener, by key, with the versions that are advertised."""
-    names = ("produce", "fetch", *dispatch.SERVED, *(dispatch.SERVED_TO_PEERS if listener == PEER else ()))
+    names = ("fetch", *dispatch.SERVED, *(dispatch.SERVED_TO_PEERS if listener == PEER else ("produce",)))
     found = [api for name in names if (api := apis.by_name(name)) is not None]
     assert len(found) == len(names)
     return [

@@ -64,6 +64,8 @@ class Fetch:
         request = decode_fetch_request(view, position, end, version)
         if sum(len(topic[2]) for topic in request.topics) > REQUEST_PARTITIONS_MAX:
             raise ProtocolError(f"a fetch of more than {REQUEST_PARTITIONS_MAX} partitions")
+        if request.replica_id < 0 and connection.listener == PEER:
+            raise ProtocolError("a consumer's fetch: the peer listener serves those of followers only")
         if connection.parked is not None:
             if request.session_epoch != FINAL_EPOCH or request.session_id == NO_SESSION:
                 return False  # what closes a session is answered at once: clients wait for it when they close
