@@ -175,6 +175,8 @@ class RaftService:
         self._unsettled = 0
         self._unreachable = dict.fromkeys(self._addresses, "not tried yet")
         """Of each peer that cannot be called: why."""
+        self._heard_at = dict.fromkeys(self._addresses, -math.inf)
+        """When each peer last said anything in Raft, or introduced itself to a call of ours."""
         self._wake = trio.Event()
         self._changed = trio.Event()
         self._leaderless_changed = trio.Event()
@@ -322,6 +324,7 @@ class RaftService:
         message = codec.decode_message(body)
         codec.check_plausible(message, term=self._status.term, last_index=self._status.last_index)
         self._received += 1
+        self._heard_at[node_id] = self._clock.monotonic()
         if len(self._inbox) >= limits.RAFT_INBOX_MESSAGES_MAX:
             self._dropped += 1
             return
@@ -512,11 +515,12 @@ class RaftService:
         while True:
             while not self._leaderless:
                 await self._leaderless_changed.wait()
+            since = self._clock.monotonic()
             with trio.move_on_after(LEADERLESS_TOLD_AFTER_SECONDS):
                 while self._leaderless:
                     await self._leaderless_changed.wait()
             while self._leaderless:
-                logger.warning("%s", self._what_is_missing())
+                logger.warning("%s", self._what_is_missing(since))
                 with trio.move_on_after(LEADERLESS_TOLD_EVERY_SECONDS):
                     while self._leaderless:
                         await self._leaderless_changed.wait()
@@ -529,17 +533,22 @@ class RaftService:
             return (1 + len(status.connected)) * 2 <= len(self._voters)
         return status.leader_id not in status.connected
 
-    def _what_is_missing(self) -> str:
-        absent = [peer for peer in self._addresses if peer in self._voters and peer not in self._status.connected]
-        reachable, voters = len(self._voters) - len(absent), len(self._voters)
+    def _what_is_missing(self, since: float) -> str:
+        """In words; `since` when there is no leader. An open connection is no sign of life: the system keeps it for a process that hangs.
+        But a voter without a leader says something to the other voters in every election time-out. To observers it says nothing."""
+        now, votes = self._clock.monotonic(), self._node_id in self._voters
+        reasons = []
+        for peer in sorted(self._voters - {self._node_id}):
+            name, silent = "node {} at {}:{}".format(peer, *self._addresses[peer]), now - max(since, self._heard_at[peer])
+            if peer not in self._status.connected:
+                reasons.append(f"no answer from {name} ({self._unreachable[peer]})")
+            elif votes and silent > self._timing.election_timeout_max:
+                reasons.append(f"{name} is connected but silent for {silent:.0f} s (it hangs, or follows a leader)")
+        reachable, voters = len(self._voters) - len(reasons), len(self._voters)
         what = "a leader" if reachable * 2 > voters else "a majority"
-        reasons = [
-            f"no answer from node {peer} at {self._addresses[peer][0]}:{self._addresses[peer][1]} ({self._unreachable[peer]})"
-            for peer in absent
-        ]
         if self._status.abstains is not None:
             reasons.append(self._status.abstains)
-        return ", ".join([f"waiting for {what}: {reachable} of {voters} voters reachable", *reasons])
+        return ", ".join([f"waiting for {what}: {reachable} of {voters} voters {'reachable' if votes else 'connected'}", *reasons])
 
     def _end(self, journal: Journal) -> None:
         self._refusing = True
@@ -574,7 +583,8 @@ class RaftService:
                 try:
                     reason = await self._introduced(stream, peer)
                     if reason is None:
-                        began, broke = self._clock.monotonic(), True
+                        self._heard_at[peer] = began = self._clock.monotonic()
+                        broke = True
                         reason = await self._talk(stream, self._queues[peer])
                         logger.info("raft: connection to node %d at %s:%d ended: %s", peer, host, port, reason)
                 finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,7 +16,7 @@ from trio.testing import MockClock
 from mqd.io.clock import SystemClock
 from mqd.io.entropy import RandomEntropy
 from mqd.io.net import Listener, Poller, Stream
-from mqd.raft.codec import AppendEntries, encode_message
+from mqd.raft.codec import AppendEntries, PreVote, encode_message
 from mqd.raft.introduction import Doorkeeper
 from mqd.raft.journal import open_journal
 from mqd.raft.service import TICK_SECONDS_MAX, RaftService
@@ -99,10 +99,13 @@ def formed_disk() -> MemoryDisk:
     return disk
 
 
-def voter(network: SomeNetwork, *others: int, disk: MemoryDisk | None = None) -> RaftService:
+def voter(network: SomeNetwork, *others: int, disk: MemoryDisk | None = None, observing: bool = False) -> RaftService:
+    addresses = {i: ("localhost", 41_000 + i) for i in (1, *others)}
+    observers = {1: addresses.pop(1)} if observing else {}
     return RaftService(
         node_id=1,
-        voters={i: ("localhost", 41_000 + i) for i in (1, *others)},
+        voters=addresses,
+        observers=observers,
         cluster_id="c",
         directory=Path("raft"),
         disk=disk if disk is not None else formed_disk(),
@@ -114,12 +117,16 @@ def voter(network: SomeNetwork, *others: int, disk: MemoryDisk | None = None) ->
     )
 
 
-async def told(raft: RaftService, seconds: float, caplog: pytest.LogCaptureFixture) -> list[str]:
+async def told(raft: RaftService, seconds: float, caplog: pytest.LogCaptureFixture, *, speaking: Collection[int] = ()) -> list[str]:
+    """What it warned of. `speaking`: those of whom it hears that they have no leader either."""
     caplog.clear()
     async with trio.open_nursery() as nursery:
         await nursery.start(raft.run)
         with trio.move_on_after(seconds):
-            await trio.sleep_forever()
+            while True:
+                for peer in speaking:
+                    raft.receive(peer, encode_message(PreVote(1, 0, 0)))
+                await trio.sleep(1.0)
         nursery.cancel_scope.cancel()
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
@@ -131,14 +138,62 @@ async def test_without_a_majority_it_says_who_is_missing(autojump_clock: MockClo
 
 
 async def test_only_those_who_are_missing_are_named(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
-    (line,) = await told(voter(SomeNetwork(41_002, 41_003), 2, 3, 4), 2.1, caplog)
+    (line,) = await told(voter(SomeNetwork(41_002, 41_003), 2, 3, 4), 2.1, caplog, speaking=(2, 3))
     assert line.startswith("waiting for a leader: 3 of 4 voters reachable, no answer from node 4 at localhost:41004")
     assert "node 2" not in line
 
 
+async def test_who_is_connected_and_says_nothing_is_not_reachable(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    """Two processes are stopped (SIGSTOP): their systems keep the connections."""
+    lines = await told(voter(SomeNetwork(41_002, 41_003), 2, 3), 7.1, caplog)
+    why = "(it hangs, or follows a leader)"
+    assert lines == [
+        "waiting for a majority: 1 of 3 voters reachable, "
+        + ", ".join(f"node {peer} at localhost:{41_000 + peer} is connected but silent for {silent} s {why}" for peer in (2, 3))
+        for silent in (2, 7)
+    ]
+    lines = await told(voter(SomeNetwork(41_002, 41_003), 2, 3), 12.1, caplog, speaking=(2,))
+    assert len(lines) == 3
+    for line in lines:
+        assert line.startswith("waiting for a leader: 2 of 3 voters reachable, node 3 at localhost:41003 is connected but silent for ")
+
+
+async def test_a_silence_is_counted_from_the_last_word(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    raft = voter(SomeNetwork(41_002), 2)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(raft.run)
+        for _ in range(12):
+            await trio.sleep(1.0)
+            raft.receive(2, encode_message(PreVote(1, 0, 0)))
+        assert caplog.messages[-1] == "waiting for a leader: 2 of 2 voters reachable"
+        await trio.sleep(46.0)
+        assert "1 of 2 voters reachable, node 2 at localhost:41002 is connected but silent for 45 s" in caplog.messages[-1]
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_has_only_just_connected_has_its_time_to_speak(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    network = SomeNetwork()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(voter(network, 2).run)
+        await trio.sleep(10.9)
+        network.answering.add(41_002)
+        await trio.sleep(7.0)
+        nursery.cancel_scope.cancel()
+    refused, again, connected, silent = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
+    assert "(Connection refused)" in refused and refused == again
+    assert connected == "waiting for a leader: 2 of 2 voters reachable"
+    assert silent.startswith("waiting for a majority: 1 of 2 voters reachable, node 2 at localhost:41002 is connected but silent for ")
+
+
+async def test_an_observer_to_whom_nobody_speaks_says_who_is_connected(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    raft = voter(SomeNetwork(41_002), 2, 3, observing=True)
+    (line,) = await told(raft, 2.1, caplog)
+    assert line == "waiting for a majority: 1 of 2 voters connected, no answer from node 3 at localhost:41003 (Connection refused)"
+
+
 async def test_a_voter_that_starts_from_nothing_says_what_it_waits_for(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     raft = voter(SomeNetwork(41_002), 2, 3, disk=MemoryDisk())
-    (line,) = await told(raft, 2.1, caplog)
+    (line,) = await told(raft, 2.1, caplog, speaking=(2,))
     assert line.startswith("waiting for a leader: 2 of 3 voters reachable, no answer from node 3")
     assert line.endswith("this voter starts from nothing, so it does not vote yet: it waits to hear from node 2, 3")
     assert raft.status().term == 0
