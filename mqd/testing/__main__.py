@@ -5,7 +5,7 @@
     python -m mqd.testing --seeds 0-99 --nodes 3 --observers 1    with a node that does not vote
     python -m mqd.testing --seeds 42 --nodes 3 --trace trace.txt  one seed again, every event in a file
     python -m mqd.testing --list-bugs                             defects that can be planted, each of which must be found
-    python -m mqd.testing --seeds 0-49 --bug NAME                 the same seeds with one of them; ends at the first find
+    python -m mqd.testing --seeds 0-104 --bug NAME                one of them is planted, and found within these; ends at the first find
 
 The planted defects are part of the tests: `--bug` and `--list-bugs` need a source tree, and run from its root.
 """
