@@ -123,7 +123,7 @@ def _start(options: Namespace) -> int:
     peers.require(options.node)
     config = NodeConfig.load(Path(options.config) if options.config else None, os.environ, dict(options.settings))
     logs.set_up(config.text("logging.level"))
-    logs.warn_all(config.warnings)
+    logs.warn_all((*peers.warnings, *config.warnings))
 
     import trio
 

@@ -10,6 +10,7 @@
 
 Optional for the file: cluster_secret = "...", which every node must know to be heard by the others (16 to 1024 characters,
 best random ones), or cluster_secret_file = "name", a file that holds it and nothing else, found from where the peers file is.
+Whichever file holds it, only its owner should be able to read it: else there is a warning.
 
 Optional for a node: rack, voter (true for the first five), advertised_host and advertised_port (what clients are told
 to connect to). Every refusal names the file, the line or key, and the remedy; tomllib gives no lines, so `_Lines` finds
@@ -19,8 +20,10 @@ them by scanning the text.
 from __future__ import annotations
 
 import re
+import shlex
+import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +68,10 @@ class Peers:
     path: Path
     secret: bytes | None = field(default=None, repr=False)
     """The cluster secret; None where there is none. Never to be written anywhere."""
+    secret_path: Path | None = field(default=None, compare=False)
+    """The file that holds it: this one, or that of cluster_secret_file."""
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+    """What an operator should hear about the files, a line each."""
 
     @property
     def voters(self) -> dict[int, PeerNode]:
@@ -89,7 +96,15 @@ def load_peers(path: Path | str) -> Peers:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give --peers a file that this user can read") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
-    return parse_peers(text, path)
+    peers = parse_peers(text, path)
+    return replace(peers, warnings=_warnings(peers.secret_path)) if peers.secret_path is not None else peers
+
+
+def _warnings(secret_path: Path) -> tuple[str, ...]:
+    if not secret_path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        return ()
+    remedy = f"chmod 600 {shlex.quote(str(secret_path))}, and let the user that runs mqd own it"
+    return (f"others than its owner can read the cluster secret in {secret_path}, and pass for a node of this cluster: {remedy}",)
 
 
 def parse_peers(text: str, path: Path) -> Peers:
@@ -181,18 +196,19 @@ class _Checker:
         self._check_addresses(nodes, index_by_id)
         if not any(node.voter for node in nodes.values()):
             raise self._wrong(None, None, "no node votes", "set voter = true for one, three or five nodes")
-        return Peers(cluster_id, nodes, self._path, self._secret(document))
+        return Peers(cluster_id, nodes, self._path, *self._secret(document))
 
-    def _secret(self, document: dict[str, Any]) -> bytes | None:
+    def _secret(self, document: dict[str, Any]) -> tuple[bytes | None, Path | None]:
+        """It, and the file that holds it."""
         if "cluster_secret" in document and "cluster_secret_file" in document:
             raise self._wrong(None, "cluster_secret_file", "cluster_secret and cluster_secret_file are both there", "keep one of them")
         if "cluster_secret" in document:
             secret = document["cluster_secret"]
             if not isinstance(secret, str) or len(secret) not in _SECRET_LENGTHS:
                 raise self._wrong(None, "cluster_secret", "cluster_secret is no text of 16 to 1024 characters", _SECRET_REMEDY)
-            return secret.encode()
+            return secret.encode(), self._path
         if "cluster_secret_file" not in document:
-            return None
+            return None, None
         name = document["cluster_secret_file"]
         if not isinstance(name, str) or not name:
             raise self._wrong(None, "cluster_secret_file", f"cluster_secret_file {name!r} is no file name", "write it in quotes")
@@ -210,7 +226,7 @@ class _Checker:
         if len(secret) not in _SECRET_LENGTHS:
             problem = f"{path} does not hold a text of 16 to 1024 characters"
             raise self._wrong(None, "cluster_secret_file", problem, _SECRET_REMEDY)
-        return secret.encode()
+        return secret.encode(), path
 
     def _node(self, index: int, table: dict[str, Any]) -> PeerNode:
         for key in table:

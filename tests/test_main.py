@@ -167,6 +167,24 @@ def test_output_that_nobody_reads_to_the_end_is_no_traceback() -> None:
     assert process.returncode == OK
 
 
+def test_a_secret_that_others_can_read_is_told_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mqd import daemon
+
+    async def fake(options: StartOptions) -> None: ...
+
+    monkeypatch.setattr(daemon, "main", fake)
+    monkeypatch.setattr("mqd.logs.set_up", lambda level: None)
+    peers = tmp_path / "peers.toml"
+    peers.write_text('cluster_secret = "sixteen letters, or more"\n' + PEERS)
+    arguments = ["start", "--peers", str(peers), "--node", "1", "--data", str(tmp_path / "data")]
+    for mode, told in ((0o600, []), (0o644, [f"chmod 600 {peers}"])):
+        peers.chmod(mode)
+        assert main(arguments) == 0
+        assert [line[line.index("chmod") :].partition(",")[0] for line in caplog.messages if "cluster secret" in line] == told
+
+
 def test_understanding_the_arguments_imports_nothing_heavy() -> None:
     code = "import sys, mqd.__main__ as m; m.main(['start', '--peers', 'p', '--node', 'x', '--data', 'd']); print(*sys.modules)"
     loaded = run("-c", code).stdout.split()

@@ -159,6 +159,28 @@ def test_a_cluster_secret_may_stand_in_a_file_of_its_own_beside_the_peers_file(t
     assert again.secret == peers.secret
 
 
+@pytest.mark.parametrize(("mode", "told"), [(0o600, False), (0o400, False), (0o640, True), (0o604, True), (0o644, True)])
+@pytest.mark.parametrize("holder", ["peers of mqd.toml", "secret"])
+def test_a_secret_that_others_can_read_is_told(tmp_path: Path, holder: str, mode: int, told: bool) -> None:
+    path, secret = tmp_path / "peers of mqd.toml", tmp_path / "secret"
+    secret.write_text(SECRET)
+    path.write_text(with_secret('cluster_secret_file = "secret"' if holder == "secret" else f'cluster_secret = "{SECRET}"'))
+    (tmp_path / holder).chmod(mode)
+    warnings = load_peers(path).warnings
+    assert len(warnings) == told
+    for warning in warnings:
+        quoted = f"'{path}'" if holder != "secret" else str(secret)
+        assert f"secret in {tmp_path / holder}," in warning and f": chmod 600 {quoted}, and" in warning
+        assert SECRET not in warning and "\n" not in warning
+
+
+def test_a_peers_file_without_the_secret_may_be_read_by_all(tmp_path: Path) -> None:
+    path = tmp_path / "peers.toml"
+    path.write_text(with_secret(""))
+    path.chmod(0o644)
+    assert load_peers(path).warnings == ()
+
+
 @pytest.mark.parametrize(
     ("line", "content", "reason"),
     [
