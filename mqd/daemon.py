@@ -279,11 +279,10 @@ class _Daemon:
             async with self._listeners() as listeners:
                 with _told("the log directories", self.options.data_directory):
                     await self.logs.start()
+                    self._vouch_for_nothing_lost()
                 try:
                     with _told("the log directories", self.options.data_directory):
                         self.known = self._known_directories()
-                        if self.logs.suspect:
-                            forget_last_registration(disk, self.registration_file)
                         self.controller.previous_broker_epoch = previous_broker_epoch(
                             disk, self.registration_file, clean=self.logs.clean_start, directories=self._usable_directories()
                         )
@@ -296,6 +295,15 @@ class _Daemon:
             lock.close()
         if self.failure is not None:
             raise StartError(self.failure)
+
+    def _vouch_for_nothing_lost(self) -> None:
+        """Of what the logs lack only the checkpoints tell, and even a start that fails writes them anew: so this is durable before."""
+        if self.logs.suspect:
+            try:
+                forget_last_registration(self.seams.disk, self.registration_file)
+            except OSError:
+                self.logs.release_locks()
+                raise
 
     def _usable_directories(self) -> frozenset[UUID]:
         return frozenset(one.id for one in self.logs.directories.values() if one.failed is None and one.id is not None)

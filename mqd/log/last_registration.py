@@ -112,7 +112,7 @@ def machine_ran_on(disk: Disk, path: Path) -> bool:
 
 
 def forget_last_registration(disk: Disk, path: Path) -> None:
-    """Something written may be lost: the next registration is one of a node that cannot vouch for its logs. OSError.
+    """Something written may be lost: the next registration is one of a node that cannot vouch for its logs. Durable on return; OSError.
 
     In which run of the machine that was stays known, where the disk takes it: `machine_ran_on` goes by that.
     """
@@ -121,3 +121,4 @@ def forget_last_registration(disk: Disk, path: Path) -> None:
         store_last_registration(disk, path, replace(last, broker_epoch=NO_BROKER_EPOCH))
     except (OSError, ValueError):
         disk.remove(path)
+        disk.sync_directory(path.parent)

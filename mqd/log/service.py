@@ -103,7 +103,7 @@ class LogService:
         self.clean_start = False
         """Whether every directory was left by an orderly stop."""
         self.suspect = False
-        """Whether a write or sync had failed in one, before `start` or within: then this node cannot vouch for what it once wrote."""
+        """Whether `start` found acknowledged records missing, or a write or sync had failed: this node cannot vouch for what it wrote."""
         self._disk = disk
         self._clock = clock
         self._on_durable = on_durable
@@ -148,7 +148,7 @@ class LogService:
                     loading.start_soon(self._start_directory, directory, refusals)
             nursery.cancel_scope.cancel()
         if refusals:
-            self._release_locks()
+            self.release_locks()
             raise refusals[0]
         online = [directory for directory in self.directories.values() if directory.failed is None]
         if not online:
@@ -156,7 +156,7 @@ class LogService:
         self._descriptors.hold_spares(online[0].path)
         if any(log.recovery_point > log.durable_end_offset for log in self.logs.values()):
             await self.checkpoint_recovery_points()
-        self.suspect = any(directory.suspect for directory in online)
+        self.suspect = any(one.suspect for one in online) or any(one.truncated_below_high_watermark is not None for one in self.reports)
         self.clean_start = all(directory.broker_epoch is not None for directory in online)
         logger.info(
             "logs loaded count=%d fenced=%d scanned_bytes=%d clean=%s seconds=%.3f",
@@ -683,13 +683,13 @@ class LogService:
                 logger.warning("no clean marker, the next start scans directory=%s reason=%s", directory.path, error)
             except OSError as error:
                 self._unless_it_passes(directory.path, storage_error(f"cannot close {directory.path}", error))
-        self._release_locks()
+        self.release_locks()
         for log in self.logs.values():
             log.failed, log.heals = "the node is shutting down", False
             for segment in log.segments:
                 segment.file = None
 
-    def _release_locks(self) -> None:
+    def release_locks(self) -> None:
         for directory in self.directories.values():
             if directory.lock is not None:
                 directory.lock.close()
