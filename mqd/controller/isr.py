@@ -4,6 +4,9 @@ A leader says which partition it means as it knows it: leader epoch, partition e
 the present ones, and every member's broker epoch too (KIP-903). So a leader that was deposed, or that saw an old replica
 set, or a follower that was restarted since it caught up, changes nothing. A change that puts the last replica of a
 reassignment in sync completes it (reassignments.py).
+
+A refusal is final, also for repetitions of the change that come later by other connections: where it could be taken then, because
+the broker that was not there is back, the refusal raises the partition epoch.
 """
 
 from __future__ import annotations
@@ -150,6 +153,8 @@ def decide_alter_partitions(image: MetadataImage, op: AlterPartitions, rules: Ru
             isr = _checked_isr(image, op, wish, partition)
         except MqError as error:
             results.append(IsrAltered(wish.topic_id, wish.partition, error.code))
+            if error.code is ErrorCode.INELIGIBLE_REPLICA:
+                updates.setdefault(topic.topic_id, {})[wish.partition] = PartitionUpdate(wish.partition)
             continue
         able = without_lost(image, topic, wish.partition, may_lead) | set(isr)
         least = rules.least_of(image, topic.name)

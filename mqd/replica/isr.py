@@ -2,7 +2,8 @@
 
 The leader proposes, the controller decides by compare-and-set (AlterPartition: leader epoch, partition epoch, broker epochs).
 Until the answer is known either ISR may be the true one. So the high watermark waits for the members of both, the *maximal*
-ISR (KIP-497), and no second change is proposed: one is in flight at most.
+ISR (KIP-497), and no second change is proposed: one is in flight at most. An attempt whose answer was lost may come to the
+controller late: it finds another partition epoch there, whether a repetition was taken before it or refused.
 """
 
 from __future__ import annotations
@@ -31,22 +32,19 @@ class Verdict(Enum):
 class InSync:
     """The committed ISR, and the change in flight."""
 
-    __slots__ = ("_doubtful", "committed", "maximal", "partition_epoch", "proposal")
+    __slots__ = ("committed", "maximal", "partition_epoch", "proposal")
 
     def __init__(self, isr: Iterable[NodeId], partition_epoch: int) -> None:
         self.committed = frozenset(isr)
         self.partition_epoch = partition_epoch
         self.proposal: IsrChange | None = None
         self.maximal = self.committed
-        self._doubtful = False
-        """Whether an attempt of the proposal was sent whose outcome is not known."""
 
     def commit(self, isr: Iterable[NodeId], partition_epoch: int) -> None:
         """Newer metadata: what was in flight has been decided by it, one way or the other."""
         self.committed = self.maximal = frozenset(isr)
         self.partition_epoch = partition_epoch
         self.proposal = None
-        self._doubtful = False
 
     def propose(self, change: IsrChange) -> None:
         """From now on the high watermark waits for the members of `change`, too."""
@@ -60,7 +58,6 @@ class InSync:
         if self.proposal is not change:
             return Verdict.STALE
         if outcome is None:
-            self._doubtful = True
             return Verdict.RETRY
         if outcome.error is ErrorCode.NONE:
             if outcome.leader_epoch != change.leader_epoch or outcome.partition_epoch < self.partition_epoch:
@@ -69,11 +66,9 @@ class InSync:
             return Verdict.COMMITTED
         if outcome.error in _NEWER_ELSEWHERE:
             return Verdict.WAIT
-        if outcome.error in _REFUSED and not self._doubtful:
+        if outcome.error in _REFUSED:
             self.commit(self.committed, self.partition_epoch)
             return Verdict.DROPPED
-        # An attempt whose outcome nobody learned may still be on its way and be accepted where this one was not. A second refusal tells.
-        self._doubtful = False
         return Verdict.RETRY
 
 

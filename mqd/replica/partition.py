@@ -351,7 +351,8 @@ class Partition:
         if not joining:
             return None
         change = self._propose(committed | joining)
-        self.count(now)
+        if change is not None:
+            self.count(now)
         return change
 
     def before_write(self) -> None:
@@ -367,7 +368,8 @@ class Partition:
         if not behind:
             return None
         change = self._propose(self.in_sync.committed - behind)
-        self.count(now)
+        if change is not None:
+            self.count(now)
         return change
 
     def shrink_candidates(self, now: float) -> frozenset[NodeId]:
@@ -379,18 +381,22 @@ class Partition:
             if follower.node_id in self.in_sync.committed and not follower.is_caught_up(end, now, lag_max)
         )
 
-    def _propose(self, isr: frozenset[NodeId]) -> IsrChange:
-        """Members in the order of the replicas, each with the broker epoch under which it is known to be in sync (KIP-903)."""
+    def _propose(self, isr: frozenset[NodeId]) -> IsrChange | None:
+        """Members in the order of the replicas, each with the broker epoch under which it is known to be in sync (KIP-903).
+
+        None where that cannot be taken, for all that this node knows. A refusal raises the partition epoch: whoever hears of that
+        knows why, too, and so does not ask again for what is refused again.
+        """
         assignment = self.assignment
         members = []
         for node_id in assignment.replicas:
             if node_id in isr:
                 follower = self.followers.get(node_id)
                 epoch = follower.broker_epoch if follower is not None else NO_EPOCH
-                if epoch == NO_EPOCH:
-                    registered = self.rules.eligible(node_id)
-                    epoch = registered if registered is not None else NO_EPOCH
-                members.append((node_id, epoch))
+                registered = self.rules.eligible(node_id)
+                if registered is None or epoch not in (NO_EPOCH, registered):
+                    return None
+                members.append((node_id, registered))
         change = IsrChange(assignment.topic_partition, assignment.topic_id, self.leader_epoch, self.in_sync.partition_epoch, tuple(members))
         self.in_sync.propose(change)
         return change

@@ -70,12 +70,12 @@ def test_an_ineligible_member_is_given_up() -> None:
     assert in_sync.proposal is None
 
 
-def test_an_attempt_of_unknown_outcome_may_still_be_taken() -> None:
+def test_an_attempt_of_unknown_outcome_may_still_be_taken_until_a_repetition_is_refused() -> None:
     in_sync, proposal = proposed(ONE, TWO, THREE)
     assert in_sync.settle(proposal, None) is Verdict.RETRY
-    assert in_sync.settle(proposal, refused(ErrorCode.INELIGIBLE_REPLICA)) is Verdict.RETRY
     assert in_sync.maximal == {ONE, TWO, THREE}
     assert in_sync.settle(proposal, refused(ErrorCode.INELIGIBLE_REPLICA)) is Verdict.DROPPED
+    assert in_sync.maximal == {ONE, TWO}
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID])

@@ -252,6 +252,37 @@ def test_who_could_not_join_while_a_change_was_in_flight_joins_afterwards() -> N
     assert (expanded.isr, expanded.partition_epoch) == (((ME, 1), (TWO, 1), (THREE, 1)), 1)
 
 
+def test_who_was_refused_is_not_proposed_again_before_it_is_back() -> None:
+    partition, epochs = led(isr=(ME,)), {ME: 1, TWO: 1}
+    partition.rules.eligible = epochs.get
+    proposal = partition.follower_fetched(TWO, 1, 0, 0, 1.0).proposal
+    assert proposal is not None
+    partition.in_sync.settle(proposal, IsrOutcome(TP, ErrorCode.INELIGIBLE_REPLICA))
+    del epochs[TWO]
+    partition.assign(replace(assignment(ME, 1, isr=(ME,)), partition_epoch=1), 1, 1.0)  # raised by the refusal
+    assert partition.follower_fetched(TWO, 1, 0, 0, 1.5).proposal is None
+    assert partition.expand(2.0) is None
+    epochs[TWO] = 1
+    again = partition.expand(2.0)
+    assert again is not None and again.partition_epoch == 1
+
+
+@pytest.mark.parametrize("registered", [None, 2])
+def test_what_the_controller_would_refuse_is_not_proposed(registered: int | None) -> None:
+    """A member that stays must be there as well, under the registration that its fetches named."""
+    partition, epochs = led(), {ME: 1, TWO: 1, THREE: 1}
+    partition.rules.eligible = epochs.get
+    partition.follower_fetched(TWO, 1, 0, 0, 1.0)
+    append(partition)
+    partition.follower_fetched(TWO, 1, 1, 0, 10.0)
+    epochs = {ME: 1, THREE: 1} if registered is None else {ME: 1, TWO: registered, THREE: 1}
+    partition.rules.eligible = epochs.get
+    assert partition.shrink(11.0) is None and partition.pending_isr is None
+    epochs[TWO] = 1
+    change = partition.shrink(11.0)
+    assert change is not None and change.isr == ((ME, 1), (TWO, 1))
+
+
 def test_whom_the_controller_takes_out_joins_again_by_what_it_says_then() -> None:
     """Its log may be lost: what its fetches said before is no reason to take it in."""
     partition = led()

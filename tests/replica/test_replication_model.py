@@ -57,6 +57,7 @@ class Replication:
         self.minimum = self.random.choice((1, 2, 2, 3))
         self.truth = Assignment(TP, TOPIC_ID, nodes[0], 0, nodes, nodes)
         self.fenced: set[NodeId] = set()
+        self.late: IsrChange | None = None
         self.replicas: dict[NodeId, Replica] = {}
         self.watermarks = dict.fromkeys(nodes, 0)
         for node in nodes:
@@ -127,9 +128,15 @@ class Replication:
         if change is None:
             return
         outcome = self.decide(change) if heard else None
+        self.late = change if self.random.random() < 0.5 else self.late
         replica.partition.in_sync.settle(change, outcome if answered else None)
         replica.partition.isr_settled(self.now)
         self.moved(replica)
+
+    def overtaken(self, node: NodeId) -> None:
+        """An attempt comes to the controller that was overtaken by its own repetitions; nobody hears the answer."""
+        if self.late is not None:
+            self.decide(self.late)
 
     def decide(self, change: IsrChange) -> IsrOutcome:
         truth = self.truth
@@ -138,6 +145,7 @@ class Replication:
         if change.partition_epoch != truth.partition_epoch:
             return IsrOutcome(TP, ErrorCode.INVALID_UPDATE_VERSION)
         if any(node in self.fenced for node, _ in change.isr):
+            self.change(set(truth.isr))
             return IsrOutcome(TP, ErrorCode.INELIGIBLE_REPLICA)
         self.change({node for node, _ in change.isr})
         truth = self.truth
@@ -218,6 +226,7 @@ WEIGHTS = {
     Replication.produce: 4,
     Replication.hear: 10,
     Replication.alter_partition: 5,
+    Replication.overtaken: 1,
     Replication.check: 4,
     Replication.fence: 0.7,
     Replication.unfence: 4,

@@ -152,6 +152,7 @@ async def test_proposals_go_in_one_request_and_again_until_they_are_decided(repl
         return [IsrOutcome(one.topic_partition, ErrorCode.NONE, ME, 0, (ME,), 1) for one in changes]
 
     replicas.replica.alter_partitions = alter
+    replicas.replica.eligible = lambda node_id: 1
     given = [Assignment(TopicPartition("t", index), TOPIC_ID, ME, 0, (ME, TWO), (ME, TWO)) for index in range(3)]
     replicas.replica.apply(given, {"t": TopicSettings(PLAIN, 1)})
     tickets = [replicas.produce(partition, timeout=100.0) for partition in replicas.replica.partitions()]
