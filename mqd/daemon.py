@@ -548,6 +548,8 @@ class _Publisher:
     """Partitions whose newest assignment is still to be carried out: opening thousands of logs must not hold up the loop."""
     retired: deque[Partition] = field(default_factory=deque)
     """Partitions of topics that were deleted, still to be removed: before any other is opened, for it may have the name of one."""
+    unopened: deque[TopicPartition] = field(default_factory=deque)
+    """Those of such topics that were still to be opened: a log may have been found for them, and goes likewise."""
     more: trio.Event = field(default_factory=trio.Event)
 
     async def activate(self, image: MetadataImage) -> None:
@@ -573,10 +575,12 @@ class _Publisher:
             await self._drain(image)
 
     async def _drain(self, image: MetadataImage) -> None:
-        while self.retired or self.pending:
-            if self.retired:
+        while self.retired or self.unopened or self.pending:
+            if self.retired or self.unopened:
                 for _ in range(min(_SLICE, len(self.retired))):
                     self.replica.remove(self.retired.popleft())
+                for _ in range(0 if self.retired else min(_SLICE, len(self.unopened))):
+                    self.replica.forget(self.unopened.popleft())
                 await trio.lowlevel.checkpoint()
                 continue
             taken = list(islice(self.pending, _SLICE))
@@ -594,7 +598,9 @@ class _Publisher:
                 self.more.set()
             else:
                 self.replica.delete(topic.name)
-        if self.retired or self.pending or len(delta.partitions_changed) > _ASSIGNED_AT_ONCE:
+            mine = (TopicPartition(topic.name, index) for index, one in enumerate(topic.partitions) if self.node_id in one.replicas)
+            self.unopened += [one for one in mine if one in self.pending]
+        if self.retired or self.unopened or self.pending or len(delta.partitions_changed) > _ASSIGNED_AT_ONCE:
             self.pending.update(dict.fromkeys(sorted(delta.partitions_changed)))
             self.more.set()
         else:

@@ -277,6 +277,7 @@ class LogService:
         `nameless`: also directories of that name of which nobody can tell of which topic they were.
         """
         self._uncarry(partition)
+        self._holes.pop(partition, None)
         log = self.logs.pop(partition, None)
         self._stale_points[partition] = log.recovery_point if log is not None else FOREVER_MS
         if self.fenced.pop(partition, None) is not None and log is None:
@@ -319,7 +320,6 @@ class LogService:
         logger.error("a log is given up and fetched again partition=%s reason=%s", partition, reason)
         if log is not None and self.directories[log.directory].failed is not None:
             del self.logs[partition]
-        self._holes.pop(partition, None)
         self.fenced.setdefault(partition, "it is given up")
         self.delete(partition, nameless=True)
         return partition not in self.fenced

@@ -134,12 +134,10 @@ class ReplicaService:
             topic_partition = assignment.topic_partition
             partition = self.get(topic_partition)
             if self.node_id not in assignment.replicas:
-                if topic_partition in self.offline:
-                    self._forget_offline(topic_partition)
-                    self.logs.delete(topic_partition)
                 if partition is not None:
                     self._close(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                    self.logs.delete(topic_partition)
+                if topic_partition in self.offline or topic_partition in self.logs.logs:
+                    self.forget(topic_partition)
                 continue
             topic_settings = settings[topic_partition.topic]
             if self._may_begin_anew(assignment, partition):
@@ -182,8 +180,7 @@ class ReplicaService:
         self._forget_offline(topic_partition)
         partition = Partition(self.node_id, log, assignment, settings.min_insync_replicas, self._rules)
         partition.set_in_contact(self.in_contact)
-        recovered = self.logs.recovered_high_watermark(topic_partition)
-        partition.high_watermark = min(max(recovered, log.log_start_offset), log.log_end_offset)
+        partition.high_watermark = min(max(self.logs.recovered_high_watermark(topic_partition), log.log_start_offset), log.log_end_offset)
         self.by_name.setdefault(topic_partition.topic.encode(), {})[topic_partition.partition] = partition
         self.by_id.setdefault(assignment.topic_id.bytes, {})[topic_partition.partition] = partition
         return partition
@@ -305,8 +302,7 @@ class ReplicaService:
         self.leader_throttle.set_partitions(topic, frozenset())
         self.follower_throttle.set_partitions(topic, frozenset())
         for offline in [one for one in self.offline if one.topic == topic]:
-            self._forget_offline(offline)
-            self.logs.delete(offline)
+            self.forget(offline)
         retired = list(self.by_name.pop(topic.encode(), {}).values())
         for partition in retired:
             partition.is_leader = partition.serves = False
@@ -317,6 +313,11 @@ class ReplicaService:
         """Send away who waits on a partition that was retired, and delete its log."""
         self._let_go(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self.logs.delete(partition.assignment.topic_partition)
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """A partition that is not held here any more and not open: its log goes, also one that was found at the start and never opened."""
+        self._forget_offline(topic_partition)
+        self.logs.delete(topic_partition)
 
     def remove_strays(self, known: Mapping[TopicPartition, UUID]) -> list[TopicPartition]:
         """Remove logs on disk that no assignment to this node explains: their topics went while it was down.
@@ -601,10 +602,9 @@ class ReplicaService:
             if self._proposals.get(topic_partition, (None, None))[1] is change:
                 del self._proposals[topic_partition]
             if verdict in (Verdict.COMMITTED, Verdict.DROPPED):
+                decided = decided and verdict is Verdict.COMMITTED
                 if verdict is Verdict.COMMITTED:
                     logger.info("in-sync replicas changed partition=%s isr=%s", topic_partition, sorted(partition.isr))
-                else:
-                    decided = False
                 if partition.isr_settled(now):
                     self._wake(partition)
                 self._after_isr(partition)
