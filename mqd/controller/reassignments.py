@@ -129,9 +129,20 @@ def _alter(
                 f"The replication factor is changed from {len(_target_of(before))} to {len(target)}",
             )
         wished = _reassigned(before, target)
-    if not unclean and ((before.isr and not wished.isr) or (before.elr and not wished.isr and not wished.elr)):
-        raise MqError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Only replicas that would go are in sync: records would be lost.")
+    if not unclean:
+        _check_who_stays(before, wished)
     return settle_reassigned(before, may_lead=able, least=least, isr=wished.isr, wished=wished, unclean=unclean)
+
+
+def _check_who_stays(before: PartitionImage, wished: PartitionImage) -> None:
+    """Somebody stays of those who may lead now, or, where that is the last known leader alone, who may once it is back."""
+    if (before.isr and not wished.isr) or (before.elr and not wished.isr and not wished.elr):
+        raise MqError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Only replicas that would go are in sync: records would be lost.")
+    if before.last_known_elr and not (wished.isr or wished.elr or wished.last_known_elr):
+        raise MqError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Node {before.last_known_elr[0]} led last and would go: records would be lost. Bring it back, or elect another leader (unclean).",
+        )
 
 
 def _check_target(image: MetadataImage, target: tuple[NodeId, ...]) -> None:

@@ -151,6 +151,7 @@ class Life:
         if partition.leader == NO_NODE:
             assert may_lead.isdisjoint(partition.elr)
             assert not (self.rules.unclean_election and may_lead & set(partition.replicas))
+        assert partition.isr or partition.elr or partition.last_known_elr or self.rules.unclean_election, "who may lead is forgotten"
         trusted = {*before.isr, *before.elr}
         if partition.leader not in (NO_NODE, before.leader) and partition.leader not in trusted:
             last_resort = not partition.elr and before.last_known_elr == (partition.leader,)
