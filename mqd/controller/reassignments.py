@@ -141,7 +141,7 @@ def _check_who_stays(before: PartitionImage, wished: PartitionImage) -> None:
     if before.last_known_elr and not (wished.isr or wished.elr or wished.last_known_elr):
         raise MqError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Node {before.last_known_elr[0]} led last and would go: records would be lost. Bring it back, or elect another leader (unclean).",
+            f"Node {before.last_known_elr[0]} led last and would go: records would be lost. Bring it back, or elect another (unclean).",
         )
 
 
