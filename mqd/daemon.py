@@ -31,7 +31,7 @@ from mqd.controller.configs import effective_node_config
 from mqd.controller.image import Delta, MetadataImage, MetadataMachine
 from mqd.controller.placement import default_replication_factor
 from mqd.controller.service import BrokerAddress, ControllerService
-from mqd.errors import PASSING_ERRNOS, MqError, StorageError
+from mqd.errors import PASSING_ERRNOS, ErrorCode, MqError, StorageError
 from mqd.io.clock import Clock, SystemClock
 from mqd.io.disk import Disk, OsDisk, raise_descriptor_limit
 from mqd.io.entropy import Entropy, RandomEntropy
@@ -379,8 +379,11 @@ class _Daemon:
 
     # -- this node in the cluster
 
-    async def _on_registered(self, broker_epoch: int) -> None:
-        """Registered and fenced. What is done here is done before this node may lead or be in sync with anybody."""
+    async def _on_registered(self, broker_epoch: int) -> bool:
+        """Registered and fenced. What is done here is done before this node may lead or be in sync with anybody.
+
+        False where the registration was replaced before that: for the next one all is done that is left to do.
+        """
         try:
             last = LastRegistration(broker_epoch, self.seams.disk.boot_id(), self._usable_directories())
             store_last_registration(self.seams.disk, self.registration_file, last)
@@ -389,14 +392,17 @@ class _Daemon:
                 raise
             logger.warning("not written file=%s reason=%s", self.registration_file, error)  # an older epoch in it vouches for nothing
         if self._activated:
-            return
+            return True
         await self._until(lambda: self.machine.image.index >= broker_epoch)
-        with _told("the metadata", self.metadata_directory):
-            self._check_image()
-        await self.publisher.activate(self.machine.image)
-        await self._report_lost()
+        if not self.publisher.active:
+            with _told("the metadata", self.metadata_directory):
+                self._check_image()
+            await self.publisher.activate(self.machine.image)
+        if not await self._report_lost():
+            return False
         self.serve_clients()
         self._activated = True
+        return True
 
     def _on_image_changed(self, delta: Delta, image: MetadataImage) -> None:
         self._image_changed.set()
@@ -449,20 +455,28 @@ class _Daemon:
             await self._loss.wait()
             self._loss = trio.Event()
             await self._until(lambda: self._activated)
-            await self._report_lost()
+            if not await self._report_lost():
+                await trio.sleep(self.config.integer("broker.heartbeat.interval.ms") / 1000)
+                self._loss.set()
 
-    async def _report_lost(self) -> None:
-        """Tell the controller which replicas this node has lost, until it has heard: others lead, and are copied from."""
+    async def _report_lost(self) -> bool:
+        """Tell the controller which replicas this node has lost, until it has heard: others lead, and are copied from.
+
+        False where this registration is none any more: a heartbeat finds that out where there are any yet, and registers anew.
+        """
         while self._lost:
             taken = list(self._lost)
             try:
                 await self.controller.report_offline(taken)
             except MqError as error:
                 logger.warning("the controller does not know yet what is lost here partitions=%d reason=%s", len(taken), error)
+                if error.code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+                    return False
                 await trio.sleep(self.config.integer("broker.heartbeat.interval.ms") / 1000)
                 continue
             for topic_partition in taken:
                 self._lost.pop(topic_partition, None)
+        return True
 
     async def _leave(self) -> None:
         """Others lead before the connections close; clients are told so, or find out when they come back."""

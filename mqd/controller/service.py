@@ -116,8 +116,9 @@ Forward = Callable[[NodeId, str, int, Mapping[str, Any]], Awaitable[Mapping[str,
 Space = Callable[[], str | None]
 
 
-async def _nothing(broker_epoch: int) -> None:
+async def _nothing(broker_epoch: int) -> bool:
     """What there is to do after a registration where nobody says."""
+    return True
 
 
 _GROWS = (CreateTopics, CreatePartitions)
@@ -187,12 +188,12 @@ class ControllerService:
         forward: Forward,
         space: Space = lambda: None,
         previous_broker_epoch: int = NO_EPOCH,
-        on_registered: Callable[[int], Awaitable[None]] = _nothing,
+        on_registered: Callable[[int], Awaitable[bool]] = _nothing,
     ) -> None:
         """`space`: asked before the metadata grows; why it must not, or None.
 
         `previous_broker_epoch`: the registration up to which this node vouches for its logs. `on_registered`: awaited with
-        the new broker epoch after each registration, before the heartbeat that may unfence this node.
+        the new broker epoch after each registration, before the heartbeat that may unfence this node. False: register again.
         """
         self.node_id = node_id
         self.incarnation: UUID = entropy.uuid()
@@ -555,9 +556,15 @@ class ControllerService:
         scope.cancel()
 
     async def _register_self(self) -> int:
-        """The epoch of this node's registration, sooner or later."""
-        address = self._address
-        previous = self.previous_broker_epoch
+        """The epoch of this node's registration, sooner or later: of one that stands until all is done that comes before a heartbeat."""
+        while True:
+            epoch = self._broker_epoch = self.previous_broker_epoch = await self._registration()
+            if await self._on_registered(epoch):
+                return epoch
+            await trio.sleep(self._heartbeat_s)
+
+    async def _registration(self) -> int:
+        address, previous = self._address, self.previous_broker_epoch
         op = Register(self.node_id, self._cluster_id, self.incarnation, address.host, address.port, address.rack, previous)
         request = {
             "broker_id": self.node_id,
@@ -581,11 +588,7 @@ class ControllerService:
                     await trio.sleep(self._heartbeat_s)
                 continue
             if response["error_code"] == 0:
-                epoch = response["broker_epoch"]
-                assert isinstance(epoch, int)
-                self._broker_epoch = self.previous_broker_epoch = epoch
-                await self._on_registered(epoch)
-                return epoch
+                return int(response["broker_epoch"])
             code = ErrorCode(response["error_code"])
             if not code.retriable:
                 raise MqError(code, f"The controller refuses to register node {self.node_id}.")

@@ -394,9 +394,10 @@ async def test_sessions_of_300_ms(autojump_clock: MockClock, nursery: trio.Nurse
 async def test_what_is_done_between_registration_and_the_first_heartbeat(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     seen: list[tuple[int, bool]] = []
 
-    async def on_registered(epoch: int) -> None:
+    async def on_registered(epoch: int) -> bool:
         seen.append((epoch, controller.image.is_alive(ONE)))
         await controller.report_offline([TopicPartition("t", 0), TopicPartition("gone", 1)])
+        return True
 
     first, quorum = await registered()
     await first.submit(create("t"))

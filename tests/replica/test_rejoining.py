@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 import trio
 
 from mqd.client.admin import Admin
 from mqd.client.cluster_admin import ClusterAdmin
+from mqd.client.producer import open_producer
+from mqd.controller.brokers import Unregister
 from mqd.controller.image import PartitionImage
+from mqd.controller.service import ControllerService
+from mqd.errors import ErrorCode, MqError
 from mqd.testing import Cluster, run
+from mqd.types import NodeId, TopicPartition
 
 ALL = {1, 2, 3}
 Harm = Callable[[Cluster, int, int], None]
@@ -61,5 +66,45 @@ def test_who_was_out_of_the_isr_of_idle_partitions_comes_back(harm: Harm) -> Non
                     await trio.sleep(0.1)
             registered_anew = cluster.daemon(controller).machine.image.brokers[victim].epoch != before
             assert registered_anew is (harm is forget)
+
+    run(main, seed=7)
+
+
+@pytest.mark.parametrize("how", ["it is forgotten", "a controller answers that knows less"])
+def test_a_start_goes_on_whose_registration_is_none_any_more_when_it_tells_what_it_lost(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """It registers again, and is not unfenced before all is told."""
+
+    async def main() -> None:
+        async with Cluster(nodes=3) as cluster:
+            client = await cluster.client()
+            await Admin(client).create_topic("t", 1, 3)
+            async with open_producer(client) as producer:
+                for _ in range(3):
+                    await producer.send("t", b"x")
+                    await producer.flush()
+            controller = cluster.daemon(1).raft.status().leader_id
+            victim = next(one for one in cluster.nodes if one != controller)
+            node, told = cluster.nodes[victim], []
+            node.kill()
+            log = next(path for path in cluster.disk(victim).files("t-0") if path.suffix == ".log")
+            cluster.disk(victim).corrupt(log, 70)
+            tell = ControllerService.report_offline
+
+            async def report_offline(service: ControllerService, partitions: Collection[TopicPartition]) -> None:
+                if not told:
+                    told.append("first")
+                    if how != "it is forgotten":
+                        raise MqError(ErrorCode.BROKER_ID_NOT_REGISTERED)
+                    await cluster.daemon(controller).controller.submit(Unregister(NodeId(victim)))
+                assert not cluster.daemon(controller).machine.image.is_alive(NodeId(victim))
+                await tell(service, partitions)
+                told.append("heard")
+
+            monkeypatch.setattr(ControllerService, "report_offline", report_offline)
+            await node.start()
+            assert told == ["first", "heard"]
+            with trio.fail_after(60):
+                while set(cluster.daemon(controller).machine.image.topics["t"].partitions[0].isr) != ALL:  # noqa: ASYNC110 -- in virtual time
+                    await trio.sleep(0.1)
 
     run(main, seed=7)
