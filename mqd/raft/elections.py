@@ -18,17 +18,35 @@ it does not vote, stand or acknowledge:
 An answer counts when it was given in this life of the asker (nonce). Not covered: a minority of voters is assumed to forget at a time,
 as everywhere in Raft; and a disk that was put back to an earlier state (a restored copy) looks like one that never had more: nobody can
 tell. Never restore one voter's metadata directory from a copy: empty it.
+
+So nodes that never voted, and are made voters, must be fewer than those that did: else nobody can be elected (`impasse`). That they have
+copied everything as observers does not help, and must not. An observer holds what *its* leader has committed. If it is a voter that was
+wiped, its leader may be one of an earlier term, left behind by a majority that had the observer's vote and acknowledgements: what that
+majority committed it would deny. And if a cluster of one became one of three while the old voter still ran with the old peers file, the
+new ones would elect a leader beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import inf
 
 from mqd.raft.codec import Account
 
 _EMPTY = 1
 """Last index of a log without entries."""
+
+
+def impasse(voters: int, remembering: Collection[int]) -> str | None:
+    """Why nobody can be elected where only these voters remember what they promised, and what to do; None where they are a majority."""
+    if len(remembering) * 2 > voters:
+        return None
+    which = f"of {voters}, only node {', '.join(map(str, sorted(remembering)))}" if remembering else f"of {voters}, none"
+    return (
+        f"no majority of the voters remembers what was decided ({which}), so no leader can be elected: if the others are new, set"
+        " voter = false for them in the peers file of every node and restart all; if they were emptied: docs/OPERATIONS.md, When the quorum"
+        " is broken"
+    )
 
 
 class Poll:
@@ -110,6 +128,10 @@ class Amnesia:
 
     def waits_for(self) -> str:
         """For the operator."""
+        possible = [node_id for node_id in self._others if node_id not in self._told or self._told[node_id].formed]
+        decided = self.follows or any(told.last_index > _EMPTY for told in self._told.values())
+        if decided and (stuck := impasse(len(self._others) + 1, possible)) is not None:
+            return stuck
         what = "this voter starts from nothing, so it does not vote yet"
         if self.follows:
             return f"{what}: it waits for a leader from which to catch up"

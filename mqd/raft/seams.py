@@ -48,7 +48,7 @@ from mqd.raft.codec import (
     TimeoutNow,
     Vote,
 )
-from mqd.raft.elections import Amnesia, Poll
+from mqd.raft.elections import Amnesia, Poll, impasse
 from mqd.raft.fates import Fate, Settle, tell
 from mqd.raft.followers import Followers
 from mqd.raft.journal import Journal
@@ -120,6 +120,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         """No snapshot before this entry is applied: there was no space for one."""
         self._proposals: deque[tuple[bytes, Settle]] = deque()
         self._votes: set[int] = set()
+        self._forgetful: set[int] = set()
+        """Voters that asked what was promised (Inquiry), and have said nothing else since."""
         self._sending: dict[int, _Sending] = {}
         self._incoming: tuple[tuple[int, int, int], bytearray] | None = None
         self._outbox = Outbox()
@@ -196,8 +198,11 @@ class RaftNode(SyncObj):  # type: ignore[misc]
 
     @property
     def abstains(self) -> str | None:
-        """Why this voter does not vote yet, for the operator."""
-        return self._amnesia.waits_for() if self._amnesia is not None else None
+        """Why this voter does not vote yet, or cannot be elected by those that do, for the operator."""
+        if self._amnesia is not None:
+            return self._amnesia.waits_for()
+        decided = self._journal.last_index >= _FIRST_INDEX
+        return impasse(len(self._voters), self._voters - self._forgetful) if decided else None
 
     def majority_heard_at(self, now: float) -> float:
         """When a majority, this leader included, had last been heard; -inf for who does not lead."""
@@ -229,6 +234,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
 
     def disconnected(self, peer: int) -> None:
         self._sending.pop(peer, None)
+        self._forgetful.discard(peer)
         self._SyncObj__onNodeDisconnected(self._everyone[peer])
 
     def reborn(self, peer: int) -> None:
@@ -261,6 +267,10 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         if node is None or (sender not in self._voters and not isinstance(message, AppendReply | SnapshotReply)):
             logger.warning("raft: ignored a message from %d, which is no voter", sender)
             return
+        if isinstance(message, Inquiry):
+            self._forgetful.add(sender)
+        else:
+            self._forgetful.discard(sender)
         if not self._may_hear(message):
             return
         with at(now):

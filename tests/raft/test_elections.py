@@ -212,6 +212,59 @@ def test_half_of_the_voters_do_not_wait_for_the_other_half_for_ever() -> None:
     assert [ours.nodes[i].abstains for i in ours.ids] == [None] * 4
 
 
+class Growing(Guarded):
+    """Nodes of which some vote, by the peers file of the day, and the others observe."""
+
+    def __init__(self, voters: list[int], nodes: int) -> None:
+        self.voters = voters
+        super().__init__(nodes)
+        self.meet()
+
+    def start(self, i: int) -> None:
+        everyone, self.ids = self.ids, self.voters
+        self.observers = [one for one in everyone if one not in self.voters]
+        super().start(i)
+        self.ids = everyone
+
+    def meet(self) -> None:
+        for i in self.ids:
+            self.connect(i, *[other for other in self.ids if other != i])
+
+    def restart_with(self, voters: list[int]) -> None:
+        """All nodes, with another peers file."""
+        self.voters = voters
+        for i in self.ids:
+            self.journals[i].close()
+            self.start(i)
+        self.meet()
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 2), (1, 3), (2, 4), (3, 4), (2, 3), (3, 5)])
+def test_a_quorum_grows_as_long_as_those_that_remember_are_a_majority_and_says_so_where_not(old: int, new: int) -> None:
+    before, after = list(range(1, old + 1)), list(range(1, new + 1))
+    ours = Growing(before, new)
+    ours.exchange(ours.ids, 60)
+    (leader,) = [i for i in before if ours.leads(i)]
+    ours.add(leader, "x")
+    ours.exchange(ours.ids, 10)
+    assert all(ours.values(i) == ["x"] for i in ours.ids), "observers are caught up"
+    ours.restart_with(after)
+    for _ in range(200):
+        ours.exchange(ours.ids, 1)
+    elected = [i for i in after if ours.leads(i)]
+    said = [ours.nodes[i].abstains for i in after]
+    if old * 2 > new:
+        assert len(elected) == 1 and said == [None] * new
+        return
+    which = f"only node {', '.join(map(str, before))}"
+    assert not elected and all(f"no majority of the voters remembers what was decided (of {new}, {which})" in (one or "") for one in said)
+    ours.restart_with(before)
+    for _ in range(60):
+        ours.exchange(ours.ids, 1)
+    assert [i for i in ours.ids if ours.leads(i)] and [ours.nodes[i].abstains for i in ours.ids] == [None] * new
+    assert all(ours.values(i) == ["x"] for i in ours.ids)
+
+
 def wiped_voter_elects(ours: Ours) -> bool:
     """2 holds a committed entry with the leader, is wiped, and the leader is gone: does 3, which lacks the entry, become leader?"""
     ours.elect(1, [2, 3])
