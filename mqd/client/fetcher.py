@@ -239,8 +239,10 @@ class Fetcher:
             each = self._partitions.get(tp)
             if each is None or each.generation != generation:
                 continue
-            assert each.in_flight and each.fetch_offset == fetch_offset
+            assert each.in_flight
             each.in_flight = False
+            if each.fetch_offset != fetch_offset:  # what was fetched before was found to be damaged meanwhile
+                continue
             row = rows.get((tp.topic, tp.partition))
             code = answer.error_code or (ErrorCode.UNKNOWN_SERVER_ERROR if row is None else row.error_code)
             if code == ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -382,8 +382,12 @@ class Producer:
             "topic_data": [{"name": name, "topic_id": ids.get(name, ZERO_UUID), "partition_data": rows} for name, rows in topics.items()],
         }
         if self._acks == 0:
-            await connection.send(declaration, body, version)
-            return None
+            with trio.move_on_after(timeout_s):
+                await connection.send(declaration, body, version)
+                return None
+            message = f"{connection.peer} did not take {declaration.name} within {timeout_s:g} s"
+            connection.close(message)
+            raise DeadlineExceeded(message)
         return await connection.request(declaration, body, version, timeout_s=timeout_s + 1.0)
 
     def _version(self, connection: PeerConnection, *, at_most: int | None) -> int:
@@ -458,9 +462,7 @@ class Producer:
         self._wake()
 
 
-def _check_record(
-    value: object, key: object, headers: tuple[tuple[object, object], ...], timestamp: object, partition: object
-) -> None:
+def _check_record(value: object, key: object, headers: tuple[tuple[object, object], ...], timestamp: object, partition: object) -> None:
     """Before a record is queued: in a batch with others it would spoil them. Raises ClientError."""
     for what, data in (("value", value), ("key", key)):
         if not isinstance(data, _BYTES):

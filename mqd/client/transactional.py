@@ -117,6 +117,7 @@ class TransactionalProducer(Producer):
         self._drop_waiting(reason)
         while self._queue.in_flight or self._adding:
             await self._changed.wait()
+        self._drop_waiting(reason)  # the halves of a batch that was too large, and on its way until now
         await self._end("aborting")
 
     @asynccontextmanager
@@ -191,6 +192,8 @@ class TransactionalProducer(Producer):
         state = self._transactions
         what = f"{doing} the transaction of {self._transactional_id!r}"
         if state.needs_epoch:
+            # While it is open, InitProducerId would fence whoever opened it: us. First it must be over, if the coordinator knows of it.
+            await self._call(what, END_TXN, state.end_body, state.on_ended_in_doubt, at_most=END_TXN_V2_FROM - 1)
             await self._call(what, INIT_PRODUCER_ID, state.init_body, state.on_init)
             self._sequences.restart(state.producer_id, state.producer_epoch)
         elif state.needs_end:

@@ -256,7 +256,7 @@ class Transactions:
 
     @property
     def needs_epoch(self) -> bool:
-        """Whether InitProducerId ends it, with a new epoch: version 1 has no other way to be sure."""
+        """Whether InitProducerId, with a new epoch, must follow the abort: under version 1 nothing else keeps off what comes late."""
         return self.phase is Phase.ABORTING and self.doubtful and not self.version_2
 
     def on_ended(self, answer: Any) -> bool:
@@ -273,6 +273,11 @@ class Transactions:
             return False
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
         return True
+
+    def on_ended_in_doubt(self, answer: Any) -> None:
+        """As `on_ended`, of an abort before `needs_epoch` gets its epoch: that there is nothing to abort is well."""
+        if answer.error_code != ErrorCode.INVALID_TXN_STATE:
+            self.on_ended(answer)
 
     def over(self) -> None:
         """It has its end; the next one may begin."""

@@ -427,6 +427,10 @@ class FakeCoordinator:
             return {"error_code": 90, "producer_id": -1, "producer_epoch": -1}
         if found.state == "Ongoing":
             self._end(found, False)
+            if request.producer_id >= 0 and self.cluster.transaction_version < 2:  # who opened it is fenced with it, whoever asks
+                found.epoch += 1
+                found.bumped_from = -1
+                return {"error_code": 51, "producer_id": -1, "producer_epoch": -1}
         found.epoch += 1
         found.bumped_from = request.producer_epoch if request.producer_id >= 0 else -1
         found.state = "Empty"
@@ -478,6 +482,8 @@ class FakeCoordinator:
         if found is None or code:
             return {"error_code": code}
         if found.state != "Ongoing" and request.committed and found.state != "CompleteCommit":
+            return {"error_code": 48}
+        if found.state != "Ongoing" and not new_epoch and found.state != ("CompleteCommit" if request.committed else "CompleteAbort"):
             return {"error_code": 48}
         found.last = request.producer_epoch, request.committed
         self._end(found, request.committed)

@@ -151,6 +151,22 @@ async def test_damage_is_an_error_and_others_go_on(nursery: trio.Nursery) -> Non
         assert errors[0].code is ErrorCode.CORRUPT_MESSAGE and "a-0 is damaged at offset 10" in errors[0].message
 
 
+async def test_damage_is_an_error_also_while_more_is_being_fetched(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    """What was asked for behind the damage comes when the user has been told of it."""
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+    fill(partition, 20)
+    partition.batches[1] = partition.batches[1][:-1] + b"?"
+    async with consuming(cluster, {A0: "beginning"}) as (_, consumer):
+        assert (await consumer.next()).next_offset == 10
+        with pytest.raises(ClientError, match="damaged at offset 10"):
+            await consumer.next()
+        fill(partition, 10)
+        await trio.sleep(1)
+        await consumer.seek(A0, 20)
+        assert (await consumer.next()).next_offset == 30
+
+
 async def test_a_refusal_reaches_the_user(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")

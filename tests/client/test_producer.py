@@ -12,6 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 from mqd.client.cluster import ClusterClient, connect
 from mqd.client.errors import ClientError, DeadlineExceeded, ProducerClosed
 from mqd.client.partitioner import partition_for_key
+from mqd.client.peer import PeerConnection
 from mqd.client.producer import Producer, open_producer
 from mqd.errors import ErrorCode
 from mqd.protocol.batch import Codec, iterate_records, parse_header
@@ -268,6 +269,21 @@ async def test_acks_0_has_no_answer_and_no_offset(nursery: trio.Nursery) -> None
         await client.refresh([])
     assert partition.values() == [b"x"]
     assert INIT_PRODUCER_ID not in [key for key, _ in cluster.one.requests]
+
+
+async def test_acks_0_does_not_wait_for_ever_for_a_peer_that_reads_nothing(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stuck(connection: Any, taken: Any) -> None:
+        await trio.sleep_forever()
+
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    async with producing(cluster, acks=0, delivery_timeout_s=5.0) as (_, producer):
+        await producer.send("a", b"x")
+        monkeypatch.setattr(PeerConnection, "_send_gathered", stuck)
+        with trio.fail_after(60), pytest.raises(DeadlineExceeded):
+            await producer.send("a", b"y")
 
 
 async def test_idempotence_needs_all_acks(nursery: trio.Nursery) -> None:

@@ -230,6 +230,33 @@ async def test_records_that_were_not_sent_before_the_abort_are_not_in_the_next_t
         assert await read(client) == [b"goes"]
 
 
+@both
+async def test_a_batch_that_turns_out_too_large_during_the_abort_is_not_in_the_next_transaction(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int
+) -> None:
+    """It was on its way when the transaction was aborted: its halves are of that transaction, not of the one that follows."""
+    cluster = cluster_of(nursery, version)
+    asked = trio.Event()
+
+    def too_large(broker: Any, request: Any) -> Any:
+        asked.set()
+        row = {"index": 0, "error_code": int(ErrorCode.MESSAGE_TOO_LARGE)}
+        return {"responses": [{"name": "a", "topic_id": cluster.ids["a"], "partition_responses": [row]}]}
+
+    async with producing(cluster, linger_ms=10) as (client, producer):
+        cluster.one.script(PRODUCE, too_large)
+        await producer.begin()
+        deliveries = [await producer.enqueue("a", b"never %d" % number, partition=0) for number in range(2)]
+        await asked.wait()
+        await producer.abort()
+        async with producer.transaction():
+            await producer.send("a", b"next", partition=0)
+        assert await read(client) == [b"next"]
+        for delivery in deliveries:
+            with pytest.raises(ClientError, match="aborted"):
+                await delivery.wait()
+
+
 async def test_an_abort_waits_for_partitions_that_are_being_added(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
     """Version 1: the coordinator hears of the partition, so it must hear of the end, too."""
     cluster = cluster_of(nursery, 1)
