@@ -63,8 +63,9 @@ async def write_markers(node: Node, request: Mapping[str, Any], *, by_client: bo
     """As the API declares it, also for this node's own coordinator. What a marker names twice gets it once; nothing is raised."""
     codes: Codes = {}
     taken = 0
-    written = _Written(node.clock.monotonic() + COMMIT_SECONDS)
-    now_ms = node.clock.wall_ms()
+    deadline, now_ms = node.clock.monotonic() + COMMIT_SECONDS, node.clock.wall_ms()
+    slices = [_Written(deadline)]
+    """Each is handed in before anybody else runs: a write that fails, or another leader, would else pass it by."""
     async with trio.open_nursery() as nursery:
         for marker in request["markers"]:
             producer = Producer(marker["producer_id"], marker["producer_epoch"])
@@ -74,6 +75,9 @@ async def write_markers(node: Node, request: Mapping[str, Any], *, by_client: bo
                 of_producer[place] = 0
                 taken += 1
                 if not taken % SLICE_ROWS:
+                    if slices[-1].appends:
+                        node.replica.wait_committed(slices[-1])
+                        slices.append(_Written(deadline))
                     node.replica.end_of_turn()
                     await trio.lowlevel.checkpoint()
                 coordinator_epoch = marker["coordinator_epoch"]
@@ -91,11 +95,13 @@ async def write_markers(node: Node, request: Mapping[str, Any], *, by_client: bo
                 except MqError as error:
                     of_producer[place] = int(error.code)
                 else:
-                    written.appends.append((partition, appended.last_offset + 1, [of_producer, place], 0))
-        if written.appends:
-            node.replica.wait_committed(written)
+                    slices[-1].appends.append((partition, appended.last_offset + 1, [of_producer, place], 0))
+        if slices[-1].appends:
+            node.replica.wait_committed(slices[-1])
             node.replica.end_of_turn()
-            await written.committed.wait()
+        for written in slices:
+            if written.appends:
+                await written.committed.wait()
     return {"markers": [{"producer_id": producer_id, "topics": _by_topic(found)} for producer_id, found in codes.items()]}
 
 

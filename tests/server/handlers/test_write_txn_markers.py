@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import PEER
+from mqd.server.handlers import write_txn_markers
 from mqd.server.handlers.write_txn_markers import write_markers
 from tests.log.support import batch
 from tests.server.coordinator import SaysSo
@@ -273,3 +276,28 @@ async def test_peers_may_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     async with rig(tmp_path) as node:
         handlers = node.server.dispatcher._handlers
         assert 27 in handlers[PEER]
+
+
+async def test_a_marker_whose_write_failed_in_one_slice_is_not_said_to_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_txn_markers, "SLICE_ROWS", 2)
+    async with rig(tmp_path) as node:
+        SaysSo(node, monkeypatch)
+        node.create("t", 2)
+        client = await node.connect()
+        await write(client, 0, b"a")
+        answers: list[Any] = []
+
+        async def mark() -> None:
+            answers.append(await write_markers(node.node, {"markers": [marker(True, {"t": [0, 1]})]}))
+
+        async with trio.open_nursery() as nursery:
+            node.disk.write_error = errno.ENOSPC
+            nursery.start_soon(mark)
+            while node.partition("t", 0).log.failed is None:  # what the first slice wrote is taken back
+                await trio.lowlevel.checkpoint()
+            node.disk.write_error = 0
+            row = await client.produce("t", batch(b"another"))  # takes the marker's offset
+            assert row.error_code == 0
+        partition = node.partition("t", 0)
+        assert partition.last_stable_offset == 0, "the marker is not there"
+        assert codes(answers[0])[PID, "t", 0] == ErrorCode.KAFKA_STORAGE_ERROR
