@@ -276,6 +276,10 @@ class CoordinatorService:
             raise MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{index} is being loaded.")
         return held
 
+    def _is_usable(self, held: _Held) -> bool:
+        """Whether it still serves: it was not let go of while others were looked at."""
+        return self._held.get(held.partition.assignment.topic_partition.partition) is held and held.partition.serves
+
     def _now(self) -> Moment:
         return Moment(self._clock.monotonic(), self._clock.wall_ms())
 
@@ -489,7 +493,7 @@ class CoordinatorService:
             soonest = math.inf
             self._earlier = trio.Event()
             for held in list(self._held.values()):
-                if held.loading or not held.partition.serves:
+                if held.loading or not self._is_usable(held):
                     continue
                 if held.last_absence != self._replica.lost_contact_at:
                     held.last_absence = self._replica.lost_contact_at
@@ -498,6 +502,8 @@ class CoordinatorService:
                     del self._unaware[held]
                     self._decide(held, held.shard.on_metadata)
                     await trio.lowlevel.checkpoint()
+                    if not self._is_usable(held):
+                        continue
                 deadline = held.shard.next_deadline()
                 if deadline is not None and deadline <= now:
                     self._decide(held, held.shard.on_deadline)

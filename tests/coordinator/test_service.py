@@ -390,6 +390,26 @@ async def test_shards_are_woken_at_their_deadlines(tmp_path: Path, autojump_cloc
         assert runtime.shard.woken == [at]
 
 
+async def test_a_shard_that_was_let_go_of_while_others_decided_decides_nothing_more(tmp_path: Path, autojump_clock: Any) -> None:
+    async with running(tmp_path) as (runtime, _):
+        runtime.lead(0)
+        runtime.held(TOPIC, 1, epoch=0)
+        await wait_all_tasks_blocked()
+        first, second = runtime.shards
+        at = runtime.clock.monotonic() + 30
+
+        def elected_again(now: Moment) -> Decision:
+            first.deadline = None
+            runtime.held(TOPIC, 1, epoch=1)  # as if it came while the loop looks at one shard after the other
+            return NOTHING
+
+        first.on_deadline = elected_again  # type: ignore[method-assign]
+        await runtime.ask("wake", at, index=0)
+        await runtime.ask("wake", at, index=1)
+        await trio.sleep(60)
+        assert len(runtime.shards) == 3 and second.woken == []
+
+
 async def test_deadlines_wait_as_long_as_clients_were_sent_away(tmp_path: Path, autojump_clock: Any) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead()

@@ -255,7 +255,8 @@ class MarkerSender:
     async def _call(self, outcome: _Outcome, partitions: Collection[TopicPartition]) -> bool:
         """Whether the shard heard it. One that is not here any more, or does not know of it, wants nothing: if there is something to do
         when it is loaded, it says so. One that is here and does not serve now will not say it again."""
-        op = MarkersWritten(outcome.markers.transactional_id, outcome.markers.producer, tuple(partitions))
+        markers = outcome.markers
+        op = MarkersWritten(markers.transactional_id, markers.producer, tuple(partitions), markers.prepared_ms)
         try:
             answer = await self._transactions.call_shard(outcome.index, op)
         except MqError:

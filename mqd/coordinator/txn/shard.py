@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from mqd.coordinator.txn import records, state
 from mqd.coordinator.txn.state import AT_REST, ONGOING, STATES_BY_LABEL, ProducerIdWanted, Transaction
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import SUBSCRIPTION_REGEX_MEMORY, TRANSACTIONS_PER_SEARCH
-from mqd.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
+from mqd.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +121,8 @@ class MarkersWritten:
     transactional_id: str
     producer: Producer
     partitions: tuple[TopicPartition, ...]
+    prepared_ms: int | None = None
+    """As in `WriteMarkers`: in the first protocol the next transaction has the same producer. None where that does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,8 @@ class WriteMarkers:
     committed: bool
     partitions: tuple[TopicPartition, ...]
     transaction_version: int
+    prepared_ms: int = field(default=NO_TIMESTAMP, compare=False)
+    """Wall time of the decision, which tells it from those before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +325,8 @@ class TransactionShard:
 
     def _markers_written(self, ticket: Ticket, op: MarkersWritten, now: Moment) -> Decision:
         current = self._transactions.get(op.transactional_id)
-        if current is None or not current.state.prepared or current.producer != op.producer:
+        is_it = current is not None and current.producer == op.producer and op.prepared_ms in (None, current.updated_ms)
+        if current is None or not is_it or not current.state.prepared:
             return _answer(ticket, {"wanted": False})  # of an earlier transaction
         unmarked = self._unmarked[op.transactional_id].difference(op.partitions)
         if unmarked:
@@ -441,6 +446,7 @@ def _markers(transactional_id: str, prepared: Transaction) -> WriteMarkers:
         prepared.state is state.PREPARE_COMMIT,
         prepared.partitions,
         prepared.client_version,
+        prepared.updated_ms,
     )
 
 

@@ -415,6 +415,24 @@ def test_an_end_that_cannot_be_written_is_written_when_it_is_reported_again() ->
     assert txn.state() == "CompleteCommit"
 
 
+def test_a_report_that_comes_late_is_not_taken_for_one_of_the_next_transaction() -> None:
+    txn = Transactions(version=1)
+    producer = txn.init()
+    txn.add(producer, A0, version=0)
+    txn.end(producer, version=0)
+    first = txn.complete()
+    txn.advance(1)
+    txn.add(producer, A0, version=0)
+    txn.end(producer, version=0)
+    (second,) = txn.markers()
+    assert second.producer == first.producer  # the first protocol: an epoch for all transactions
+    assert not txn.written(first) and txn.state() == "PrepareCommit"
+    txn.fail_over()
+    assert not txn.written(first) and txn.state() == "PrepareCommit"
+    txn.complete()
+    assert txn.state() == "CompleteCommit"
+
+
 # -- time
 
 

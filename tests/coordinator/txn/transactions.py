@@ -84,7 +84,7 @@ class Transactions(Harness[TransactionShard]):
 
     def written(self, markers: WriteMarkers, *partitions: TopicPartition) -> bool:
         """Tell the shard that the markers are there; whether it waits for others."""
-        op = MarkersWritten(markers.transactional_id, markers.producer, partitions or markers.partitions)
+        op = MarkersWritten(markers.transactional_id, markers.producer, partitions or markers.partitions, markers.prepared_ms)
         wanted: bool = self.ask_now(op)["wanted"]
         return wanted
 
