@@ -182,6 +182,9 @@ class MarkerSender:
             while queue and len(queue[0].partitions) <= room:
                 room -= len(queue[0].partitions)
                 jobs.append(queue.popleft())
+            jobs = [job for job in jobs if self._is_wanted(job.outcome)]  # not what waited until another outcome was decided
+            if not jobs:
+                continue
             self._requests += 1
             try:
                 with trio.fail_after(REQUEST_SECONDS):

@@ -160,6 +160,22 @@ async def test_no_request_asks_for_more_markers_than_one_may(autojump_clock: tri
         assert cluster.left == {"t": set(), "u": set()}
 
 
+async def test_what_waited_for_a_silent_node_is_not_told_when_it_is_over(autojump_clock: trio.testing.MockClock) -> None:
+    """In the first version of the protocol the next transaction has the same producer: it would be ended by the outcome of this one."""
+    async with running() as cluster:
+        cluster.silent.add(1)
+        cluster.want(markers("busy", 4001, A0))
+        await trio.sleep(0.01)
+        cluster.want(markers("t", 4000, B0))
+        await trio.sleep(0.01)
+        cluster.want(markers("t", 4000, A1, committed=False))
+        await trio.sleep(0.01)
+        cluster.silent.clear()
+        await trio.sleep(REQUEST_SECONDS + 1)
+        assert sorted(cluster.told) == [(1, 4001, A0, True, EPOCH), (2, 4000, A1, False, EPOCH)]
+        assert not cluster.sender._queues
+
+
 async def test_what_comes_while_a_node_is_told_goes_into_its_next_request(autojump_clock: trio.testing.MockClock) -> None:
     async with running() as cluster:
         for number in range(MARKERS_PER_REQUEST + 5):
