@@ -39,6 +39,10 @@ class Caller(Protocol):
         """Monotonic seconds: when something last came; -inf once nothing more can come."""
         ...
 
+    def finish(self) -> None:
+        """Hear no more of it, and close it."""
+        ...
+
 
 class NotHeard(Exception):
     """Another life of the node is heard: in words, for the operators of both."""
@@ -74,6 +78,9 @@ class Lives:
             return False
         if life is not None:
             self._check_over(now, node_id, life, called_at)
+            for known in life.callers:
+                if known.heard_at > -math.inf:  # what its system sends there once more is no word of this life: its registration, say
+                    known.finish()
         self._lives[node_id] = _Life(incarnation, now, [caller])
         return True
 

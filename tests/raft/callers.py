@@ -13,3 +13,5 @@ class Calling:
 
     def close(self) -> None:
         self.heard_at = -math.inf
+
+    finish = close

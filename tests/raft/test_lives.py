@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from uuid import UUID
 
 import pytest
@@ -46,9 +47,10 @@ def test_a_process_that_died_gives_way_at_once(lives: Lives) -> None:
 
 
 def test_a_machine_that_lost_power_gives_way_once_it_was_silent_for_an_election(lives: Lives, caplog: pytest.LogCaptureFixture) -> None:
-    lives.admit(1.0, 3, FIRST, Calling("10.0.0.3:1", heard_at=1.0), called_at=0.9)
+    before = Calling("10.0.0.3:1", heard_at=1.0)
+    lives.admit(1.0, 3, FIRST, before, called_at=0.9)
     assert lives.admit(1.1 + SILENCE, 3, SECOND, Calling(heard_at=2.5), called_at=2.0)
-    assert lives.heard(3) == SECOND
+    assert lives.heard(3) == SECOND and before.heard_at == -math.inf, "what comes there late is not heard"
     assert "node 3 is heard from a new process" in caplog.text and "two nodes run under one id" in caplog.text
 
 
