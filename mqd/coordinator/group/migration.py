@@ -4,7 +4,9 @@ Up: the first member that heartbeats in a classic group turns it into a consumer
 they had is their assignment and their target, the generation is the epoch. They learn of it when they are told to join again. What a
 member had when it joined, and the leader gave to nobody, is still its own: it may not have asked yet for what it is to let go of.
 
-Down: when the last member that spoke the consumer protocol is gone, the rest is a classic group again, with the targets as assignments.
+Down: when the last member that spoke the consumer protocol is gone, the rest is a classic group again, with what each has as its
+assignment. Apache Kafka takes the targets; but who has not heard of his still reads what he has, and if the next heartbeat turns the group
+back, that must not belong to another.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from dataclasses import replace
 from uuid import UUID
 
 from mqd.coordinator.group import records
-from mqd.coordinator.group.assignors import Assignment
 from mqd.coordinator.group.classic_group import STABLE, ClassicGroup, Member as ClassicMember
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.member import Member, MemberState, Owned
@@ -183,13 +184,13 @@ def downgrade(
     rebalance: bool = True,
 ) -> None:
     """Turn it into a classic group of those who stay. `joining` stands in the place of the static member with its instance id, whose
-    records the draft has replaced already. Without `rebalance`, everybody goes on with what he has."""
+    records the draft has replaced already. Without `rebalance`, everybody goes on with what he has, if that is what is meant for him."""
     replaced = None if joining is None else group.static_member(joining.instance_id or "")
     renamed = {} if joining is None or replaced is None else {replaced.member_id: joining.member_id}
     draft.records.extend(group.tombstones_with(renamed))
     classic = ClassicGroup(group.group_id, now.wall_ms)
     classic.generation = group.epoch
-    targets: dict[str, Assignment] = {}
+    owned: dict[str, dict[UUID, list[int]]] = {}
     for member in group.members.values():
         if member.member_id in leaving:
             continue
@@ -208,10 +209,14 @@ def downgrade(
             ),
             consumer_protocol.PROTOCOL_TYPE,
         )
-        targets[staying.member_id] = group.targets.get(member.member_id, {})
+        has = owned[staying.member_id] = {}
+        for topic_id, partition in staying.places():
+            has.setdefault(topic_id, []).append(partition)
+        meant = group.targets.get(member.member_id, {})
+        rebalance = rebalance or set(staying.places()) != {(topic_id, one) for topic_id, some in meant.items() for one in some}
     classic.protocol = classic.selected_protocol()
     for member_id, one in classic.members.items():
-        one.assignment = embedded_assignment(targets[member_id], state.topics, one.metadata(classic.protocol))
+        one.assignment = embedded_assignment(owned[member_id], state.topics, one.metadata(classic.protocol))
     classic.state = STABLE
     classic.note_subscriptions()
     logger.info("a consumer group becomes a classic group group=%s members=%d", group.group_id, len(classic.members))

@@ -196,6 +196,19 @@ def test_a_classic_group_that_is_not_complete_yet_keeps_the_number_that_it_goes_
     assert group.type_of_group() is ClassicGroup and group.generation() >= epoch
 
 
+def test_who_has_not_heard_of_its_target_keeps_what_it_has_when_the_group_is_classic_again() -> None:
+    """It reads on: were it another's by now, and the group turned back, both would read it."""
+    group = Mixed()
+    classic = group.classic_alone()
+    group.join("m1")
+    assert len(group.state.targets[classic][group.topics.topic_id("a")]) == 2
+    group.leave("m1")
+    kept = group.harness.shard.state.group(GROUP)
+    assert isinstance(kept, ClassicGroup)
+    assert sorted(partition for _, partition in decode_assignment(kept.members[classic].assignment)) == [0, 1, 2, 3]
+    assert group.assigned(group.join("m2")) == []
+
+
 @pytest.mark.parametrize(
     ("policy", "up", "down"), [("bidirectional", 1, 1), ("upgrade", 1, 0), ("downgrade", 0, 1), ("disabled", 0, 0), ("no", 0, 0)]
 )
