@@ -156,6 +156,7 @@ class CoordinatorService:
         *,
         topic: str,
         make_shard: Callable[[int], Shard],
+        check: Callable[[Any], None],
         partitions: Callable[[], int],
         replica: ReplicaService,
         logs: LogService,
@@ -166,10 +167,12 @@ class CoordinatorService:
     ) -> None:
         """`make_shard(partition)`: an empty one. `partitions()`: of the topic, 0 before it exists.
 
+        `check(op)`: MqError for what every shard refuses. This node says so itself where it has not the shard, as Kafka does.
         `perform(partition, leader epoch, effect)`: what decisions want done once they are committed.
         """
         self.topic = topic
         self._make_shard = make_shard
+        self._check = check
         self._partitions = partitions
         self._replica = replica
         self._logs = logs
@@ -206,11 +209,18 @@ class CoordinatorService:
 
         MqError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and what the shard says.
         """
-        return await self.call_shard(self.partition_of(key), op)
+        try:
+            held = self._usable(self.partition_of(key))
+        except MqError:
+            self._check(op)
+            raise
+        return await self._ask(held, op)
 
     async def call_shard(self, index: int, op: Any) -> Answer:
         """As `call`, of the shard of one partition."""
-        held = self._usable(index)
+        return await self._ask(self._usable(index), op)
+
+    async def _ask(self, held: _Held, op: Any) -> Answer:
         ticket = next(self._tickets)
         waiting = held.waiting[ticket] = _Waiting()
         try:

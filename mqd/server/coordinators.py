@@ -10,13 +10,14 @@ import trio
 from mqd.config import NodeConfig, group_option
 from mqd.controller.configs import CurrentConfig
 from mqd.controller.image import Delta, MetadataImage
+from mqd.coordinator.group import requests
 from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.group.state import Group
 from mqd.coordinator.service import CoordinatorService
 from mqd.coordinator.shard import Call
 from mqd.coordinator.txn.service import MarkerSender
-from mqd.coordinator.txn.shard import TransactionShard
+from mqd.coordinator.txn.shard import TransactionShard, check
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
@@ -78,6 +79,7 @@ class Coordinators:
         self.groups = CoordinatorService(
             topic=GROUPS_TOPIC,
             make_shard=lambda _: GroupShard(self._topics, options, lambda: str(entropy.uuid()), memory),
+            check=lambda call: requests.check(call, options),
             partitions=lambda: self._topics.partitions(GROUPS_TOPIC),
             replica=replica,
             logs=logs,
@@ -90,6 +92,7 @@ class Coordinators:
             make_shard=lambda index: TransactionShard(
                 self._topics, options, index, transaction_version=lambda: image().features.get("transaction.version", 0)
             ),
+            check=lambda op: check(op, options),
             partitions=lambda: self._topics.partitions(TRANSACTIONS_TOPIC),
             replica=replica,
             logs=logs,

@@ -1,8 +1,9 @@
-"""Groups and transactions of stock clients go on when the node that coordinates them is killed."""
+"""Groups and transactions of stock clients go on when the node that coordinates them is killed. Every node refuses what none would take."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from mqd.coordinator.service import partition_for
 from .members import KINDS, SETTLE_S, Feeder, Group, leave_together
 from .test_cluster_committed_offsets import coordinator_of
 from .transactional import PRODUCERS, Transactional, read_confluent
-from .wire import until
+from .wire import Wire, until
 
 PARTITIONS = 6
 SESSION_MS = 30_000
@@ -23,6 +24,7 @@ OFFSETS_PARTITIONS = 50
 GROUP_RESOURCE = 32
 """Type of a group's configuration (KIP-848)."""
 HEAL_S = 90.0
+INCONSISTENT_PROTOCOL, INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT = 23, 24, 26, 42, 50
 
 
 @pytest.fixture
@@ -72,6 +74,35 @@ def feeder(cluster: Ensemble, six: str) -> Iterator[Feeder]:
     started = Feeder(cluster.bootstrap, six, PARTITIONS, rate=50.0)
     yield started
     started.stop()
+
+
+WRONG_IN_THEMSELVES: list[tuple[str, int, dict[str, Any], int]] = [
+    ("JoinGroup", 5, {"group_id": "", "member_id": "m"}, INVALID_GROUP_ID),
+    ("JoinGroup", 5, {"group_id": "", "session_timeout_ms": 0}, INVALID_GROUP_ID),
+    ("JoinGroup", 5, {"session_timeout_ms": 0, "member_id": "m"}, INVALID_SESSION_TIMEOUT),
+    ("SyncGroup", 3, {"group_id": ""}, INVALID_GROUP_ID),
+    ("SyncGroup", 5, {"protocol_type": None, "protocol_name": None}, INCONSISTENT_PROTOCOL),
+    ("Heartbeat", 3, {"group_id": ""}, INVALID_GROUP_ID),
+    ("LeaveGroup", 1, {"group_id": ""}, INVALID_GROUP_ID),
+    ("LeaveGroup", 4, {"group_id": "", "members": []}, INVALID_GROUP_ID),
+    ("OffsetDelete", 0, {"group_id": ""}, INVALID_GROUP_ID),
+    ("InitProducerId", 4, {"transactional_id": "", "transaction_timeout_ms": 1000}, INVALID_REQUEST),
+    ("InitProducerId", 4, {"transactional_id": "anyone", "transaction_timeout_ms": 0}, INVALID_TRANSACTION_TIMEOUT),
+    ("EndTxn", 3, {"transactional_id": ""}, INVALID_REQUEST),
+]
+
+
+@pytest.mark.parametrize(("api", "version", "fields", "code"), WRONG_IN_THEMSELVES)
+def test_every_node_says_what_is_wrong_with_a_request(
+    connect: Callable[[int], Wire], cluster: Ensemble, api: str, version: int, fields: dict[str, Any], code: int
+) -> None:
+    """Whoever coordinates: a client that is told NOT_COORDINATOR instead asks again, for ever."""
+    of_group = {} if "transactional_id" in fields else {"group_id": "anyone"}
+    for node_id in cluster.nodes:
+        answer = connect(node_id).ask(api, version, **{**of_group, **fields})
+        assert answer.error_code == code, node_id
+        if api == "JoinGroup":
+            assert answer.member_id == fields.get("member_id", "")
 
 
 def kill_coordinator(cluster: Ensemble, group: Group) -> int:

@@ -100,6 +100,11 @@ class Registers:
         self.forgotten.update(tickets)
 
 
+def check(op: Any) -> None:
+    if op == ("refuse",):
+        raise MqError(ErrorCode.INVALID_GROUP_ID)
+
+
 class Runtime(Replicas):
     def __init__(self, directory: Path, disk: FaultyDisk | None = None) -> None:
         super().__init__(directory, disk=disk)
@@ -108,6 +113,7 @@ class Runtime(Replicas):
         self.coordinator = CoordinatorService(
             topic=TOPIC,
             make_shard=self.make_shard,
+            check=check,
             partitions=lambda: 2,
             replica=self.replica,
             logs=self.service,
@@ -360,6 +366,14 @@ async def test_a_bug_in_a_shard_costs_its_memory_and_not_its_records(tmp_path: P
         await runtime.loaded()
         assert len(runtime.shards) == 2
         assert await runtime.ask("get", b"k") == {"value": b"1"}
+
+
+async def test_what_every_shard_refuses_is_refused_without_one(tmp_path: Path) -> None:
+    async with running(tmp_path) as (runtime, _):
+        for op, code in ((("refuse",), ErrorCode.INVALID_GROUP_ID), (("get", b"k"), ErrorCode.NOT_COORDINATOR)):
+            with pytest.raises(MqError) as refused:
+                await runtime.coordinator.call("key", op)
+            assert refused.value.code is code
 
 
 async def test_a_refusal_of_the_shard_is_the_answer(tmp_path: Path) -> None:

@@ -55,7 +55,6 @@ MEMBER_ID_REQUIRED_FROM: Final = 4
 """JoinGroup versions in which a new member must come back with the id that it is given (KIP-394)."""
 _REBALANCE_TIMEOUT_FROM: Final = 1
 _SKIP_ASSIGNMENT_FROM: Final = 9
-_PROTOCOL_TOLD_FROM: Final = 5
 """SyncGroup versions that must say which protocol they mean (KIP-559)."""
 
 _MEMBER_ID_PREFIX_MAX: Final = 1_000
@@ -171,13 +170,7 @@ class Classic(Part):
         self._staged = None
         request = call.request
         draft = Draft()
-        options = self.state.options
         group = self.state.get(request.group_id)
-        if not request.group_id:
-            return refuse_join(ticket, ErrorCode.INVALID_GROUP_ID, request.member_id)
-        shortest, longest = options.node("group.min.session.timeout.ms"), options.node("group.max.session.timeout.ms")
-        if not shortest <= request.session_timeout_ms <= longest:
-            return refuse_join(ticket, ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
         generation = 0
         if group is not None and not isinstance(group, ClassicGroup):
             if not group.is_empty:
@@ -489,10 +482,6 @@ class Classic(Part):
         request = call.request
         group = self.state.get(request.group_id)
         draft = Draft()
-        if call.version >= _PROTOCOL_TOLD_FROM and (request.protocol_type is None or request.protocol_name is None):
-            raise MqError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        if not request.group_id:
-            raise MqError(ErrorCode.INVALID_GROUP_ID)
         if group is None or group.is_empty:
             raise MqError(ErrorCode.UNKNOWN_MEMBER_ID)
         if not isinstance(group, ClassicGroup):
@@ -558,8 +547,6 @@ class Classic(Part):
     def handle_heartbeat(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
         request = call.request
         group = self.state.get(request.group_id)
-        if not request.group_id:
-            raise MqError(ErrorCode.INVALID_GROUP_ID)
         if group is None:
             raise MqError(ErrorCode.UNKNOWN_MEMBER_ID)
         if not isinstance(group, ClassicGroup):
@@ -604,8 +591,6 @@ class Classic(Part):
         self._staged = None
         request = call.request
         group = self.state.get(request.group_id)
-        if not request.group_id:
-            raise MqError(ErrorCode.INVALID_GROUP_ID)
         if group is not None and not isinstance(group, ClassicGroup):
             return self.state.consumer.handle_leave_group(ticket, call, now)
         leaving = leaving_members(call)

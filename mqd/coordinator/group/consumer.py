@@ -16,7 +16,7 @@ a long search. A coordinator that takes over begins them anew.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -34,7 +34,6 @@ from mqd.coordinator.group.state import Draft, Expire, Handler, Part, Replay, St
 from mqd.coordinator.group.subscriptions import topics_hash
 from mqd.coordinator.shard import NOTHING, Call, Decision, Moment, Producer, Ticket
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import SUBSCRIBED_NAMES_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +130,6 @@ class ConsumerGroups(Part):
         """MqError: UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, UNSUPPORTED_ASSIGNOR,
         UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, INVALID_REGULAR_EXPRESSION, INVALID_REQUEST."""
         request = call.request
-        _check_request(request, call.version, self._steps.assignors())
         draft = Draft()
         if request.member_epoch in (LEAVING, LEAVING_FOR_NOW):
             draft.answer(ticket, self._leave(request, draft, now))
@@ -333,39 +331,6 @@ class ConsumerGroups(Part):
         ]
         draft.answer(ticket, leave_answer(call, rows))
         return draft.decision()
-
-
-def _check_request(request: Any, version: int, assignors: Collection[str]) -> None:
-    """MqError INVALID_REQUEST or UNSUPPORTED_ASSIGNOR for what makes no sense in itself."""
-
-    def refuse(message: str) -> MqError:
-        return MqError(ErrorCode.INVALID_REQUEST, message)
-
-    if len(request.subscribed_topic_names or ()) > SUBSCRIBED_NAMES_MAX:
-        raise refuse(f"A member subscribes to at most {SUBSCRIBED_NAMES_MAX} topics by their names.")
-    epoch = request.member_epoch
-    if (version >= 1 or epoch > JOINING or epoch == LEAVING) and not request.member_id.strip():
-        raise refuse("MemberId can't be empty.")
-    for value, name in ((request.group_id, "GroupId"), (request.instance_id, "InstanceId"), (request.rack_id, "RackId")):
-        if value is not None and not value.strip():
-            raise refuse(f"{name} can't be empty.")
-    if epoch == JOINING:
-        if request.rebalance_timeout_ms == -1:
-            raise refuse("RebalanceTimeoutMs must be provided in first request.")
-        if request.topic_partitions is None or request.topic_partitions:
-            raise refuse("TopicPartitions must be empty when (re-)joining.")
-        if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-            raise refuse("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
-    elif epoch == LEAVING_FOR_NOW:
-        if request.instance_id is None:
-            raise refuse("InstanceId can't be null.")
-    elif epoch < LEAVING_FOR_NOW:
-        raise refuse("MemberEpoch is invalid.")
-    if request.server_assignor is not None and request.server_assignor not in assignors:
-        raise MqError(
-            ErrorCode.UNSUPPORTED_ASSIGNOR,
-            f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {', '.join(assignors)}.",
-        )
 
 
 def _updated(member: Member, request: Any, call: Call) -> Member:

@@ -153,8 +153,6 @@ class Offsets(Part):
     def handle_txn_offset_commit(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
         """The offsets are written now and stand when the transaction's marker says so."""
         request = call.request
-        if not request.group_id:
-            raise MqError(ErrorCode.INVALID_GROUP_ID)
         if request.producer_id < 0:
             raise MqError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if request.producer_epoch < 0:
@@ -290,8 +288,6 @@ class Offsets(Part):
 
     def handle_offset_delete(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
         request = call.request
-        if not request.group_id:
-            raise MqError(ErrorCode.INVALID_GROUP_ID)
         group = self.state.group(request.group_id)
         group.check_offset_delete()
         offsets = self.store.group(request.group_id) or GroupOffsets()

@@ -3,6 +3,7 @@
     classic.py   groups whose members divide the work among themselves: JoinGroup, SyncGroup, Heartbeat, LeaveGroup
     consumer.py  groups whose work the coordinator divides (KIP-848)
     offsets.py   how far groups have read
+    requests.py  what is wrong with a request in itself
     listing.py   what is told of groups of every type, and their deletion
 
 Invariant: an id names one group, of one type (`State.by_id`); offsets may stand alone only while their group is being made.
@@ -19,6 +20,7 @@ from mqd.coordinator.group.consumer import ConsumerGroups
 from mqd.coordinator.group.listing import Listing
 from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.offsets import Offsets
+from mqd.coordinator.group.requests import check
 from mqd.coordinator.group.state import Expire, Group, Handler, Part, Replay, State
 from mqd.coordinator.shard import NO_PRODUCER, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
 
@@ -46,6 +48,7 @@ class GroupShard:
 
     def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
         assert isinstance(op, Call), op
+        check(op, self.state.options)
         return self._handlers[op.api](ticket, op, now)
 
     def replay(self, record: Record, producer: Producer = NO_PRODUCER) -> None:

@@ -162,6 +162,14 @@ class SpareProducerId:
 Answer = Mapping[str, Any]
 
 
+def check(op: Any, options: GroupOptions) -> None:
+    """What is wrong with a call in itself, whichever shard is asked. MqError: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT."""
+    if not getattr(op, "transactional_id", True):
+        raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
+    if isinstance(op, InitializeProducer) and not 0 < op.timeout_ms <= options.node("transaction.max.timeout.ms"):
+        raise MqError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "transaction.timeout.ms is not between 1 and transaction.max.timeout.ms.")
+
+
 class TransactionShard:
     """See the head of the file, and coordinator/shard.py for the contract."""
 
@@ -183,6 +191,7 @@ class TransactionShard:
     # -- the contract ----------------------------------------------------------------------------------------------
 
     def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
+        check(op, self._options)
         match op:
             case AddPartitions():
                 return self._add_partitions(ticket, op, now)
@@ -259,10 +268,6 @@ class TransactionShard:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def _initialize(self, ticket: Ticket, op: InitializeProducer, now: Moment) -> Decision:
-        if not op.transactional_id:
-            raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id is null or has at least one character.")
-        if not 0 < op.timeout_ms <= self._options.node("transaction.max.timeout.ms"):
-            raise MqError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "transaction.timeout.ms is not between 1 and transaction.max.timeout.ms.")
         current = self._transactions.get(op.transactional_id)
         if current is not None and current.state is ONGOING:
             state.check_owner(current, op.expected)
@@ -295,8 +300,6 @@ class TransactionShard:
         return Decision(records=(self._record(op.transactional_id, added),), replies=((ticket, {}),))
 
     def _end(self, ticket: Ticket, op: EndTransaction, now: Moment) -> Decision:
-        if not op.transactional_id:
-            raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
         current = self._transactions.get(op.transactional_id)
         second_protocol = op.client_version >= state.EPOCH_BUMP_VERSION
         ended = state.end(
@@ -338,8 +341,6 @@ class TransactionShard:
     # -- questions -------------------------------------------------------------------------------------------------
 
     def _described(self, transactional_id: str) -> dict[str, Any]:
-        if not transactional_id:
-            raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
         transaction = self._transactions.get(transactional_id)
         if transaction is None:
             raise MqError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"There is no transactional id {transactional_id!r}.")

@@ -39,7 +39,6 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         transactional_id = request["v3_and_below_transactional_id"]
         producer = Producer(request["v3_and_below_producer_id"], request["v3_and_below_producer_epoch"])
         try:
-            _check_id(transactional_id)
             await context.node.transactions.call(
                 transactional_id, AddPartitions(transactional_id, producer, tuple(partitions), _FIRST_PROTOCOL)
             )
@@ -74,7 +73,6 @@ async def _add(node: Node, transaction: Mapping[str, Any], result: dict[str, Any
         transactional_id = transaction["transactional_id"]
         producer = Producer(transaction["producer_id"], transaction["producer_epoch"])
         try:
-            _check_id(transactional_id)
             if transaction["verify_only"]:
                 answer = await node.transactions.call(transactional_id, VerifyPartitions(transactional_id, producer, tuple(partitions)))
                 errors = answer["errors"]
@@ -85,11 +83,6 @@ async def _add(node: Node, transaction: Mapping[str, Any], result: dict[str, Any
         except MqError as error:
             errors = dict.fromkeys(partitions, error.code)
     result["topic_results"] = _by_topic(errors)
-
-
-def _check_id(transactional_id: str) -> None:
-    if not transactional_id:
-        raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
 
 
 def _partitions(topics: Iterable[Mapping[str, Any]]) -> list[TopicPartition]:

@@ -7,7 +7,7 @@ from typing import Any
 from trio.lowlevel import checkpoint
 
 from mqd.coordinator.txn.shard import DescribeTransaction
-from mqd.errors import ErrorCode, MqError
+from mqd.errors import MqError
 from mqd.server.context import Context
 from mqd.server.slices import KEY_CHARS_A_ROW, SLICE_ROWS
 
@@ -21,8 +21,6 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
             weight = 0
             await checkpoint()
         try:
-            if not transactional_id:
-                raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
             rows.append(await context.node.transactions.call(transactional_id, DescribeTransaction(transactional_id)))
         except MqError as error:
             rows.append({"transactional_id": transactional_id, "error_code": error.code})

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from mqd.errors import MqError
+from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
 
 _PROTOCOL_MAY_BE_NULL_FROM = 7
+_OF_THE_REQUEST = (ErrorCode.INVALID_GROUP_ID, ErrorCode.INVALID_SESSION_TIMEOUT)
+"""Refusals that repeat the member id."""
 
 
 def handle(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
@@ -26,7 +28,8 @@ async def _answer(context: Context, request: Any) -> Mapping[str, Any]:
     try:
         answer = await context.node.groups.call(request.group_id, call_of(context, request))
     except MqError as error:
-        answer = {**failed(request, error), "protocol_name": None}
+        member_id = request.member_id if error.code in _OF_THE_REQUEST else ""
+        answer = {**failed(request, error), "member_id": member_id, "protocol_name": None}
     if context.header.api_version < _PROTOCOL_MAY_BE_NULL_FROM and answer.get("protocol_name") is None:
         return {**answer, "protocol_name": ""}
     return answer
