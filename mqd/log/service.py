@@ -635,7 +635,9 @@ class LogService:
     async def retain(self) -> None:
         """Remove what retention and log starts allow, roll what is old enough, forget producers that went away."""
         now_ms = self._clock.wall_ms()
-        for log in [log for log in self.logs.values() if log.opened and log.failed is None and not log.queue]:
+        for log in [log for log in self.logs.values() if log.opened and not log.queue]:
+            if log.failed is not None:
+                continue  # perhaps it was deleted since this round began, and its files have the names of another log's
             log.producers.expire(now_ms - self._producer_expiry_ms)
             try:
                 count, reason = plan_retention(log, now_ms)
