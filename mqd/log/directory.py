@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
@@ -83,18 +84,19 @@ class SyncPlan:
         for file in self.files:
             file.sync()
         for path in self.indexes:
-            if disk.exists(path):
+            with suppress(FileNotFoundError):
                 disk.open(path).sync()
         for path, data in chain(self.writes, self._snapshots()):
-            if disk.exists(path.parent):
-                try:
-                    disk.write_atomic(path, data)
-                except OSError as error:
-                    if error.errno not in PASSING_ERRNOS:
-                        raise
-                    raise StorageError(f"{path}: {error.strerror or error}", out_of_space=True) from error
+            try:
+                disk.write_atomic(path, data)
+            except FileNotFoundError:
+                pass  # the log was deleted or began anew, at whatever step of this: the loop hears of that, too
+            except OSError as error:
+                if error.errno not in PASSING_ERRNOS:
+                    raise
+                raise StorageError(f"{path}: {error.strerror or error}", out_of_space=True) from error
         for path in self.directories:
-            if disk.exists(path):
+            with suppress(FileNotFoundError):
                 disk.sync_directory(path)
 
     def _snapshots(self) -> Iterator[tuple[Path, bytes]]:

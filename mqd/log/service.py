@@ -286,6 +286,7 @@ class LogService:
             return
         self._homes.changed()
         log.failed, log.heals = f"{partition} was deleted", False
+        log.lowest_cut = -1  # a thread that makes it durable writes no snapshots any more: another log may have its name by then
         log.forget_queue()
         self._forget(log)
         try:
@@ -581,14 +582,26 @@ class LogService:
         """On the loop: what the thread made durable counts now, unless the log was cut meanwhile."""
         log = plan.log
         self._syncs += 1
-        if plan.cuts != log.cuts:
+        other = self.logs.get(log.topic_partition)
+        if other is not log:
+            if other is not None and other.path == log.path:
+                self._after_sync_of_another(plan, other)
+        elif plan.cuts != log.cuts:
             with suppress(OSError):  # the next start does so, too
                 remove_outdated(self._disk, log, plan.aborted, plan.outdated())
-            if self.logs.get(log.topic_partition) is log and self.directories[log.directory].failed is None:
+            if self.directories[log.directory].failed is None:
                 self.request_sync(log)  # a write that was taken back is a cut, too, and nobody else asks for what stands before it
         elif log.on_synced(plan.end_offset):
             self._descriptors.close_older(log)
             self._on_durable(log)
+
+    def _after_sync_of_another(self, plan: SyncPlan, log: PartitionLog) -> None:
+        """`log` has the name of one that was deleted while a thread made that durable: the thread may have written its small files here."""
+        with suppress(OSError):
+            remove_outdated(self._disk, log, plan.aborted, plan.outdated())
+        log.epochs.dirty = True
+        if self.directories[log.directory].failed is None:
+            self.request_sync(log)
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 
