@@ -154,20 +154,18 @@ class Compactor:
             del self.uncleanable[gone]
         now = self._clock.monotonic()
         self._waiting = {log: until for log, until in self._waiting.items() if until > now}
-        best: tuple[Cleanable, PartitionLog] | None = None
-        news = False
-        for log in self._logs.values():
-            if "compact" not in log.config.cleanup_policy or not log.opened or log.failed is not None:
-                continue
-            if log in self.uncleanable or log in self._waiting:
-                continue
+        new = [log for log in self._candidates() if log.cleaned_to is None]
+        for log in new:
+            log.cleaned_to = log.log_start_offset  # from here on it counts as one that may have gaps
+        if new:
+            await self._store_checkpoint()
+        best: tuple[Cleanable, PartitionLog] | None = None  # from here on nothing waits until a pass has begun: logs change meanwhile
+        for log in self._candidates():
             if log.cleaned_to is None:
-                log.cleaned_to, news = log.log_start_offset, True  # from here on it counts as one that may have gaps
+                continue
             cleanable = plan_compaction(log, self._clock.wall_ms(), lambda segment, log=log: self._first_timestamp(log, segment))  # type: ignore[misc]
             if cleanable is not None and is_due(cleanable, log.config) and (best is None or cleanable.ratio > best[0].ratio):
                 best = cleanable, log
-        if news:
-            await self._store_checkpoint()
         if best is None:
             return False
         cleanable, log = best
@@ -187,6 +185,17 @@ class Compactor:
             logger.warning("cleaning is tried again later reason=%s", failure)
             self._waiting[log] = self._clock.monotonic() + self._backoff_seconds
         return True
+
+    def _candidates(self) -> list[PartitionLog]:
+        return [
+            log
+            for log in self._logs.values()
+            if "compact" in log.config.cleanup_policy
+            and log.opened
+            and log.failed is None
+            and log not in self.uncleanable
+            and log not in self._waiting
+        ]
 
     def _first_timestamp(self, log: PartitionLog, segment: Segment) -> int:
         """Of its first batch; read once, where recovery believed the segment without reading it."""
@@ -231,6 +240,9 @@ class Compactor:
             self._records_seen, self._records_kept = seen + rewriting.records_seen, kept + rewriting.records_kept
         finally:
             self._key_map_bytes = 0
+        reason = self._why_changed(log, pass_.cuts)
+        if reason is not None:  # while the last names were made durable
+            raise _Aborted(reason)
         log.cleaned_to = end
         self._passes += 1
         logger.info(
@@ -258,7 +270,7 @@ class Compactor:
             await self._carry_out(pass_, group, rewrite.slices())
         except BaseException as error:
             rewrite.segment.file = None
-            if self._logs.get(log.topic_partition) is log and not isinstance(error, trio.Cancelled):
+            if not isinstance(error, trio.Cancelled):  # also of a log that is gone: another one may have its name, and these files
                 await disk.offload(_drop, disk, log.path, rewrite.segment.base_offset)
             raise
         if rewrite.changed:
@@ -310,7 +322,7 @@ class Compactor:
             began = self._clock.monotonic()
             try:
                 moved = await self._disk.offload(next, slices, None)
-            except Uncleanable:
+            except (Uncleanable, FileNotFoundError):
                 self._check(pass_, segments)
                 raise
             self._check(pass_, segments)

@@ -350,16 +350,17 @@ CHANGES: dict[str, Change] = {
 }
 
 
+@pytest.mark.parametrize("during", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
-async def test_a_log_that_changes_while_it_is_cleaned(tmp_path: Path, autojump_clock: object, change: str) -> None:
-    """The change falls before each call that the cleaner sends to a thread, one after the other, until none is left."""
+async def test_a_log_that_changes_while_it_is_cleaned(tmp_path: Path, autojump_clock: object, change: str, during: bool) -> None:
+    """The change falls behind each call that the cleaner sends to a thread, or `during` it, one after the other, until none is left."""
     at = 0
-    while await changed_at(tmp_path / f"{at}", change, at):
+    while await changed_at(tmp_path / f"{at}", change, at, during):
         at += 1
     assert at > 20
 
 
-async def changed_at(home: Path, change: str, at: int) -> bool:
+async def changed_at(home: Path, change: str, at: int, during: bool) -> bool:
     """False when the cleaner was done before. A slice is a segment or less, so that changes fall between the slices of a segment, too."""
     harness = Harness(home, disk=InlineDisk())
     log = await open_compacted(harness)
@@ -375,16 +376,19 @@ async def changed_at(home: Path, change: str, at: int) -> bool:
 
     async def counted(call: Callable[..., Any], *args: Any, limiter: Any = None) -> Any:
         nonlocal calls
-        result = await offload(call, *args, limiter=limiter)
-        if calls == at:
+        due, calls = calls == at, calls + 1
+        if due and during:
             CHANGES[change](harness, log)
-        calls += 1
+        result = await offload(call, *args, limiter=limiter)
+        if due and not during:
+            CHANGES[change](harness, log)
         return result
 
     harness.disk.offload = counted  # type: ignore[method-assign,assignment]
     await compactor.clean_one()
     del harness.disk.offload
     assert not compactor.uncleanable, "what was read while it changed says nothing of the log"
+    assert not harness.failed
     log.failed = None if change == "failed" else log.failed
     live = harness.service.logs.get(PARTITION)
     expected = {f"k{number % 4}": f"v{number}" for number in range(0 if change in ("cut to nothing", "made anew") else 24)}
@@ -393,6 +397,7 @@ async def changed_at(home: Path, change: str, at: int) -> bool:
             assert live is None and not log.path.exists()
             break
         assert live is not None
+        assert live.cleaned_to is None or live.cleaned_to <= live.log_end_offset
         if change == "cut":  # what newer records had taken the place of before is not there any more
             assert set(held(harness, live)) <= set(written[:10]) and live.log_end_offset <= 10
         else:
@@ -405,6 +410,24 @@ async def changed_at(home: Path, change: str, at: int) -> bool:
         live = harness.open(COMPACT)
     harness.kill()
     return calls > at
+
+
+async def test_a_log_that_changes_while_others_are_noted_is_looked_at_anew(harness: Harness, autojump_clock: object) -> None:
+    log = await open_compacted(harness)
+    write_updates(harness, log, 24, keys=4)
+    roll(harness, log)
+    await settle(harness, log)
+    offload = harness.disk.offload
+
+    async def changed(call: Callable[..., Any], *args: Any, limiter: Any = None) -> Any:
+        harness.disk.offload = offload  # type: ignore[method-assign]
+        harness.service.reset(log, 30)
+        return await offload(call, *args, limiter=limiter)
+
+    harness.disk.offload = changed  # type: ignore[method-assign,assignment]
+    assert not await harness.service.compactor.clean_one()
+    assert not harness.failed
+    harness.kill()
 
 
 async def test_a_log_for_which_there_is_no_space_keeps_no_other_waiting(harness: Harness, autojump_clock: trio.testing.MockClock) -> None:
