@@ -87,6 +87,12 @@ class Segment:
         self.size += size
         self.next_offset = last_offset + 1
 
+    def note_time(self, last_offset: Offset, max_timestamp: int) -> None:
+        """A batch is there, and may be the youngest."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+
     def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
         """Markers that were just added have ended these."""
         assert self.aborted is not None
@@ -100,7 +106,10 @@ class Segment:
         self.max_timestamp, self.max_timestamp_offset = time_index.last()
 
     def cut_to(self, size: int, next_offset: Offset) -> None:
-        """The file was cut to `size` bytes, the border before offset `next_offset`. The largest timestamp stays an upper bound."""
+        """The file was cut to `size` bytes, the border before offset `next_offset`.
+
+        Where the youngest batch is gone, the largest timestamp is that up to the last index entry: behind it the caller looks.
+        """
         assert self.index is not None and self.time_index is not None
         self.size, self.next_offset = size, next_offset
         self.index.truncate(next_offset, size)

@@ -125,7 +125,7 @@ def append_indexes(disk: Disk, path: Path, segment: Segment) -> None:
 
 
 def cut_segment(disk: Disk, path: Path, segment: Segment, size: int, next_offset: Offset) -> None:
-    """Cut a segment and its index files; needs no space on the disk."""
+    """Cut a segment and its index files; needs no space on the disk. OSError; BadBatch where what stays makes no sense."""
     assert segment.file is not None
     segment.file.truncate(size)
     segment.cut_to(size, next_offset)
@@ -133,6 +133,8 @@ def cut_segment(disk: Disk, path: Path, segment: Segment, size: int, next_offset
     for index, suffix, entry in ((segment.index, INDEX_SUFFIX, INDEX_ENTRY), (segment.time_index, TIME_INDEX_SUFFIX, TIME_INDEX_ENTRY)):
         file = disk.open(path / segment_file_name(segment.base_offset, suffix), create=True)
         file.truncate((len(index) - index.unwritten) * entry.size)
+    for _position, header, _view in scan_batches(segment.file.read_at, segment.index.last_position(), size):
+        segment.note_time(header.last_offset, header.max_timestamp)
 
 
 def open_segment(disk: Disk, path: Path, segment: Segment, config: LogConfig) -> None:

@@ -473,3 +473,29 @@ async def test_what_a_log_leaves_behind_is_removed_later_and_elsewhere(tmp_path:
     assert not inline
     assert sum(path.name.endswith("-delete") for path in tmp_path.iterdir()) == 4
     harness.kill()
+
+
+@pytest.mark.parametrize("interval", [1, 150, 4096])
+async def test_times_are_found_in_what_a_cut_leaves(tmp_path: Path, interval: int) -> None:
+    h = Harness(tmp_path)
+    await h.service.start()
+    log = h.open(LogConfig(index_interval_bytes=interval))
+    times = [100, 500, 300, 700, 600, 900]
+    for time in times:
+        h.write(log, batch(timestamp=NOW + time))
+    while len(times) > 1:
+        times.pop()
+        end = len(times)
+        h.service.truncate_to(log, end)
+        for wanted in range(50, 1000, 100):
+            first = next((offset for offset, time in enumerate(times) if time >= wanted), None)
+            found = h.service.offset_for_timestamp(log, NOW + wanted, end)
+            assert (found.offset if found is not None else None) == first
+        youngest = h.service.record_with_max_timestamp(log, end)
+        assert youngest is not None
+        assert youngest.timestamp == NOW + max(times)
+    h.write(log, batch(timestamp=NOW + 50))  # an entry of the index that is written now says nothing wrong of what is before it
+    found = h.service.offset_for_timestamp(log, NOW + 60, 2)
+    assert found is not None
+    assert found.offset == 0
+    h.kill()
