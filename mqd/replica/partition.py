@@ -173,7 +173,7 @@ class Partition:
         self.touched = False
         """Whether this turn of the loop appended here; reset when the turn ends."""
         self.news_bytes = 0
-        """Bytes appended since parked fetches were last looked at."""
+        """Bytes appended since parked fetches were last looked at, and those that were not committed then."""
         self.stable_offset: Offset = 0
         """The last stable offset when a parked fetch was last planned or looked at that reads committed records only."""
         self.held_back = False
@@ -275,6 +275,12 @@ class Partition:
         if not held_back and not self.held_back:
             return self.news_bytes
         return _AS_MANY_AS_WANTED if stable > before else 0
+
+    def uncommitted_bytes(self) -> int:
+        """What of `news_bytes` is still to be committed: fetches that are parked from now on wait for it. Never too few."""
+        place = self.log.positions.get(self.high_watermark)
+        active = self.log.active
+        return active.size - place[1] if place is not None and place[0] is active else self.news_bytes
 
     def local_end_offset(self) -> Offset:
         """End of what this replica may count as its own: written, or on stable storage where the topic asks for it."""

@@ -517,7 +517,7 @@ class ReplicaService:
                 waiter.bytes_wanted -= stable_news if waiter.read_committed else news
                 if waiter.bytes_wanted <= 0:
                     waiter.free()
-        partition.news_bytes = 0
+        partition.news_bytes = partition.uncommitted_bytes() if high_watermark < partition.log.written_end_offset else 0
         if self.tells_high_watermarks:
             self._tell_followers([partition])
         else:

@@ -286,6 +286,25 @@ async def test_followers_read_to_the_end_and_their_next_fetch_commits(tmp_path: 
         assert node.partition("t").high_watermark == 1
 
 
+async def test_what_was_written_before_a_consumer_waited_wakes_it_when_it_is_committed(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node)
+        follower, consumer = await Follower.connect(node), await node.connect()
+        await produce_unanswered(node, b"a")
+        await follower.fetch(("t", 0, 0))
+        await produce_unanswered(node, b"b")
+        await follower.fetch(("t", 0, 1))  # commits the first of two
+        for offset, value in enumerate((b"a", b"b")):
+            consumer.post("fetch", 12, node.fetch_body("t", offset, max_wait_ms=10_000))
+            await settle()
+            if offset:
+                assert consumer.answers() == []
+                await follower.fetch(("t", 0, 2))
+                await settle()
+            (consumed,) = consumer.answers()
+            assert values(row(consumed).records) == [value]
+
+
 async def test_a_divergence_or_an_offset_out_of_range_acknowledges_nothing(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         replicated(node, isr=(ME,))
