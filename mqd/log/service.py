@@ -507,7 +507,8 @@ class LogService:
     def reset(self, log: PartitionLog, offset: Offset) -> None:
         """Begin anew at `offset`, empty: where the leader's log begins, when this one ends before it. StorageError."""
         assert not log.queue, log
-        high_watermark = log.high_watermark if offset < log.high_watermark else offset
+        is_empty = log.log_start_offset == log.log_end_offset  # so that nothing is removed
+        high_watermark = log.high_watermark if offset < log.high_watermark and not is_empty else offset
         logger.info("log begins anew partition=%s offset=%d log_end=%d", log.topic_partition, offset, log.log_end_offset)
         try:
             target = reset_log(self._disk, log, offset, self._clock.wall_ms())

@@ -233,6 +233,7 @@ async def test_a_start_within_a_batch(leader: Harness, follower: Harness) -> Non
     assert (ours.log_start_offset, ours.log_end_offset, ours.last_epoch) == (7, 7, -1)
     append(follower, ours, data[batches[3][0] :])
     assert (ours.log_start_offset, ours.log_end_offset) == (6, 24)
+    assert not follower.service.statistics().truncated_below_high_watermark, "nothing was removed"
     follower.service.delete_records(ours, 7)
     await follower.restart()
     ours = follower.open()
