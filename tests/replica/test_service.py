@@ -18,6 +18,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.io.entropy import RandomEntropy
 from mqd.log.partition_log import LogConfig
 from mqd.protocol.files import HIGH_WATERMARK_CHECKPOINT, decode_offset_checkpoint
+from mqd.replica import service
 from mqd.replica.partition import Assignment, Partition
 from mqd.replica.service import CHECKPOINT_SECONDS, RETRY_SECONDS, ReplicaService
 from mqd.replica.settings import TopicSettings
@@ -144,6 +145,24 @@ async def test_delete_removes_every_partition_of_the_topic_and_of_no_other(repli
     assert replicas.replica.partitions() == [kept]
     assert list(replicas.service.logs) == [TopicPartition("t2", 0)]
     assert replicas.replica.get(TopicPartition("t", 0)) is None
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_partition_that_is_deleted_while_others_are_looked_at_is_not_lost(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    monkeypatch.setattr(service, "_CHECKED_AT_ONCE", 2)
+    told: list[TopicPartition] = []
+    replicas.replica.on_offline = told.append
+    replicas.held("first")
+    replicas.held("then")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(replicas.replica.check)
+        await trio.lowlevel.checkpoint()
+        replicas.replica.delete("then")
+        if again:
+            replicas.held("then", topic_id=OTHER_ID)
+    assert told == []
 
 
 async def test_strays_are_removed_and_what_is_known_by_its_id_stays(replicas: Replicas) -> None:
