@@ -68,7 +68,7 @@ class Guard:
 
 
 class _Producer:
-    __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "last_timestamp")
+    __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "idle_behind", "idle_since_ms", "last_timestamp")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -79,7 +79,11 @@ class _Producer:
         self.coordinator_epoch = -1
         self.current_txn_first_offset = NO_OFFSET
         self.last_timestamp = NO_TIMESTAMP
-        """Of its last batch or marker, ms."""
+        """Of its last batch or marker, ms, as its client stamped it."""
+        self.idle_behind: Offset | None = None
+        """The last offset of its last batch, when `expire` looked last; None before."""
+        self.idle_since_ms = 0
+        """When `expire` saw that batch for the first time."""
 
 
 class Producers:
@@ -326,13 +330,19 @@ class Producers:
                 del self._producers[producer_id]
                 return
 
-    def expire(self, oldest_timestamp: int) -> None:
-        """Forget producers whose last batch is older than this (ms) and who have no transaction open, and guards that nobody waits for."""
+    def expire(self, now_ms: int, idle_ms_max: int) -> None:
+        """Forget producers that have sent nothing for so long and have no transaction open, and guards that nobody waits for.
+
+        By this node's clock: records may be stamped with times of long ago, and their producer be about to repeat a batch.
+        """
         for producer_id, producer in list(self._producers.items()):
-            if producer.last_timestamp < oldest_timestamp and producer.current_txn_first_offset == NO_OFFSET:
+            behind = producer.batches[-1][3] if producer.batches else NO_OFFSET
+            if producer.idle_behind != behind:
+                producer.idle_behind, producer.idle_since_ms = behind, now_ms
+            elif now_ms - producer.idle_since_ms > idle_ms_max and producer.current_txn_first_offset == NO_OFFSET:
                 del self._producers[producer_id]
         for producer_id, guard in list(self.guards.items()):
-            if guard.since_ms < oldest_timestamp:
+            if now_ms - guard.since_ms > idle_ms_max:
                 del self.guards[producer_id]
 
     def entries(self) -> list[ProducerSnapshotEntry]:

@@ -652,7 +652,7 @@ class LogService:
         for log in [log for log in self.logs.values() if log.opened and not log.queue]:
             if log.failed is not None:
                 continue  # perhaps it was deleted since this round began, and its files have the names of another log's
-            log.producers.expire(now_ms - self._producer_expiry_ms)
+            log.producers.expire(now_ms, self._producer_expiry_ms)
             try:
                 count, reason = plan_retention(log, now_ms)
                 if not log.may_roll:

@@ -126,7 +126,8 @@ def test_transactions_leave_their_first_offset_until_the_marker() -> None:
     producers.replay(PID, 0, 0, 10, 1, 5, TRANSACTIONAL_MASK)
     producers.replay(PID, 0, 2, 12, 0, 6, TRANSACTIONAL_MASK)
     assert producers.entries()[0].current_txn_first_offset == 10
-    producers.expire(1 << 50)
+    for now_ms in (0, 1 << 50):
+        producers.expire(now_ms, 10)
     assert len(producers) == 1, "an open transaction is not forgotten"
     producers.end(PID, 0, 3, 13, 7, committed=True)
     assert producers.entries()[0].current_txn_first_offset == -1
@@ -140,8 +141,12 @@ def test_expiry_and_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     for producer_id in range(5):
         producers.replay(producer_id, 0, 0, producer_id, 0, 100 + producer_id, 0)
     assert [entry.producer_id for entry in producers.entries()] == [2, 3, 4]
-    producers.expire(104)
-    assert [entry.producer_id for entry in producers.entries()] == [4]
+    producers.expire(1000, 10)
+    producers.replay(3, 0, 1, 5, 0, 0, 0)
+    producers.expire(1010, 10)
+    assert len(producers) == 3
+    producers.expire(1011, 10)
+    assert [entry.producer_id for entry in producers.entries()] == [3], "it has sent something since, whatever its time stamp says"
 
 
 def test_a_snapshot_holds_all_batches_of_those_who_were_seen_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,14 @@ from mqd.errors import ErrorCode, MqError
 from mqd.limits import PRODUCER_BATCHES_CACHED
 from mqd.log.directory import plan_sync
 from mqd.log.partition_log import LogConfig, PartitionLog
-from tests.log.support import PARTITION, FaultyDisk, Harness, batch, wait_until
+from tests.log.support import NOW, PARTITION, FaultyDisk, Harness, batch, wait_until
 
 CONFIG = LogConfig(segment_bytes=100_000, index_interval_bytes=100, file_delete_delay_ms=0)
 ROLLING = LogConfig(segment_bytes=350, index_interval_bytes=100, file_delete_delay_ms=0)
 """Three batches or so a segment."""
 BUSY, SLOW = 1, 2
 COUNT = 12
+DAY_MS = 86_400_000
 
 
 def busy_batch(number: int) -> bytearray:
@@ -155,3 +156,20 @@ async def test_those_of_an_epoch_that_is_past_are_refused_after_a_stop(tmp_path:
         assert harness.append(log, batch(b"new", producer_id=BUSY, epoch=5, sequence=number)).duplicate
     harness.write(log, batch(b"new", producer_id=BUSY, epoch=5, sequence=2), epoch=1)
     harness.kill()
+
+
+@pytest.mark.parametrize("timestamp", [-1, NOW - 9 * DAY_MS, NOW + 1000])
+async def test_a_producer_is_remembered_by_when_it_sent_and_not_by_what_it_says(tmp_path: Path, timestamp: int) -> None:
+    h = Harness(tmp_path)
+    await h.service.start()
+    log = h.open(LogConfig(retention_ms=-1))
+    data = batch(producer_id=1, sequence=0, timestamp=timestamp)
+    h.write(log, data)
+    for _ in range(2):  # a round of retention falls between a batch and its repetition
+        await h.service.retain()
+        assert h.append(log, data).duplicate
+        h.clock.now_ms += DAY_MS
+    h.clock.now_ms += 1
+    await h.service.retain()
+    assert not log.producers.entries()
+    h.kill()
