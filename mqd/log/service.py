@@ -285,8 +285,7 @@ class LogService:
         if log is None:
             return
         self._homes.changed()
-        log.failed, log.heals = f"{partition} was deleted", False
-        log.lowest_cut = -1  # a thread that makes it durable writes no snapshots any more: another log may have its name by then
+        log.failed, log.heals, log.lowest_cut = f"{partition} was deleted", False, -1  # of which a thread writes no snapshots any more
         log.forget_queue()
         self._forget(log)
         try:
@@ -417,8 +416,7 @@ class LogService:
     def _roll(self, log: PartitionLog, base_offset: Offset, snapshot: bytes) -> None:
         old = log.active
         self._descriptors.check_room()
-        segment = new_segment(self._disk, log.path, base_offset, self._clock.wall_ms())
-        log.on_rolled(segment)
+        log.on_rolled(new_segment(self._disk, log.path, base_offset, self._clock.wall_ms()))
         append_indexes(self._disk, log.path, old)
         log.snapshots.append((base_offset, snapshot))
         log.new_files = True
@@ -507,8 +505,7 @@ class LogService:
     def reset(self, log: PartitionLog, offset: Offset) -> None:
         """Begin anew at `offset`, empty: where the leader's log begins, when this one ends before it. StorageError."""
         assert not log.queue, log
-        is_empty = log.log_start_offset == log.log_end_offset  # so that nothing is removed
-        high_watermark = log.high_watermark if offset < log.high_watermark and not is_empty else offset
+        high_watermark = log.high_watermark if offset < log.high_watermark and log.log_start_offset < log.log_end_offset else offset
         logger.info("log begins anew partition=%s offset=%d log_end=%d", log.topic_partition, offset, log.log_end_offset)
         try:
             target = reset_log(self._disk, log, offset, self._clock.wall_ms())
@@ -552,14 +549,12 @@ class LogService:
 
     def checkpoint_high_watermark(self, partition: TopicPartition, high_watermark: Offset) -> None:
         """Note the high watermark of a partition; written within seconds, and at the latest by `close`."""
-        log = self.logs.get(partition)
-        if log is not None:
+        if (log := self.logs.get(partition)) is not None:
             log.high_watermark = min(high_watermark, log.written_end_offset)
 
     def recovered_high_watermark(self, partition: TopicPartition) -> Offset:
         """The last checkpointed high watermark, within the log; 0 for a log that is not there."""
-        log = self.logs.get(partition)
-        return log.high_watermark if log is not None else 0
+        return log.high_watermark if (log := self.logs.get(partition)) is not None else 0
 
     async def run(self) -> None:
         """Sync, retain, roll by time, checkpoint, remove; until cancelled. `close` comes after it."""
@@ -581,28 +576,17 @@ class LogService:
 
     def after_sync(self, plan: SyncPlan) -> None:
         """On the loop: what the thread made durable counts now, unless the log was cut meanwhile."""
-        log = plan.log
+        log, now = plan.log, self.logs.get(plan.log.topic_partition)
         self._syncs += 1
-        other = self.logs.get(log.topic_partition)
-        if other is not log:
-            if other is not None and other.path == log.path:
-                self._after_sync_of_another(plan, other)
-        elif plan.cuts != log.cuts:
+        if now is not None and now.path == log.path and (now is not log or plan.cuts != log.cuts):
             with suppress(OSError):  # the next start does so, too
-                remove_outdated(self._disk, log, plan.aborted, plan.outdated())
-            if self.directories[log.directory].failed is None:
-                self.request_sync(log)  # a write that was taken back is a cut, too, and nobody else asks for what stands before it
-        elif log.on_synced(plan.end_offset):
+                remove_outdated(self._disk, now, plan.aborted, plan.outdated())
+            now.epochs.dirty |= now is not log  # what has its name now may have got its files
+            if self.directories[now.directory].failed is None:
+                self.request_sync(now)  # a write that was taken back is a cut, too, and nobody else asks for what stands before it
+        elif now is log and log.on_synced(plan.end_offset):
             self._descriptors.close_older(log)
             self._on_durable(log)
-
-    def _after_sync_of_another(self, plan: SyncPlan, log: PartitionLog) -> None:
-        """`log` has the name of one that was deleted while a thread made that durable: the thread may have written its small files here."""
-        with suppress(OSError):
-            remove_outdated(self._disk, log, plan.aborted, plan.outdated())
-        log.epochs.dirty = True
-        if self.directories[log.directory].failed is None:
-            self.request_sync(log)
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 
@@ -649,9 +633,9 @@ class LogService:
     async def retain(self) -> None:
         """Remove what retention and log starts allow, roll what is old enough, forget producers that went away."""
         now_ms = self._clock.wall_ms()
-        for log in [log for log in self.logs.values() if log.opened and not log.queue]:
-            if log.failed is not None:
-                continue  # perhaps it was deleted since this round began, and its files have the names of another log's
+        for log in list(self.logs.values()):
+            if not log.opened or log.failed is not None or log.queue:  # also one that was deleted since, whose name another may have
+                continue
             log.producers.expire(now_ms, self._producer_expiry_ms)
             try:
                 count, reason = plan_retention(log, now_ms)

@@ -624,15 +624,13 @@ class ReplicaService:
         for number, partition in enumerate(self.partitions()):
             if number % _CHECKED_AT_ONCE == _CHECKED_AT_ONCE - 1:
                 await trio.lowlevel.checkpoint()
-            if self.get(partition.assignment.topic_partition) is not partition:
-                continue  # let go of since this round began: its log is gone, and nothing is lost, least of all what has its name now
             if partition.followers:
                 now = self._clock.monotonic()
                 change = partition.shrink(now) or partition.expand(now)
                 if change is not None:
                     self._propose(partition, change)
                 self._count(partition, now)
-            if partition.log.failed is not None:
+            if partition.log.failed is not None and self.get(partition.assignment.topic_partition) is partition:  # or its log is gone
                 self.log_failed(partition)
 
     # -- time ------------------------------------------------------------------------------------------------------
