@@ -202,6 +202,7 @@ class _Daemon:
             entropy=seams.entropy,
             config=self.config,
             forward=self.forwarder,
+            nodes=len(self.peers.nodes),
             space=self._why_full,
             on_registered=self._on_registered,
         )

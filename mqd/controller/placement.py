@@ -29,9 +29,9 @@ def check_replication_factor(factor: int, brokers: int) -> None:
         )
 
 
-def default_replication_factor(configured: int, brokers: int) -> int:
-    """What -1 means: `default.replication.factor`, as far as registered brokers allow."""
-    return max(1, min(configured, brokers))
+def default_replication_factor(configured: int, nodes: int) -> int:
+    """What -1 means: `default.replication.factor`, as far as the nodes of the peers file allow, registered or not yet."""
+    return max(1, min(configured, nodes))
 
 
 class Load(NamedTuple):

@@ -186,11 +186,12 @@ class ControllerService:
         entropy: Entropy,
         config: NodeConfig,
         forward: Forward,
+        nodes: int = 1,
         space: Space = lambda: None,
         previous_broker_epoch: int = NO_EPOCH,
         on_registered: Callable[[int], Awaitable[bool]] = _nothing,
     ) -> None:
-        """`space`: asked before the metadata grows; why it must not, or None.
+        """`nodes`: how many the cluster is meant to have. `space`: asked before the metadata grows; why it must not, or None.
 
         `previous_broker_epoch`: the registration up to which this node vouches for its logs. `on_registered`: awaited with
         the new broker epoch after each registration, before the heartbeat that may unfence this node. False: register again.
@@ -199,12 +200,11 @@ class ControllerService:
         self.incarnation: UUID = entropy.uuid()
         self._cluster_id = cluster_id
         self._address = address
-        self._quorum = quorum
-        self._machine = machine
-        self._clock = clock
+        self._quorum, self._machine = quorum, machine
+        self._clock, self._entropy = clock, entropy
         self._forward = forward
+        self._nodes = nodes
         self._space = space
-        self._entropy = entropy
         self._config = config
         self._heartbeat_s = config.integer("broker.heartbeat.interval.ms") / 1000
         self._sessions = Sessions(config.integer("broker.session.timeout.ms") / 1000)
@@ -404,13 +404,13 @@ class ControllerService:
     async def _create_topics(self, names: list[str]) -> None:
         config = effective_node_config(self._config, self.image, self.node_id)
         request = {
-            "topics": [new_topic_request(name, config, len(self.image.brokers)) for name in names],
+            "topics": [new_topic_request(name, config, self._nodes) for name in names],
             "timeout_ms": int(_OWN_REQUEST_TIMEOUT_S * 1000),
             "validate_only": False,
         }
 
         async def here() -> Mapping[str, Any]:
-            await self.submit(CreateTopics.of_request(request, config, self._entropy.uuid))
+            await self.submit(CreateTopics.of_request(request, config, self._entropy.uuid, self._nodes))
             return {}
 
         await self.at_controller(here, "create_topics", 7, request, timeout=_OWN_REQUEST_TIMEOUT_S)

@@ -74,11 +74,12 @@ class CreateTopics:
     topics: tuple[NewTopic, ...]
     partitions_default: int
     replication_factor_default: int
+    """Not lowered to the brokers that are registered by now: a topic that is made while a cluster forms would have fewer for good."""
     validate_only: bool = False
 
     @classmethod
-    def of_request(cls, request: Mapping[str, Any], config: NodeConfig, new_id: Callable[[], UUID]) -> CreateTopics:
-        """From the fields of Kafka's CreateTopics request. MqError POLICY_VIOLATION where it names too many."""
+    def of_request(cls, request: Mapping[str, Any], config: NodeConfig, new_id: Callable[[], UUID], nodes: int) -> CreateTopics:
+        """From the fields of Kafka's CreateTopics request; the cluster has `nodes` nodes. MqError POLICY_VIOLATION: it names too many."""
         _check_number(request["topics"], CREATED_TOPICS_MAX)
         return cls(
             tuple(
@@ -93,7 +94,7 @@ class CreateTopics:
                 for topic in request["topics"]
             ),
             partitions_default=config.integer("num.partitions"),
-            replication_factor_default=config.integer("default.replication.factor"),
+            replication_factor_default=default_replication_factor(config.integer("default.replication.factor"), nodes),
             validate_only=request["validate_only"],
         )
 
@@ -163,7 +164,7 @@ def _create_topic(image: MetadataImage, op: CreateTopics, topic: NewTopic, load:
     else:
         factor = topic.replication_factor
         if factor == USE_DEFAULT:
-            factor = default_replication_factor(op.replication_factor_default, len(image.brokers))
+            factor = op.replication_factor_default
         _check_factor(image, factor)
         partitions = op.partitions_default if topic.partitions == USE_DEFAULT else topic.partitions
         if partitions <= 0:
@@ -286,11 +287,11 @@ _INTERNAL_OPTIONS = {
 }
 
 
-def new_topic_request(name: str, config: NodeConfig, brokers: int) -> dict[str, Any]:
+def new_topic_request(name: str, config: NodeConfig, nodes: int) -> dict[str, Any]:
     """The row of a CreateTopics request for a topic that is created because someone asked about it.
 
-    Internal topics have options of their own; their replication factor is what `brokers` registered brokers allow, and they need no more
-    replicas in sync than that.
+    Internal topics have options of their own; their replication factor is what a cluster of `nodes` nodes allows, and they need no more
+    replicas in sync than that. Until so many are registered, they are not made.
     """
     row: dict[str, Any] = {
         "name": name,
@@ -302,7 +303,7 @@ def new_topic_request(name: str, config: NodeConfig, brokers: int) -> dict[str, 
     options = _INTERNAL_OPTIONS.get(name)
     if options is not None:
         row["num_partitions"] = config.integer(options.partitions)
-        factor = row["replication_factor"] = default_replication_factor(config.integer(options.replication_factor), brokers)
+        factor = row["replication_factor"] = default_replication_factor(config.integer(options.replication_factor), nodes)
         configs = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": config.integer(options.segment_bytes)}
         if options.min_isr is not None:
             configs["min.insync.replicas"] = min(config.integer(options.min_isr), factor)

@@ -101,6 +101,7 @@ def make_controller(
     clock: Clock | None = None,
     forward: Any = no_forward,
     options: Mapping[str, str] | None = None,
+    nodes: int = 1,
     seed: int = 1,
 ) -> tuple[ControllerService, FakeQuorum]:
     machine = machine if machine is not None else MetadataMachine()
@@ -115,6 +116,7 @@ def make_controller(
         entropy=RandomEntropy(random.Random(seed)),
         config=NodeConfig.load(overrides={**SESSIONS, **(options or {})}),
         forward=forward,
+        nodes=nodes,
     )
     return controller, quorum
 

@@ -312,6 +312,22 @@ async def test_topics_that_were_asked_about_come_into_being(autojump_clock: Mock
     assert len(quorum.commands) == commands
 
 
+async def test_while_a_cluster_forms_no_topic_is_made_with_fewer_replicas(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    controller, _ = make_controller(nodes=3, options={"default.replication.factor": "3"})
+    await nursery.start(controller.run)
+    for node_id in (2, 3):
+        for name in ("t", "__consumer_offsets", "__transaction_state"):
+            controller.create_topic_soon(name)
+        await trio.sleep(0.1)
+        assert not controller.image.topics
+        await controller.register(Register(NodeId(node_id), CLUSTER, UUID(int=node_id), f"n{node_id}", 9092, None))
+    for name in ("t", "__consumer_offsets", "__transaction_state"):
+        controller.create_topic_soon(name)
+    await trio.sleep(0.1)
+    assert {len(topic.partitions[0].replicas) for topic in controller.image.topics.values()} == {3}
+    assert controller.image.topic_configs("__transaction_state")["min.insync.replicas"] == "2"
+
+
 async def test_on_a_full_disk_nothing_is_made_and_the_rest_goes_on() -> None:
     controller, _ = await registered()
     await controller.submit(create("t"))

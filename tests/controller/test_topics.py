@@ -121,6 +121,13 @@ def test_the_defaults_are_the_nodes() -> None:
     assert sorted(p.leader for p in replica.image.topics["t"].partitions) == [1, 1, 2, 2, 3, 3]
 
 
+def test_the_default_number_of_replicas_is_not_lowered_to_who_is_registered_by_now() -> None:
+    replica = with_brokers(1)
+    op = t.CreateTopics((new_topic("t"),), partitions_default=1, replication_factor_default=3)
+    (result,) = replica.run(t.decide_create_topics, op)
+    assert result.error_code is ErrorCode.INVALID_REPLICATION_FACTOR and not replica.image.topics
+
+
 def test_brokers_that_are_down_hold_replicas_and_are_not_in_sync() -> None:
     replica = with_brokers(1, 2, 3)
     replica.run(decide_expire, ExpireSessions(((NodeId(3), replica.image.brokers[NodeId(3)].epoch),)))
@@ -260,8 +267,8 @@ def test_a_request_names_so_many_topics_and_no_more() -> None:
 
 
 def test_the_log_of_transactions_needs_no_more_replicas_in_sync_than_it_has() -> None:
-    for brokers, wanted in ((1, ("1", 1)), (2, ("2", 2)), (5, ("2", 3))):
-        row = t.new_topic_request("__transaction_state", NodeConfig.load(), brokers)
+    for nodes, wanted in ((1, ("1", 1)), (2, ("2", 2)), (5, ("2", 3))):
+        row = t.new_topic_request("__transaction_state", NodeConfig.load(), nodes)
         configs = {one["name"]: one["value"] for one in row["configs"]}
         assert (configs["min.insync.replicas"], row["replication_factor"]) == wanted
         assert (configs["cleanup.policy"], configs["unclean.leader.election.enable"]) == ("compact", "false")

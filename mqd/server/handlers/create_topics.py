@@ -22,7 +22,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     config = effective_node_config(node.config, node.image, node.node_id)
 
     async def here() -> Mapping[str, Any]:
-        op = CreateTopics.of_request(request, config, node.entropy.uuid)
+        op = CreateTopics.of_request(request, config, node.entropy.uuid, len(node.peers.nodes))
         results = await node.controller.submit(op)
         known: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]] = {}
         rows = (_row(result, config, known) for result in results)
