@@ -32,17 +32,28 @@ class Verdict(Enum):
 class InSync:
     """The committed ISR, and the change in flight."""
 
-    __slots__ = ("committed", "maximal", "partition_epoch", "proposal")
+    __slots__ = ("committed", "maximal", "partition_epoch", "proposal", "recent")
 
     def __init__(self, isr: Iterable[NodeId], partition_epoch: int) -> None:
         self.committed = frozenset(isr)
         self.partition_epoch = partition_epoch
         self.proposal: IsrChange | None = None
         self.maximal = self.committed
+        self.recent = self.committed
+        """All who were members since the metadata told the ISR: whether those that left since are eligible to lead is not known."""
 
     def commit(self, isr: Iterable[NodeId], partition_epoch: int) -> None:
         """Newer metadata: what was in flight has been decided by it, one way or the other."""
+        self._decide(isr, partition_epoch)
+        self.told()
+
+    def told(self) -> None:
+        """The metadata has come as far as the controller's last answer."""
+        self.recent = self.committed
+
+    def _decide(self, isr: Iterable[NodeId], partition_epoch: int) -> None:
         self.committed = self.maximal = frozenset(isr)
+        self.recent |= self.committed
         self.partition_epoch = partition_epoch
         self.proposal = None
 
@@ -62,12 +73,12 @@ class InSync:
         if outcome.error is ErrorCode.NONE:
             if outcome.leader_epoch != change.leader_epoch or outcome.partition_epoch < self.partition_epoch:
                 return Verdict.WAIT
-            self.commit(outcome.isr, outcome.partition_epoch)
+            self._decide(outcome.isr, outcome.partition_epoch)
             return Verdict.COMMITTED
         if outcome.error in _NEWER_ELSEWHERE:
             return Verdict.WAIT
         if outcome.error in _REFUSED:
-            self.commit(self.committed, self.partition_epoch)
+            self._decide(self.committed, self.partition_epoch)
             return Verdict.DROPPED
         return Verdict.RETRY
 

@@ -214,6 +214,8 @@ class Partition:
         self.serves = self.is_leader and self.in_contact
         if epochs_passed or assignment.partition_epoch > self.in_sync.partition_epoch:
             self.in_sync.commit(assignment.isr, assignment.partition_epoch)
+        else:
+            self.in_sync.told()
         self.configure(min_insync_replicas)
         if not self.is_leader:
             self.followers, self._counted = {}, ()
@@ -237,10 +239,10 @@ class Partition:
     def configure(self, min_insync_replicas: int) -> None:
         self.min_insync_replicas = min_insync_replicas
         self.short_of_replicas = len(self.in_sync.committed) < self.effective_min_insync_replicas
-        assignment, in_sync = self.assignment, self.in_sync
-        # The answer to a proposal does not tell the ELR. Where members left with it, the metadata does, a moment later.
-        elr_is_unknown = assignment.partition_epoch < in_sync.partition_epoch and not in_sync.committed.issuperset(assignment.isr)
-        self.frozen = self.short_of_replicas or elr_is_unknown or bool(assignment.elr)
+        # The answer to a proposal does not tell the ELR. Where members left with it, also such as had joined by another answer, the
+        # metadata does, a moment later; until then this node does not know either which minimum the controller went by.
+        elr_is_unknown = not self.in_sync.committed.issuperset(self.in_sync.recent)
+        self.frozen = self.short_of_replicas or elr_is_unknown or bool(self.assignment.elr)
 
     def set_in_contact(self, in_contact: bool) -> None:
         self.in_contact = in_contact

@@ -359,6 +359,23 @@ def test_nothing_is_committed_while_others_are_eligible_to_lead() -> None:
     assert partition.high_watermark == 1
 
 
+def test_nothing_is_committed_without_a_member_that_came_and_went_before_the_metadata_told() -> None:
+    partition = led(isr=(ME,), minimum=1)  # the controller may have heard of a higher minimum
+    joins = partition.follower_fetched(TWO, 1, 0, 0, 1.0).proposal
+    assert joins is not None
+    partition.in_sync.settle(joins, IsrOutcome(TP, ErrorCode.NONE, ME, 1, (ME, TWO), 1))
+    partition.isr_settled(1.0)
+    append(partition)
+    leaves = partition.shrink(1000.0)
+    assert leaves is not None
+    partition.in_sync.settle(leaves, IsrOutcome(TP, ErrorCode.NONE, ME, 1, (ME,), 2))
+    assert not partition.isr_settled(1000.0) and partition.high_watermark == 0  # TWO may be eligible to lead
+    partition.assign(Assignment(TP, TOPIC_ID, ME, 1, (ME, TWO, THREE), (ME,), 2, (TWO,)), 2, 1000.0)
+    assert partition.high_watermark == 0
+    partition.assign(Assignment(TP, TOPIC_ID, ME, 1, (ME, TWO, THREE), (ME,), 3), 1, 1000.0)
+    assert partition.high_watermark == 1
+
+
 def test_an_assignment_older_than_the_controller_s_answer_changes_nothing() -> None:
     partition = led(isr=(ME,))
     proposal = partition.follower_fetched(TWO, 1, 0, 0, 1.0).proposal
