@@ -238,20 +238,17 @@ def _leaderless(states: Mapping[TopicPartition, PartitionState], found: list[Top
     if not has_controller:
         yield Finding("leaderless", BAD, f"{_named(found)} {what}", "they are led again when there is a controller")
         return
-    groups: dict[tuple[int, ...], list[TopicPartition]] = {}
+    groups: dict[tuple[tuple[int, ...], str], list[TopicPartition]] = {}
     for tp in found:
         state = states[tp]
-        groups.setdefault(tuple(sorted(state.isr or state.elr or state.last_known_elr or state.replicas)), []).append(tp)
-    for nodes, partitions in sorted(groups.items()):
-        state = states[partitions[0]]
-        whole = bool(state.isr or state.elr)
-        last = (
-            f"bring back {_nodes_named(nodes, 'or')}, which has every acknowledged record"
-            if whole
-            else f"bring back {_nodes_named(nodes, 'or')}, which was in sync last"
-            if state.last_known_elr
-            else f"bring back {_nodes_named(nodes, 'or')}"
-        )
+        nodes, what_they_have = state.isr or state.elr, ", which has every acknowledged record"
+        if not nodes:
+            nodes, what_they_have = state.last_known_elr, ", which was in sync last"
+        if not nodes:
+            nodes, what_they_have = state.replicas, ""
+        groups.setdefault((tuple(sorted(nodes)), what_they_have), []).append(tp)
+    for (nodes, what_they_have), partitions in sorted(groups.items()):
+        last = f"bring back {_nodes_named(nodes, 'or')}{what_they_have}"
         if any(set(states[tp].replicas) - set(states[tp].offline) for tp in partitions):
             last += f"; as the last resort, and with loss of records, `mqctl partition elect-leader {_argument(partitions)} --unclean`"
         else:

@@ -28,6 +28,8 @@ POLL_SECONDS = 1.0
 REPORT_SECONDS = 5.0
 RATE_SECONDS = 30.0
 STALLED_SECONDS = 60.0
+HEARD_SECONDS = 5.0
+"""The controller says first that a move is done. Another node, which is asked where the replicas are, may hear of it this much later."""
 _NAMED_AT_MOST = 5
 
 PLAN = (
@@ -197,6 +199,17 @@ async def watch(admin: Admin, partitions: Collection[TopicPartition], alive: Col
 
 async def check_done(admin: Admin, moves: Mapping[TopicPartition, Move]) -> dict[TopicPartition, str]:
     """Partitions that move no more, but are not where they were to go: somebody cancelled or changed their moves."""
+    import trio
+
+    gives_up_at = trio.current_time() + HEARD_SECONDS
+    while True:
+        wrong = await _not_there(admin, moves)
+        if not wrong or trio.current_time() >= gives_up_at:
+            return wrong
+        await trio.sleep(POLL_SECONDS / 4)
+
+
+async def _not_there(admin: Admin, moves: Mapping[TopicPartition, Move]) -> dict[TopicPartition, str]:
     states = await admin.describe_partitions({tp.topic for tp in moves})
     wrong = {}
     for tp, move in moves.items():

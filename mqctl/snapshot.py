@@ -51,14 +51,14 @@ class Snapshot:
 def problems(state: PartitionState, min_isr: int, move: Reassignment | None) -> list[str]:
     """What is wrong with a partition, the worst first. Replicas that a move adds are not missed yet. Pure.
 
-    `min_isr` above the number of replicas counts as that number, as brokers count it."""
+    `min_isr` above the number of replicas counts as that number, as brokers count it: those that a move adds are replicas."""
     expected = [node for node in state.replicas if move is None or node not in move.adding]
     found = []
     if state.leader < 0:
         found.append(LEADERLESS)
     if state.offline:
         found.append(OFFLINE)
-    if len(state.isr) < min(min_isr, len(expected)):
+    if len(state.isr) < min(min_isr, len(state.replicas)):
         found.append(UNDER_MIN_ISR)
     if any(node not in state.isr for node in expected):
         found.append(UNDER_REPLICATED)

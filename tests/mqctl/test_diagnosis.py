@@ -111,6 +111,21 @@ def test_a_leaderless_partition_says_who_must_come_back() -> None:
     assert one.remedy.endswith("no other replica lives") and "--unclean" not in one.remedy
 
 
+def test_who_has_every_record_is_not_said_of_partitions_of_which_a_node_was_the_last_leader_only() -> None:
+    state = PartitionState(-1, 5, (1, 2), (), (), (), (1, 2))
+    seen = observed(fenced=(1, 2), partitions={A0: state._replace(elr=(2,)), A1: state._replace(last_known_elr=(2,))})
+    whole, last = found(seen, "leaderless")
+    assert "(a-0)" in whole.what and whole.remedy.startswith("bring back node 2, which has every acknowledged record")
+    assert "(a-1)" in last.what and last.remedy.startswith("bring back node 2, which was in sync last")
+
+
+def test_replicas_that_a_move_adds_count_for_the_minimum_as_brokers_count_them() -> None:
+    moving = {A0: Reassignment((1, 2, 3), (2, 3), ())}
+    (one,) = found(observed(partitions={A0: PartitionState(1, 5, (1, 2, 3), (1,))}, moves=moving), "min-isr")
+    assert one.level == BAD and "producers with acks=all are refused" in one.what
+    assert not found(observed(partitions={A0: PartitionState(1, 5, (1, 2, 3), (1, 2))}, moves=moving), "min-isr")
+
+
 def test_without_a_controller_nothing_that_loses_records_is_advised() -> None:
     states = {A0: PartitionState(-1, 5, (1, 2, 3), (), (2,)), A1: PartitionState(-1, 5, (1, 2, 3), (3,))}
     unsupported = ClientError(ErrorCode.UNSUPPORTED_VERSION, "no such request")
@@ -139,7 +154,7 @@ def test_partitions_with_fewer_replicas_than_must_be_in_sync_are_a_note() -> Non
     assert one.level == NOTE and "1 partition (a-1) with fewer replicas than min.insync.replicas" in one.what
     assert found(observed(partitions={A1: single}, min_isr={}), "min-isr") == []
     growing = Reassignment((1, 2), (2,), ())
-    assert found(observed(partitions={A1: single._replace(replicas=(1, 2))}, moves={A1: growing}), "min-isr") == []
+    assert found(observed(partitions={A1: single._replace(replicas=(1, 2), isr=(1, 2))}, moves={A1: growing}), "min-isr") == []
 
 
 def test_a_replica_that_is_offline_on_a_living_node_points_at_its_disk() -> None:

@@ -7,10 +7,13 @@ import pytest
 import trio
 
 from mqctl.commands.cluster import gather
+from mqctl.moving import HEARD_SECONDS, check_done
+from mqctl.planning import Move
 from mqctl.snapshot import WANTED_SECONDS, disks, sizes, take
 from mqd.client.admin import Admin
 from mqd.client.cluster import ClusterClient, connect
 from mqd.client.errors import ClientError, DeadlineExceeded
+from mqd.types import TopicPartition
 from tests.client.fake import DESCRIBE_PARTITIONS, DESCRIBE_QUORUM, LIST_REASSIGNMENTS, FakeCluster, Hang
 
 DESCRIBE_LOG_DIRS, DESCRIBE_CLUSTER = 35, 60
@@ -54,6 +57,21 @@ async def test_all_calls_of_a_snapshot_have_one_deadline(nursery: trio.Nursery, 
         with pytest.raises(DeadlineExceeded, match=r"does not (tell|say) in time"):
             await take(Admin(client, timeout_s=TIMEOUT), began + TIMEOUT)
         assert trio.current_time() - began <= TIMEOUT + 0.001
+
+
+async def test_a_move_that_is_done_is_found_there_when_all_have_heard(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a", 1)
+    tp = TopicPartition("a", 0)
+    row = {"partition_index": 0, "leader_id": 9, "leader_epoch": 0, "replica_nodes": [9], "isr_nodes": [9], "offline_replicas": []}
+    stale = {"topics": [{"name": "a", "topic_id": cluster.ids["a"], "partitions": [row]}], "next_cursor": None}
+    cluster.one.script(DESCRIBE_PARTITIONS, stale, stale)
+    async with client_of(cluster) as client:
+        admin = Admin(client, timeout_s=TIMEOUT)
+        assert await check_done(admin, {tp: Move((9,), tuple(cluster.partition(tp).held))}) == {}
+        began = trio.current_time()
+        assert "another move took the place" in (await check_done(admin, {tp: Move((1,), (7,))}))[tp]
+        assert HEARD_SECONDS <= trio.current_time() - began < HEARD_SECONDS + 1
 
 
 async def test_a_silent_node_holds_up_no_disks_of_others(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
