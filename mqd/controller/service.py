@@ -63,7 +63,7 @@ from mqd.controller.topics import (
     decide_create_partitions,
     decide_create_topics,
     decide_delete_topics,
-    new_topic_request,
+    new_topic_requests,
 )
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
@@ -393,18 +393,18 @@ class ControllerService:
             self._topic_wanted = trio.Event()
             wanted = tuple(self._wanted_topics)
             names = [name for name in wanted if name not in self.image.topics]
+            config = effective_node_config(self._config, self.image, self.node_id)
             try:
-                if names:
-                    await self._create_topics(names)
+                for rows in new_topic_requests(names, config, self._nodes):
+                    await self._create_topics(rows, config)
             except MqError:
                 pass  # no controller now, or the change was too large
             for name in wanted:
                 del self._wanted_topics[name]
 
-    async def _create_topics(self, names: list[str]) -> None:
-        config = effective_node_config(self._config, self.image, self.node_id)
+    async def _create_topics(self, rows: list[dict[str, Any]], config: NodeConfig) -> None:
         request = {
-            "topics": [new_topic_request(name, config, self._nodes) for name in names],
+            "topics": rows,
             "timeout_ms": int(_OWN_REQUEST_TIMEOUT_S * 1000),
             "validate_only": False,
         }

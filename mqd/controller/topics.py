@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -310,6 +310,22 @@ def new_topic_request(name: str, config: NodeConfig, nodes: int) -> dict[str, An
             configs["unclean.leader.election.enable"] = "false"
         row["configs"] = [{"name": key, "value": str(value)} for key, value in configs.items()]
     return row
+
+
+def new_topic_requests(names: Iterable[str], config: NodeConfig, nodes: int) -> Iterator[list[dict[str, Any]]]:
+    """Such rows in portions, each of no more partitions than a request may add: of a larger one nothing would be made, ever."""
+    portion: list[dict[str, Any]] = []
+    room = PARTITIONS_PER_REQUEST_MAX
+    for name in names:
+        row = new_topic_request(name, config, nodes)
+        partitions = config.integer("num.partitions") if row["num_partitions"] == USE_DEFAULT else row["num_partitions"]
+        if portion and partitions > room:
+            yield portion
+            portion, room = [], PARTITIONS_PER_REQUEST_MAX
+        portion.append(row)
+        room -= partitions
+    if portion:
+        yield portion
 
 
 # -- delete

@@ -312,6 +312,17 @@ async def test_topics_that_were_asked_about_come_into_being(autojump_clock: Mock
     assert len(quorum.commands) == commands
 
 
+async def test_many_topics_that_were_asked_about_do_not_keep_each_other_from_being_made(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    controller, _ = make_controller(options={"num.partitions": "30"})
+    await nursery.start(controller.run)
+    for name in (*(f"t{number}" for number in range(400)), "__consumer_offsets"):  # 12,050 partitions; a request adds 10,000
+        controller.create_topic_soon(name)
+    await trio.sleep(1)
+    assert len(controller.image.topics) == 401
+
+
 async def test_while_a_cluster_forms_no_topic_is_made_with_fewer_replicas(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     controller, _ = make_controller(nodes=3, options={"default.replication.factor": "3"})
     await nursery.start(controller.run)
