@@ -298,17 +298,17 @@ class ControllerService:
         return Rules.of_config(effective_node_config(self._config, self.image, self.node_id))
 
     async def _commit(self, records: tuple[Record, ...]) -> bool:
-        """Whether all of it took effect; False when another command came first."""
+        """Whether all of it took effect; False when another command came first. NOT_CONTROLLER: nothing of it did."""
+        runs = split_records(records)
         try:
-            for run in split_records(records):
-                command = encode_command(Command(self.image.index, run))
-                index = await self._quorum.propose(command)
+            for run in runs:
+                index = await self._quorum.propose(encode_command(Command(self.image.index, run)))
                 if not self._machine.took_effect(index):
                     return False
                 self._commands += 1
-        except NotLeader as error:
-            raise self._not_controller() from error
-        except OutcomeUnknown as error:
+        except (NotLeader, OutcomeUnknown) as error:
+            if isinstance(error, NotLeader) and run is runs[0]:  # else another try would meet what this one did, and call it another's
+                raise self._not_controller() from error
             raise MqError(ErrorCode.REQUEST_TIMED_OUT, "The controller changed or was too slow; the change may have happened.") from error
         return True
 

@@ -54,6 +54,22 @@ async def test_an_operation_is_answered_after_it_is_applied_and_published() -> N
     assert "t" in controller.image.topics and seen == [1]
 
 
+async def test_what_was_done_in_part_is_not_tried_again_and_taken_for_another_s() -> None:
+    controller, quorum = await registered()
+    topics = [new_topic(UUID(int=number * 7**43 % 2**128).hex * 2) for number in range(2000)]
+    propose = quorum.propose
+
+    async def once(command: bytes) -> int:
+        index = await propose(command)
+        quorum.leader_id = 2
+        return index
+
+    quorum.propose = once  # type: ignore[method-assign]
+    assert await refused(controller.submit(CreateTopics(tuple(topics), 1, 1))) is ErrorCode.REQUEST_TIMED_OUT
+    assert 0 < len(controller.image.topics) < 2000
+    assert await refused(controller.submit(create("t"))) is ErrorCode.NOT_CONTROLLER
+
+
 async def test_operations_wait_for_one_another_and_see_one_another() -> None:
     controller, _quorum = await registered()
     results: list[ErrorCode] = []
