@@ -16,7 +16,7 @@ REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.INVALID_TOPIC_EXCEPTION: "use 1 to 249 of a-z A-Z 0-9 . _ - and do not mix names that differ only in . and _",
     ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",
     ErrorCode.RECORD_LIST_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "ask for fewer replicas, or leave the number out; live nodes are in `mqctl cluster info`",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "ask for fewer replicas, or start more nodes; `mqctl broker list` has those that are known",
     ErrorCode.INVALID_PARTITIONS: "ask for at least one partition, and for more than the topic has when adding",
     ErrorCode.INVALID_CONFIG: "see names and values with `mqctl topic config get`, `mqctl group config get` or `mqd config list`",
     ErrorCode.NOT_ENOUGH_REPLICAS: "bring nodes back (`mqctl cluster info`), or lower min.insync.replicas",
