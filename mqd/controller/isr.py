@@ -235,8 +235,7 @@ def decide_report_offline(image: MetadataImage, op: ReportOfflineReplicas, rules
         topic = image.topics_by_id.get(topic_id)
         if topic is None or not 0 <= index < len(topic.partitions) or op.node_id not in topic.partitions[index].replicas:
             continue
-        if (topic_id, index, op.node_id) not in image.lost:
-            lost.setdefault(topic_id, set()).add(index)
+        lost.setdefault(topic_id, set()).add(index)  # one that is lost already may have lost the copy that it had made since
     may_lead = image.may_lead()
     records: list[Record] = []
     for topic_id, indexes in lost.items():

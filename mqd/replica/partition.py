@@ -207,7 +207,7 @@ class Partition:
         if not epochs_passed and assignment.partition_epoch < self.in_sync.partition_epoch:
             return False
         in_sync_before = self.in_sync.committed
-        lost = set(assignment.lost).difference(self.assignment.lost)
+        lost = self.lost_since(assignment)
         self.assignment = assignment
         self.leader_epoch = assignment.leader_epoch
         self.is_leader = assignment.leader == self.node_id
@@ -235,6 +235,10 @@ class Partition:
         }
         self.count(now)
         return self.advance()
+
+    def lost_since(self, assignment: Assignment) -> frozenset[NodeId]:
+        """Replicas that a newer assignment calls lost. One that was lost before may have lost its new copy, too: nobody can tell."""
+        return frozenset(assignment.lost if assignment.partition_epoch > self.assignment.partition_epoch else ())
 
     def configure(self, min_insync_replicas: int) -> None:
         self.min_insync_replicas = min_insync_replicas

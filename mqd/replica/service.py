@@ -187,7 +187,7 @@ class ReplicaService:
 
     def _assign(self, partition: Partition, assignment: Assignment, settings: TopicSettings) -> None:
         before = (partition.assignment.leader, partition.leader_epoch)
-        led, in_sync = partition.is_leader, partition.isr | frozenset(assignment.lost) - frozenset(partition.assignment.lost)
+        led, in_sync = partition.is_leader, partition.isr | partition.lost_since(assignment)
         if partition.assign(assignment, settings.min_insync_replicas, self._clock.monotonic()):
             self._wake(partition)
         if led and partition.is_leader:

@@ -143,3 +143,8 @@ def test_what_was_proposed_before_a_replica_was_lost_does_not_let_it_join() -> N
     result = ask(replica, 1, 2, 3, partition_epoch=before.partition_epoch)
     assert result.error_code is ErrorCode.INVALID_UPDATE_VERSION
     assert replica.image.topics["t"].partitions[0].isr == (ONE, TWO) and replica.image.lost
+    between = replica.image.topics["t"].partitions[0]  # it copied, was about to join, and lost that copy, too
+    replica.run(decide_report_offline, ReportOfflineReplicas(THREE, replica.image.brokers[THREE].epoch, ((TOPIC, 0),)))
+    result = ask(replica, 1, 2, 3, partition_epoch=between.partition_epoch)
+    assert result.error_code is ErrorCode.INVALID_UPDATE_VERSION
+    assert replica.image.topics["t"].partitions[0].isr == (ONE, TWO) and replica.image.lost

@@ -431,3 +431,6 @@ def test_a_replica_that_was_lost_says_anew_what_it_has_before_it_joins() -> None
     assert partition.pending_isr is None and partition.expand(1.0) is None
     partition.assign(replace(given, partition_epoch=2, lost=(THREE,)), 1)
     assert partition.follower_fetched(THREE, 1, 10, 0, 2.0).proposal is not None
+    partition.assign(replace(given, partition_epoch=3, lost=(THREE,)), 1)  # and lost that copy, too
+    assert partition.pending_isr is None and partition.expand(2.0) is None
+    assert partition.follower_fetched(THREE, 1, 10, 0, 3.0).proposal is not None
