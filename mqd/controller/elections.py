@@ -298,14 +298,19 @@ class Elected(NamedTuple):
     error_message: str | None = None
 
 
+def check_number(op: ElectLeaders) -> None:
+    """MqError POLICY_VIOLATION for more partitions than one request may name."""
+    if op.partitions is not None and len(op.partitions) > PARTITIONS_PER_REQUEST_MAX:
+        raise MqError(ErrorCode.POLICY_VIOLATION, f"A request names at most {PARTITIONS_PER_REQUEST_MAX} partitions: send several.")
+
+
 def decide_elect_leaders(image: MetadataImage, op: ElectLeaders, rules: Rules) -> Decision[Record]:
     """Reply: one Elected for each partition asked for; with None, for each that was tried."""
     try:
         kind = ElectionType(op.election_type)
     except ValueError:
         raise MqError(ErrorCode.INVALID_REQUEST, f"There is no election type {op.election_type}.") from None
-    if op.partitions is not None and len(op.partitions) > PARTITIONS_PER_REQUEST_MAX:
-        raise MqError(ErrorCode.POLICY_VIOLATION, f"A request names at most {PARTITIONS_PER_REQUEST_MAX} partitions: send several.")
+    check_number(op)
     may_lead = image.may_lead()
     results: list[Elected] = []
     updates: dict[str, dict[int, PartitionUpdate]] = {}

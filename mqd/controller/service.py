@@ -65,10 +65,10 @@ from mqd.controller.topics import (
     decide_delete_topics,
     new_topic_requests,
 )
+from mqd.controller.wanted_topics import WantedTopics, tell_refused
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
 from mqd.io.entropy import Entropy
-from mqd.limits import TOPICS_CREATED_SOON_MAX
 from mqd.raft.machine import NotLeader, OutcomeUnknown, RaftStatus
 from mqd.types import NO_EPOCH, Decision, IsrChange, IsrOutcome, NodeId, TopicPartition
 
@@ -221,8 +221,7 @@ class ControllerService:
         self._one_at_a_time = trio.Lock()
         self._producer_ids = range(0)
         self._producer_ids_lock = trio.Lock()
-        self._wanted_topics: dict[str, None] = {}
-        self._topic_wanted = trio.Event()
+        self._wanted_topics = WantedTopics()
         self._leaving = False
         self._operations = self._commands = self._decided_again = 0
 
@@ -379,41 +378,28 @@ class ControllerService:
     # -- topics that come into being because someone asked about them
 
     def create_topic_soon(self, name: str) -> None:
-        """Have a topic created in the background with the defaults of its kind; whoever wants it asks again.
-
-        Quiet when that fails, and when too many wait already: asking again is a new try.
-        """
-        if len(self._wanted_topics) < TOPICS_CREATED_SOON_MAX:
-            self._wanted_topics[name] = None
-            self._topic_wanted.set()
+        """Have a topic created in the background with the defaults of its kind; whoever wants it asks again."""
+        self._wanted_topics.want(name)
 
     async def _create_wanted_topics(self) -> None:
-        while True:
-            await self._topic_wanted.wait()
-            self._topic_wanted = trio.Event()
-            wanted = tuple(self._wanted_topics)
-            names = [name for name in wanted if name not in self.image.topics]
+        async for names in self._wanted_topics:
             config = effective_node_config(self._config, self.image, self.node_id)
-            try:
-                for rows in new_topic_requests(names, config, self._nodes):
-                    await self._create_topics(rows, config)
-            except MqError:
-                pass  # no controller now, or the change was too large
-            for name in wanted:
-                del self._wanted_topics[name]
+            for rows in new_topic_requests((name for name in names if name not in self.image.topics), config, self._nodes):
+                try:
+                    tell_refused(await self._create_topics(rows, config))
+                except MqError:
+                    break  # no controller now: asking again is a new try
 
-    async def _create_topics(self, rows: list[dict[str, Any]], config: NodeConfig) -> None:
-        request = {
-            "topics": rows,
-            "timeout_ms": int(_OWN_REQUEST_TIMEOUT_S * 1000),
-            "validate_only": False,
-        }
+    async def _create_topics(self, rows: list[dict[str, Any]], config: NodeConfig) -> Iterable[Mapping[str, Any]]:
+        request = {"topics": rows, "timeout_ms": int(_OWN_REQUEST_TIMEOUT_S * 1000), "validate_only": False}
 
         async def here() -> Mapping[str, Any]:
-            await self.submit(CreateTopics.of_request(request, config, self._entropy.uuid, self._nodes))
-            return {}
+            created = await self.submit(CreateTopics.of_request(request, config, self._entropy.uuid, self._nodes))
+            return {"topics": [row._asdict() for row in created]}
 
-        await self.at_controller(here, "create_topics", 7, request, timeout=_OWN_REQUEST_TIMEOUT_S)
+        answer = await self.at_controller(here, "create_topics", 7, request, timeout=_OWN_REQUEST_TIMEOUT_S)
+        rows_answered: Iterable[Mapping[str, Any]] = answer["topics"]
+        return rows_answered
 
     # -- producer ids
 

@@ -19,6 +19,8 @@ from typing import Any
 from mqd.testing.runner import Result, Settings, run_seed
 
 BUGS = "tests.sim.bugs"
+_GC_THRESHOLD = 50_000
+"""Objects made between two looks for garbage among the young."""
 
 
 def results(settings: Sequence[Settings], jobs: int, trace: Path | None = None) -> Iterator[Result]:
@@ -32,6 +34,7 @@ def results(settings: Sequence[Settings], jobs: int, trace: Path | None = None) 
 
 def run_with_bug(settings: Settings, trace: Path | None = None) -> Result:
     """One seed, with the defect that its settings name planted for the time of the run."""
+    gc.set_threshold(_GC_THRESHOLD)  # what is made in a run is there until its end: looking for garbage all the time costs a sixth
     try:
         if settings.bug is None:
             return run_seed(settings, trace)

@@ -339,7 +339,9 @@ async def test_many_topics_that_were_asked_about_do_not_keep_each_other_from_bei
     assert len(controller.image.topics) == 401
 
 
-async def test_while_a_cluster_forms_no_topic_is_made_with_fewer_replicas(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_while_a_cluster_forms_no_topic_is_made_with_fewer_replicas(
+    autojump_clock: MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
     controller, _ = make_controller(nodes=3, options={"default.replication.factor": "3"})
     await nursery.start(controller.run)
     for node_id in (2, 3):
@@ -347,6 +349,7 @@ async def test_while_a_cluster_forms_no_topic_is_made_with_fewer_replicas(autoju
             controller.create_topic_soon(name)
         await trio.sleep(0.1)
         assert not controller.image.topics
+        assert "a topic that is asked for is not made topic=t reason=" in caplog.text
         await controller.register(Register(NodeId(node_id), CLUSTER, UUID(int=node_id), f"n{node_id}", 9092, None))
     for name in ("t", "__consumer_offsets", "__transaction_state"):
         controller.create_topic_soon(name)

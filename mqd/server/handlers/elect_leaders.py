@@ -5,11 +5,13 @@ v1 the type of election; an error for the request as a whole. v2 flexible.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
-from mqd.controller.elections import Elected, ElectionType, ElectLeaders
+from mqd.controller.elections import Elected, ElectionType, ElectLeaders, check_number
 from mqd.errors import MqError
+from mqd.limits import REFUSED_PARTITIONS_NAMED_MAX
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
 from mqd.types import TopicPartition
@@ -17,7 +19,8 @@ from mqd.types import TopicPartition
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     kind = request.election_type if context.header.api_version >= 1 else ElectionType.PREFERRED
-    op = ElectLeaders(kind, _wished(request))
+    op = ElectLeaders(kind, None if request.topic_partitions is None else tuple(_wished(request)))
+    check_number(op)  # here as well, before it is passed on
 
     async def here() -> Mapping[str, Any]:
         results = await context.node.controller.submit(op)
@@ -26,10 +29,8 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     return await at_controller(context, request, here, request.timeout_ms)
 
 
-def _wished(request: Any) -> tuple[TopicPartition, ...] | None:
-    if request.topic_partitions is None:
-        return None
-    return tuple(TopicPartition(row.topic, partition) for row in request.topic_partitions for partition in row.partitions)
+def _wished(request: Any) -> Iterator[TopicPartition]:
+    return (TopicPartition(row.topic, partition) for row in request.topic_partitions or () for partition in row.partitions)
 
 
 def _response(results: Iterable[Elected], listed: Iterable[str] = ()) -> dict[str, Any]:
@@ -44,6 +45,6 @@ def _response(results: Iterable[Elected], listed: Iterable[str] = ()) -> dict[st
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:
-    """Version 0 has no place for it but the partitions."""
-    rows = _response(Elected(wish, error.code, error.message or None) for wish in _wished(request) or ())
+    """Version 0 has no place for it but the partitions: the first of them tell it, for the answer is not to be larger than the request."""
+    rows = _response(Elected(wish, error.code, error.message or None) for wish in islice(_wished(request), REFUSED_PARTITIONS_NAMED_MAX))
     return {**rows, "error_code": error.code}

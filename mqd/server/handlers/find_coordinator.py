@@ -64,7 +64,7 @@ def find(context: Context, key: str, key_type: int) -> BrokerImage:
     topic = image.topics.get(name)
     if topic is None:
         context.node.controller.create_topic_soon(name)
-        raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} is being created.")
+        raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} is being created, when enough nodes for its replicas are registered.")
     partition = partition_for(key, len(topic.partitions))
     broker = image.brokers.get(topic.partitions[partition].leader)
     if broker is None or broker.fenced:

@@ -9,6 +9,7 @@ import pytest
 
 from mqd.controller.brokers import Heartbeat, Register
 from mqd.errors import ErrorCode
+from mqd.limits import REFUSED_PARTITIONS_NAMED_MAX
 from mqd.types import NodeId
 from tests.controller.cluster import CLUSTER
 from tests.server.handlers.node import FakeNode, running_node
@@ -40,6 +41,18 @@ async def moves(node: FakeNode, topics: list[Any] | None = None) -> list[Any]:
         for topic in answer.topics
         for row in topic.partitions
     ]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_the_refusal_of_a_long_list_of_elections_is_short(version: int) -> None:
+    """It was 17 times as long as the request: twenty connections had a node encode for seconds, and hold hundreds of megabytes."""
+    async with running_node() as node:
+        answer = await elect(node, 0, [{"topic": "t", "partitions": list(range(99_000))}], version)
+        if version >= 1:
+            assert answer.error_code == ErrorCode.POLICY_VIOLATION
+        (row,) = answer.replica_election_results
+        assert {p.error_code for p in row.partition_result} == {ErrorCode.POLICY_VIOLATION}
+        assert len(row.partition_result) == REFUSED_PARTITIONS_NAMED_MAX
 
 
 async def test_elections() -> None:
