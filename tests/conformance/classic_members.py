@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from itertools import count
 from typing import Any
+
+from mqd.coordinator.service import partition_for
 
 from .wire import Ticket, Wire
 
 NONE = 0
 RANGE = (("range", b"r"),)
+OFFSETS_PARTITIONS = 50
+"""Of `__consumer_offsets`, by default."""
 
 
 class Members:
@@ -19,6 +24,11 @@ class Members:
         self._address = address
         self._stack = stack
         self.admin = self.connect()
+
+    def neighbour(self, stem: str) -> str:
+        """The name of another group that has the same coordinator, however many nodes there are."""
+        names = (f"{stem} {number}" for number in count())
+        return next(name for name in names if partition_for(name, OFFSETS_PARTITIONS) == partition_for(self.group, OFFSETS_PARTITIONS))
 
     def connect(self) -> Wire:
         return self._stack.enter_context(Wire(*self._address))

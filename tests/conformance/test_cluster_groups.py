@@ -10,6 +10,7 @@ import pytest
 from chaos.ensemble import Ensemble
 from mqd.coordinator.service import partition_for
 
+from .classic_members import OFFSETS_PARTITIONS
 from .members import KINDS, SETTLE_S, Feeder, Group, leave_together
 from .test_cluster_committed_offsets import coordinator_of
 from .transactional import PRODUCERS, Transactional, read_confluent
@@ -20,7 +21,6 @@ SESSION_MS = 30_000
 """Longer than a failover on a busy machine: nobody is to be thrown out, so that nothing is consumed twice."""
 FORGOTTEN_S = SETTLE_S + SESSION_MS / 1000
 """Apache Kafka does not write down that a member left until the next generation is complete: its next coordinator waits for a session."""
-OFFSETS_PARTITIONS = 50
 GROUP_RESOURCE = 32
 """Type of a group's configuration (KIP-848)."""
 HEAL_S = 90.0

@@ -133,7 +133,8 @@ def test_a_group_from_its_first_member_to_its_end(members: Members) -> None:
     assert members.leave((a, None)) == [NONE]
     row = members.described()
     assert (row.group_state, row.protocol_type, row.protocol_data, list(row.members)) == ("Empty", "consumer", "", [])
-    assert members.deleted(members.group, "no such group") == {members.group: NONE, "no such group": GROUP_ID_NOT_FOUND}
+    unknown = members.neighbour("no such group")
+    assert members.deleted(members.group, unknown) == {members.group: NONE, unknown: GROUP_ID_NOT_FOUND}
     assert members.described().error_code == GROUP_ID_NOT_FOUND
 
 
