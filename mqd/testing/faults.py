@@ -371,7 +371,8 @@ class Nemesis:
         """A byte of a batch that its process has not synced is another after a kill, and sound batches follow: no torn tail.
 
         Only where two replicas must be in sync: with one, the others may stop in order before the death is noticed, and what the
-        damaged replica alone was left to vouch for is lost, rightly.
+        damaged replica alone was left to vouch for is lost, rightly. And only where every other node has a sound replica, whatever the
+        metadata says: of a second damage before the first one is told, nothing that is acknowledged need be left in the ISR.
         """
         image = self.newest_image()
         if image is None or not self.is_whole():
@@ -382,7 +383,7 @@ class Nemesis:
         shadow = self._probes.shadow(node_id, partition)
         daemon = self.cluster.daemon(node_id)
         replica = daemon.replica.get(partition) if daemon is not None else None
-        if shadow is None or replica is None:
+        if shadow is None or replica is None or not all(self._has_sound(other, partition) for other in self.ids if other != node_id):
             return
         places = [
             (segment, position, batch.size)
@@ -398,6 +399,11 @@ class Nemesis:
         path = replica.log.path / f"{segment:020d}.log"
         self.cluster.disk(node_id).corrupt(path, position + self._chance.randrange(BATCH_CHECKED_FROM, size))
         self.later(self._duration(), self.start, node_id)
+
+    def _has_sound(self, node_id: int, partition: TopicPartition) -> bool:
+        daemon = self.cluster.daemon(node_id)
+        replica = daemon.replica.get(partition) if daemon is not None else None
+        return replica is not None and replica.log.failed is None
 
     async def _full(self) -> None:
         node_id = self._chance.choice(self.ids)
