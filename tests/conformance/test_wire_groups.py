@@ -99,7 +99,7 @@ def test_a_group_from_its_first_member_to_its_end(members: Members) -> None:
     one, two = members.connect(), members.connect()
     first = members.joined(one)
     assert first.error_code == MEMBER_ID_REQUIRED and first.member_id.startswith("wire-")
-    assert members.state() == "Empty"
+    until(lambda: members.state() == "Empty", "the group is told of")  # Apache Kafka answers before that is replicated
     a = first.member_id
     answer = members.joined(one, member=a)
     assert (answer.error_code, answer.generation_id, answer.leader, answer.member_id) == (NONE, 1, a, a)
