@@ -385,13 +385,14 @@ class _Daemon:
 
         False where the registration was replaced before that: for the next one all is done that is left to do.
         """
-        try:
-            last = LastRegistration(broker_epoch, self.seams.disk.boot_id(), self._usable_directories())
-            store_last_registration(self.seams.disk, self.registration_file, last)
-        except OSError as error:
-            if error.errno not in PASSING_ERRNOS:
-                raise
-            logger.warning("not written file=%s reason=%s", self.registration_file, error)  # an older epoch in it vouches for nothing
+        with _told("the data directory", self.registration_file):
+            try:
+                last = LastRegistration(broker_epoch, self.seams.disk.boot_id(), self._usable_directories())
+                store_last_registration(self.seams.disk, self.registration_file, last)
+            except OSError as error:
+                if error.errno not in PASSING_ERRNOS:
+                    raise
+                logger.warning("not written file=%s reason=%s", self.registration_file, error)  # an older epoch in it vouches for nothing
         if self._activated:
             return True
         await self._until(lambda: self.machine.image.index >= broker_epoch)

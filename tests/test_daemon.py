@@ -122,6 +122,17 @@ async def test_one_directory_that_cannot_be_used_does_not_stop_the_others(tmp_pa
         await run.ready.wait()
 
 
+async def test_a_registration_that_cannot_be_noted_is_told(tmp_path: Path) -> None:
+    class BadDisk(OsDisk):
+        def write_atomic(self, path: Path, data: bytes) -> None:
+            if path.name == "registration":
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            super().write_atomic(path, data)
+
+    reason = await refusal(tmp_path, one_node_peers(), disk=BadDisk())
+    assert reason.startswith("the data directory cannot be used: [Errno 5]") and f"check {tmp_path / 'registration'}" in reason
+
+
 async def test_what_a_refused_start_took_is_free_again(tmp_path: Path) -> None:
     peers = one_node_peers()
     (tmp_path / "file").write_text("in the way")
