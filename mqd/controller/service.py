@@ -200,8 +200,10 @@ class ControllerService:
         self.incarnation: UUID = entropy.uuid()
         self._cluster_id = cluster_id
         self._address = address
-        self._quorum, self._machine = quorum, machine
-        self._clock, self._entropy = clock, entropy
+        self._quorum = quorum
+        self._machine = machine
+        self._clock = clock
+        self._entropy = entropy
         self._forward = forward
         self._nodes = nodes
         self._space = space
@@ -386,11 +388,11 @@ class ControllerService:
             config = effective_node_config(self._config, self.image, self.node_id)
             for rows in new_topic_requests((name for name in names if name not in self.image.topics), config, self._nodes):
                 try:
-                    tell_refused(await self._create_topics(rows, config))
+                    await self._create_topics(rows, config)
                 except MqError:
                     break  # no controller now: asking again is a new try
 
-    async def _create_topics(self, rows: list[dict[str, Any]], config: NodeConfig) -> Iterable[Mapping[str, Any]]:
+    async def _create_topics(self, rows: list[dict[str, Any]], config: NodeConfig) -> None:
         request = {"topics": rows, "timeout_ms": int(_OWN_REQUEST_TIMEOUT_S * 1000), "validate_only": False}
 
         async def here() -> Mapping[str, Any]:
@@ -398,8 +400,7 @@ class ControllerService:
             return {"topics": [row._asdict() for row in created]}
 
         answer = await self.at_controller(here, "create_topics", 7, request, timeout=_OWN_REQUEST_TIMEOUT_S)
-        rows_answered: Iterable[Mapping[str, Any]] = answer["topics"]
-        return rows_answered
+        tell_refused(answer["topics"])
 
     # -- producer ids
 

@@ -74,9 +74,7 @@ class Segment:
         """One more batch is in the file, behind all others."""
         assert self.index is not None and self.time_index is not None
         assert self.next_offset <= last_offset <= self.base_offset + RELATIVE_OFFSET_MAX, (self, last_offset)
-        if max_timestamp > self.max_timestamp:
-            self.max_timestamp = max_timestamp
-            self.max_timestamp_offset = last_offset
+        self.note_time(last_offset, max_timestamp)
         if not self.size:
             self.first_timestamp = max_timestamp
         if self._bytes_since_index > index_interval_bytes:
