@@ -21,7 +21,7 @@ KAFKA_DIR := .cache/kafka
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint unit conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate simulate-bugs bench bench-failover bench-replicated \
+.PHONY: help run test lint unit spark-test conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate simulate-bugs bench bench-failover bench-replicated \
         conformance-groups chaos-exactly-once bench-rebalance bench-compaction \
   chaos chaos-cluster chaos-rolling constraints clean
 
@@ -38,7 +38,10 @@ lint: $(STAMP) ## ruff and mypy
 	@$(BIN)/mypy
 
 unit: $(STAMP) ## the default suite without the linters
-	@$(PYTEST) -q -n auto --maxprocesses 4 --ignore tests/conformance --ignore tests/spark
+	@$(PYTEST) -q -n auto --maxprocesses 4 --ignore tests/conformance -m 'not spark'
+
+spark-test: $(STAMP) ## the Spark connector and its pipelines on three real nodes; minutes (needs Java)
+	@$(PYTEST) -q tests/spark -m spark
 
 conformance: $(STAMP) ## stock clients end to end against a new `mqd start`, or against BROKER=host:port
 	@$(PYTEST) -q tests/conformance $(if $(BROKER),--broker $(BROKER))
