@@ -1,0 +1,354 @@
+"""How much CPU does a row cost on its way into Spark and out of it, beside Spark's own Kafka source and sink?
+
+    python -m bench.spark [--rows 5000000] [--rounds 3] [--jars DIR] [--questions source,sink] [--json FILE]
+
+One mqd node serves everybody. Each side reads or writes the same rows (12-byte key, 100-byte value) in one
+Spark session with `local[2]`, in turn, after a warm run that does not count. The figure is rows per CPU second
+of Spark itself: the driver, the JVM and all Python workers, without the broker. `--jars` names a folder with
+the jar `spark-sql-kafka-0-10` and its dependencies, which puts Spark's own source and sink beside ours. Without
+it the source is compared with a source that returns prepared Arrow batches, and the sink stands alone.
+
+Questions: `source` (batch into `noop`), `stream` (streaming, availableNow, into `noop`), `sink` (cached rows
+into a topic, half as many), `archive` (topic to Parquet, beside a scan of that Parquet).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from chaos.node import Node
+from mqd.client import sync
+from mqd.client.columns import encode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+TOPIC = "bench"
+PARTITIONS = 4
+LOAD_ROWS = 50_000
+VALUE_BYTES = 100
+QUESTIONS = ("source", "stream", "sink", "archive")
+PREPARED_ROWS = 20_000
+"""Rows of one prepared Arrow batch: Spark is fastest with 20,000 to 50,000."""
+
+
+@dataclass
+class Figure:
+    """One counted run."""
+
+    question: str
+    side: str
+    rows: int
+    cpu_seconds: float
+    wall_seconds: float
+
+    @property
+    def rows_per_cpu_second(self) -> float:
+        return self.rows / self.cpu_seconds
+
+
+# -- CPU time of Spark
+
+
+def tree_cpu_seconds(without: set[int]) -> float:
+    """User and system time of this process and its descendants, dead children included.
+
+    `without` names processes (the broker) that are left out together with their children.
+    """
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            stat = Path(f"/proc/{entry}/stat").read_text()
+        except OSError:  # the process has ended
+            continue
+        fields = stat.rpartition(")")[2].split()
+        children.setdefault(int(fields[1]), []).append(int(entry))
+        ticks[int(entry)] = sum(map(int, fields[11:15]))
+    total, waiting = 0, [os.getpid()]
+    while waiting:
+        pid = waiting.pop()
+        if pid not in without:
+            total += ticks.get(pid, 0)
+            waiting += children.get(pid, [])
+    return total / TICKS_PER_SECOND
+
+
+# -- what is read and written
+
+
+def load(bootstrap: str, rows: int) -> None:
+    """Fill the topic with `rows` records, spread over its partitions."""
+    with sync.connect(bootstrap) as client:
+        client.admin.create_topic(TOPIC, PARTITIONS)
+        with client.raw_producer() as producer:
+            for first in range(0, rows, LOAD_ROWS):
+                numbers = range(first, min(first + LOAD_ROWS, rows))
+                keys = pa.array([b"key-%08d" % (number % 997) for number in numbers], pa.binary())
+                values = pa.array(
+                    [(b"value-%d-" % number).ljust(VALUE_BYTES, b"x") for number in numbers],
+                    pa.binary(),
+                )
+                partitions = np.fromiter(numbers, np.int32) % PARTITIONS
+                now = int(time.time() * 1000)
+                for batch in encode(keys, values, partitions.astype(np.int32), timestamps_ms=now):
+                    producer.send(TOPIC, batch)
+            producer.flush()
+
+
+def prepared_source() -> type:
+    """A data source that returns one prepared Arrow batch again and again: what Spark itself costs."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class PreparedReader(DataSourceReader):
+        def __init__(self, rows: int) -> None:
+            self.rows = rows
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(number) for number in range(PARTITIONS)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            import pyarrow as pa
+
+            count = PREPARED_ROWS
+            columns = {
+                "key": pa.array([b"key-00000123"] * count, pa.binary()),
+                "value": pa.array([b"x" * 100] * count, pa.binary()),
+                "topic": pa.array(["bench"] * count, pa.string()),
+                "partition": pa.array([0] * count, pa.int32()),
+                "offset": pa.array(range(count), pa.int64()),
+                "timestamp": pa.array([0] * count, pa.timestamp("us", "UTC")),
+                "timestampType": pa.array([0] * count, pa.int32()),
+            }
+            batch = pa.RecordBatch.from_pydict(columns)
+            left = self.rows // PARTITIONS
+            while left > 0:
+                yield batch.slice(0, min(left, count))
+                left -= count
+
+    class Prepared(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "prepared"
+
+        def schema(self) -> str:
+            return (
+                "key binary, value binary, topic string, partition int, offset bigint,"
+                " timestamp timestamp, timestampType int"
+            )
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return PreparedReader(int(self.options["rows"]))
+
+    return Prepared
+
+
+# -- one run of each question
+
+
+class Runs:
+    """The runs of all questions in one session."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, scratch: Path, rows: int) -> None:
+        self.spark = spark
+        self.bootstrap = bootstrap
+        self.scratch = scratch
+        self.rows = rows
+        self.made = 0
+        self._cached: DataFrame | None = None
+
+    def _name(self) -> str:
+        self.made += 1
+        return f"run-{self.made}"
+
+    def _read(self, kind: str) -> DataFrame:
+        reader = self.spark.read.format(kind)
+        if kind == "prepared":
+            return reader.option("rows", self.rows).load()
+        reader = reader.option("kafka.bootstrap.servers", self.bootstrap)
+        return reader.option("subscribe", TOPIC).load()
+
+    def source(self, kind: str) -> int:
+        self._read(kind).write.format("noop").mode("overwrite").save()
+        return self.rows
+
+    def stream(self, kind: str) -> int:
+        reader = self.spark.readStream.format(kind)
+        reader = reader.option("kafka.bootstrap.servers", self.bootstrap)
+        reader = reader.option("subscribe", TOPIC).option("startingOffsets", "earliest")
+        writer = reader.load().writeStream.format("noop").trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(self.scratch / self._name())).start()
+        query.awaitTermination()
+        return self.rows
+
+    def cached(self) -> DataFrame:
+        """Rows in Spark's own memory, for the sinks."""
+        if self._cached is None:
+            frame = self.spark.range(0, self.rows // 2, 1, PARTITIONS).selectExpr(
+                "cast(concat('key-', lpad(cast(id % 997 as string), 8, '0')) as binary) as key",
+                f"cast(rpad(concat('value-', id, '-'), {VALUE_BYTES}, 'x') as binary) as value",
+            )
+            self._cached = frame.cache()
+            self._cached.count()
+        return self._cached
+
+    def sink(self, kind: str) -> int:
+        topic = self._name()
+        with sync.connect(self.bootstrap) as client:
+            client.admin.create_topic(topic, PARTITIONS)
+        writer = self.cached().write.format(kind).mode("append")
+        writer.option("kafka.bootstrap.servers", self.bootstrap).option("topic", topic).save()
+        with sync.connect(self.bootstrap) as client:
+            client.admin.delete_topic(topic)
+        return self.rows // 2
+
+    def archive(self, kind: str) -> int:
+        """`mqd`: the pipeline `archive`; `parquet`: a scan of what it wrote."""
+        from pyspark_mqd.pipelines.archive import archive
+
+        target = self.scratch / "archive"
+        if kind == "parquet":
+            frame = self.spark.read.parquet(str(target))
+            frame.write.format("noop").mode("overwrite").save()
+        else:
+            shutil.rmtree(target, ignore_errors=True)
+            archive(
+                self.spark,
+                bootstrap=self.bootstrap,
+                topics=[TOPIC],
+                target=str(target),
+                checkpoint=str(self.scratch / self._name()),
+            )
+        return self.rows
+
+
+def sides(question: str, has_jar: bool) -> tuple[str, ...]:
+    """Who answers a question: ours first."""
+    if question == "archive":
+        return ("mqd", "parquet")
+    prepared = ("prepared",) if question == "source" else ()
+    return ("mqd", *(("kafka",) if has_jar else ()), *prepared)
+
+
+def measure(question: str, side: str, run: Callable[[str], int], broker_pid: int) -> Figure:
+    """One counted run."""
+    cpu, wall = tree_cpu_seconds({broker_pid}), time.monotonic()
+    rows = run(side)
+    wall = time.monotonic() - wall
+    return Figure(question, side, rows, tree_cpu_seconds({broker_pid}) - cpu, wall)
+
+
+@contextmanager
+def session(scratch: Path, jars: list[Path]) -> Iterator[SparkSession]:
+    """A session with `local[2]`; its workers run this interpreter."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    from pyspark_mqd import configure
+
+    builder = configure(SparkSession.builder.master("local[2]").appName("bench"))
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "4g",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.local.dir": str(scratch / "local"),
+        "spark.jars": ",".join(map(str, jars)),
+    }
+    for name, value in settings.items():
+        if value:
+            builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        spark.dataSource.register(prepared_source())
+        yield spark
+    finally:
+        spark.stop()
+
+
+def report(figures: list[Figure]) -> None:
+    """Medians, and the ratio of ours to each other side, round by round."""
+    print(f"\nSpark in local[2], {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    print(f"{'question':<10}{'side':<10}{'M rows/CPU s':>14}{'M rows/s':>10}   ratio of ours to it (median, min, max)")
+    for question in dict.fromkeys(figure.question for figure in figures):
+        by_side: dict[str, list[Figure]] = {}
+        for figure in figures:
+            if figure.question == question:
+                by_side.setdefault(figure.side, []).append(figure)
+        for side, runs in by_side.items():
+            cpu = statistics.median(run.rows_per_cpu_second for run in runs)
+            wall = statistics.median(run.rows / run.wall_seconds for run in runs)
+            line = f"{question:<10}{side:<10}{cpu / 1e6:>14.2f}{wall / 1e6:>10.2f}"
+            if side != "mqd":
+                pairs = zip(by_side["mqd"], runs, strict=True)
+                ratios = [ours.rows_per_cpu_second / run.rows_per_cpu_second for ours, run in pairs]
+                line += f"   {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            print(line)
+
+
+def main() -> None:
+    """The entry point."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.spark",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rows", type=int, default=5_000_000, help="records in the topic [default: 5000000]")
+    parser.add_argument("--rounds", type=int, default=3, help="counted runs of each side [default: 3]")
+    parser.add_argument("--jars", type=Path, help="folder with spark-sql-kafka-0-10 and its dependencies")
+    parser.add_argument("--questions", default=",".join(QUESTIONS), help="which to ask [default: all]")
+    parser.add_argument("--json", type=Path, help="write every run to this file")
+    arguments = parser.parse_args()
+    jars = sorted(arguments.jars.glob("*.jar")) if arguments.jars else []
+    jars = [jar for jar in jars if not jar.name.startswith("scala-library")]
+    scratch = Path(tempfile.mkdtemp(prefix="mqd-bench-spark-"))
+    node = Node(scratch / "node")
+    figures: list[Figure] = []
+    try:
+        node.start()
+        load(node.address, arguments.rows)
+        with session(scratch, jars) as spark:
+            runs = Runs(spark, node.address, scratch, arguments.rows)
+            for question in arguments.questions.split(","):
+                run = getattr(runs, question)
+                for number in range(arguments.rounds + 1):
+                    for side in sides(question, bool(jars)):
+                        figure = measure(question, side, run, node.pid)
+                        counted = "warm " if number == 0 else ""
+                        print(
+                            f"{counted}{question} {side}: {figure.rows_per_cpu_second / 1e6:.2f} M rows/CPU s,"
+                            f" {figure.rows / figure.wall_seconds / 1e6:.2f} M rows/s",
+                            file=sys.stderr,
+                        )
+                        if number:
+                            figures.append(figure)
+        report(figures)
+        if arguments.json:
+            arguments.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
+    finally:
+        if node.running:
+            node.stop()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
