@@ -1,0 +1,15 @@
+"""What the connector raises. Each message is a full sentence: what happened, why, what to do."""
+
+from __future__ import annotations
+
+
+class ConnectorError(Exception):
+    """The base of all errors of the connector."""
+
+
+class OptionError(ConnectorError, ValueError):
+    """An option is missing, malformed, or not supported."""
+
+
+class DataLoss(ConnectorError):
+    """Records that the query has not read are no longer available."""
