@@ -1,0 +1,47 @@
+"""mqd-spark: data pipelines on Spark. Each command is a module of this folder, imported lazily."""
+
+from __future__ import annotations
+
+import click
+
+from mqd import __version__
+from pyspark_mqd.pipelines.cli import HELP_NAMES, LazyGroup, guarded
+
+_FOLDER = "pyspark_mqd.pipelines"
+
+COMMANDS = {
+    "archive": (f"{_FOLDER}.archive:command", "Write topics to Parquet or Delta, exactly once."),
+    "replay": (f"{_FOLDER}.replay:command", "Write archived records back into a topic."),
+    "snapshot": (f"{_FOLDER}.snapshot:command", "Write the latest value per key of a topic."),
+    "upsert": (f"{_FOLDER}.upsert:command", "Merge change events into a Delta table."),
+    "rollup": (f"{_FOLDER}.rollup:command", "Aggregate records over windows of time."),
+    "mirror": (f"{_FOLDER}.mirror:command", "Copy topics to another cluster, exactly once."),
+    "dlq": (f"{_FOLDER}.dlq:command", "Group, sample, re-drive and park dead letters."),
+    "audit": (f"{_FOLDER}.audit:command", "Find lost, doubled and reordered records."),
+    "verify": (f"{_FOLDER}.verify:command", "Compare an archive with the offsets of the brokers."),
+    "lag": (f"{_FOLDER}.lag:command", "Show how far a query is behind."),
+    "offsets": (f"{_FOLDER}.offsets:command", "Show and reset the offsets of a query."),
+    "txn": (f"{_FOLDER}.txn:command", "List and end open transactions of queries."),
+    "doctor": (f"{_FOLDER}.doctor:command", "Check Java, versions, settings and brokers."),
+    "demo": (f"{_FOLDER}.demo:command", "Run a cluster, a producer, archive and rollup."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings=HELP_NAMES, no_args_is_help=True)
+@click.version_option(version=__version__, prog_name="mqd-spark")
+def cli() -> None:
+    """Run a data pipeline between topics, files and tables on Spark.
+
+    \b
+    Exit codes: 0 ok, 1 failed or violations found, 2 wrong usage.
+    Example: mqd-spark archive --topics orders --to lake --checkpoint state/orders
+    """
+
+
+def main() -> None:
+    """The entry point."""
+    guarded(lambda: cli.main(prog_name="mqd-spark", standalone_mode=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,322 @@
+"""What all commands of `mqd-spark` share: options, failures and exit codes, and the lazy group.
+
+A command is a module `pyspark_mqd/pipelines/<name>.py` with a click command object `command`. It is
+imported when it is called, so that `mqd-spark --help` needs neither Spark nor Java.
+
+    @click.command()
+    @options(spark=True, stream=True)
+    @click.option("--topics", required=True)
+    def command(settings: Settings, topics: str) -> None: ...
+
+Data goes to standard output, everything else to standard error. Exit codes: 0 ok, 1 failed or
+violations found, 2 wrong usage; 130 after Ctrl-C, 143 after SIGTERM.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+OK, FAILED, USAGE = range(3)
+INTERRUPTED = 130
+TERMINATED = 143
+READER_GONE = 141
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_MASTER = "local[*]"
+HELP_NAMES = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
+
+_INTERVAL = re.compile(r"\d+ *(millisecond|second|minute|hour|day)s?")
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+class Failure(Exception):
+    """Ends the command: what happened and why, what to do, and the exit code."""
+
+    def __init__(self, message: str, *, remedy: str = "", exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.exit_code = exit_code
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in modules that are imported when they are called."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        """`lazy`: command name -> ("module:attribute", one line of help)."""
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._lazy:
+            return None
+        module, attribute = self._lazy[cmd_name][0].split(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        command.context_settings = {**HELP_NAMES, **command.context_settings}
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in self._lazy.items()])
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """When a streaming query starts its next micro-batch: all that is available and then end, or
+    one micro-batch each `interval`, or (neither) as soon as the previous micro-batch is done."""
+
+    available_now: bool = False
+    interval: str | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments for `DataStreamWriter.trigger`; empty for Spark's default."""
+        if self.available_now:
+            return {"availableNow": True}
+        return {} if self.interval is None else {"processingTime": self.interval}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options that commands share. Those that a command does not take have their defaults."""
+
+    bootstrap: str = DEFAULT_BOOTSTRAP
+    output: str = "table"
+    client: Mapping[str, str] = field(default_factory=dict)
+    """Options of the client, with the prefix `kafka.`, for the format `mqd`."""
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    checkpoint: str = ""
+    trigger: Trigger = Trigger()
+
+    def source_options(self) -> dict[str, str]:
+        """Options of the format `mqd` that name the cluster."""
+        return {**self.client, "kafka.bootstrap.servers": self.bootstrap}
+
+
+def options(*, spark: bool = False, stream: bool = False) -> Callable[[FunctionT], FunctionT]:
+    """--bootstrap, --client and --output; with `spark` --master and --conf; with `stream`
+    --checkpoint, --trigger and --available-now. The command takes them as one `settings`."""
+    shared = [*_CLUSTER, *(_SPARK if spark else ()), *(_STREAM if stream else ())]
+
+    def decorate(function: FunctionT) -> FunctionT:
+        def gather(**given: Any) -> Any:
+            settings = settings_of(given)
+            return function(settings, **given)
+
+        gather.__doc__ = function.__doc__
+        gather.__name__ = function.__name__
+        gather.__dict__.update(function.__dict__)
+        decorated: Any = gather
+        for option in reversed(shared):
+            decorated = option(decorated)
+        return decorated  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def settings_of(given: dict[str, Any]) -> Settings:
+    """The shared options out of `given`, from which they are removed."""
+    interval, available_now = given.pop("trigger", None), given.pop("available_now", False)
+    if available_now and interval is not None:
+        raise click.UsageError("--trigger and --available-now exclude each other. Drop one of them")
+    if interval is not None and _INTERVAL.fullmatch(interval) is None:
+        raise click.BadParameter(
+            f"{interval!r} is not an interval. Write, for example, '10 seconds'",
+            param_hint="--trigger",
+        )
+    return Settings(
+        bootstrap=given.pop("bootstrap", DEFAULT_BOOTSTRAP),
+        output=given.pop("output", "table"),
+        client=_with_prefix(parse_pairs(given.pop("client", ()), "--client")),
+        master=given.pop("master", None),
+        conf=parse_pairs(given.pop("conf", ()), "--conf"),
+        checkpoint=given.pop("checkpoint", ""),
+        trigger=Trigger(available_now, interval),
+    )
+
+
+def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
+    """`key=value` arguments as a dict; a usage error quotes what is not one."""
+    parsed = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise click.BadParameter(f"{pair!r} is not of the form key=value", param_hint=option)
+        parsed[name] = value
+    return parsed
+
+
+def split_list(text: str) -> list[str]:
+    """Parts of a comma-separated option, without blanks."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _with_prefix(pairs: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name if name.startswith("kafka.") else f"kafka.{name}": value
+        for name, value in pairs.items()
+    }
+
+
+_CLUSTER = (
+    click.option(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT,..",
+        default=DEFAULT_BOOTSTRAP,
+        help="Nodes to connect to first.",
+    ),
+    click.option(
+        "--client",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="An option of the client, such as request.timeout.ms=10000. Repeat it for more.",
+    ),
+    click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        help="How to print the result.",
+    ),
+)
+_SPARK = (
+    click.option(
+        "--master",
+        metavar="URL",
+        help=f"Spark's master  [default: {DEFAULT_MASTER}, or the one of spark-submit]",
+    ),
+    click.option(
+        "--conf",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A setting of the Spark session. Repeat it for more.",
+    ),
+)
+_STREAM = (
+    click.option(
+        "--checkpoint",
+        metavar="DIR",
+        required=True,
+        help="The folder where the query keeps its progress; a restart resumes from it.",
+    ),
+    click.option(
+        "--trigger",
+        metavar="INTERVAL",
+        help="Start a micro-batch each INTERVAL, such as '10 seconds'  [default: at once]",
+    ),
+    click.option(
+        "--available-now",
+        is_flag=True,
+        help="Process what is available now, then end.",
+    ),
+)
+
+
+def confirm(plan: str, *, yes: bool) -> None:
+    """Print what will happen and ask, unless `yes`. Without a terminal it is refused."""
+    if yes:
+        return
+    print(plan, file=sys.stderr)
+    if not sys.stdin.isatty():
+        raise Failure(
+            "The command needs a confirmation, and standard input is not a terminal.",
+            remedy="Re-run with --yes to confirm.",
+            exit_code=USAGE,
+        )
+    if not click.confirm("Continue?", err=True):
+        raise Failure("Nothing was done.")
+
+
+# -- running
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived: the command ends as after Ctrl-C, and leaves no process behind."""
+
+
+def guarded(main: Callable[[], Any]) -> NoReturn:
+    """Run the command line and exit with the right code, whatever happens."""
+    signal.signal(signal.SIGTERM, _terminate)
+    code: int | str | None = OK
+    try:
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        sys.stdout.flush()
+    except (click.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    except Terminated:
+        code = TERMINATED
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains
+        code = READER_GONE
+    except Exception as error:
+        failure = failure_of(error)
+        if failure is None:
+            raise
+        complain(failure)
+        code = failure.exit_code
+    raise SystemExit(code)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def failure_of(error: Exception) -> Failure | None:
+    """An expected error as the end of a command; None for an error of our own."""
+    from mqd.client.errors import ClientError
+
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, ClientError):
+        return Failure(error.message or error.code.name, remedy=error.remedy)
+    if type(error).__name__ == "JavaMissing":
+        return Failure(str(error))
+    if "pyspark.errors" in sys.modules:
+        from pyspark.errors import PySparkException
+
+        if isinstance(error, PySparkException):
+            return Failure(spark_message(str(error)))
+    if isinstance(error, OSError) and error.filename is not None:
+        return Failure(f"'{error.filename}': {error.strerror or error}.")
+    return None
+
+
+_PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Failure|Loss|Missing)): (.+)$")
+
+
+def spark_message(text: str) -> str:
+    """The sentence that matters in an error of Spark: the last one of Python's, else the first."""
+    lines = [line.strip() for line in text.splitlines()]
+    python = [found[1] for line in lines if (found := _PYTHON_ERROR.match(line))]
+    if python:
+        return python[-1]
+    return next((line for line in lines if line), "Spark failed without a message.")
+
+
+def complain(failure: Failure) -> None:
+    """What happened and why, then what to do, to standard error."""
+    print(f"error: {failure.message}", file=sys.stderr)
+    if failure.remedy:
+        print(f"  {failure.remedy}", file=sys.stderr)

@@ -1,0 +1,92 @@
+"""The Spark session of a command: Java is found, the connector's settings are set, `mqd` is known.
+
+Under spark-submit the session takes the master and the settings of spark-submit; options of the
+command win over them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyspark_mqd.pipelines.cli import DEFAULT_MASTER, Settings
+from pyspark_mqd.pipelines.java import prepare
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUIET = {
+    "spark.log.level": "ERROR",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+EXACTLY_ONCE = {
+    # A re-run of a micro-batch must give the same rows to the same task.
+    "spark.sql.adaptive.streaming.stateless.enabled": "false",
+}
+ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+}
+
+
+def is_submitted(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether spark-submit started this process: it then holds the gateway to the JVM."""
+    return "PYSPARK_GATEWAY_PORT" in environ
+
+
+def settings_for(
+    settings: Settings, defaults: Mapping[str, str], *, submitted: bool
+) -> dict[str, str]:
+    """Every setting that the session is built with: the command's options win."""
+    merged = {**QUIET, **defaults}
+    master = settings.master or (None if submitted else DEFAULT_MASTER)
+    if master is not None:
+        merged["spark.master"] = master
+        if master.startswith("local"):
+            merged.update(LOCAL)
+    return {**merged, **settings.conf}
+
+
+@contextmanager
+def session(
+    settings: Settings, name: str, defaults: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session for the length of a block. Raises JavaMissing where Spark has no Java."""
+    submitted = is_submitted()
+    if not submitted:
+        prepare()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    from pyspark_mqd import configure
+
+    builder = configure(SparkSession.builder.appName(f"mqd-spark {name}"))
+    for key, value in settings_for(settings, defaults or {}, submitted=submitted).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        register(spark)
+        yield spark
+    finally:
+        spark.stop()
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `mqd` known where PySpark does not find it by itself: in a zip archive."""
+    import pyspark_mqd
+
+    if ".zip" in (pyspark_mqd.__file__ or ""):
+        from pyspark_mqd import DefaultSource
+
+        spark.dataSource.register(DefaultSource)

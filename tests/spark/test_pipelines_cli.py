@@ -1,0 +1,185 @@
+"""The shell of mqd-spark: lazy commands, options, exit codes, tables, progress. No Spark."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from pyspark_mqd.pipelines import cli, progress, report, session
+from pyspark_mqd.pipelines.__main__ import COMMANDS, cli as group
+
+
+def settings_from(*arguments: str) -> cli.Settings:
+    got: list[cli.Settings] = []
+
+    @click.command()
+    @cli.options(spark=True, stream=True)
+    def command(settings: cli.Settings) -> None:
+        got.append(settings)
+
+    command.main([*arguments], standalone_mode=False)
+    return got[0]
+
+
+def test_shared_options_become_settings() -> None:
+    settings = settings_from(
+        *("-b", "a:1,b:2", "--checkpoint", "c", "--conf", "spark.x=1=2", "--available-now"),
+        *("--client", "request.timeout.ms=5", "--client", "kafka.security.protocol=SSL"),
+    )
+    assert settings.conf == {"spark.x": "1=2"}
+    assert settings.trigger.arguments() == {"availableNow": True}
+    assert settings.source_options() == {
+        "kafka.bootstrap.servers": "a:1,b:2",
+        "kafka.request.timeout.ms": "5",
+        "kafka.security.protocol": "SSL",
+    }
+
+
+def test_triggers() -> None:
+    assert settings_from("--checkpoint", "c").trigger.arguments() == {}
+    given = settings_from("--checkpoint", "c", "--trigger", "10 seconds").trigger
+    assert given.arguments() == {"processingTime": "10 seconds"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--checkpoint", "c", "--conf", "novalue"),
+        ("--checkpoint", "c", "--trigger", "often"),
+        ("--checkpoint", "c", "--trigger", "1 second", "--available-now"),
+        (),
+    ],
+)
+def test_wrong_usage_is_a_usage_error(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(click.UsageError):
+        settings_from(*arguments)
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    probe = (
+        "import sys\n"
+        "from pyspark_mqd.pipelines.__main__ import cli\n"
+        "cli.main(['--help'], standalone_mode=False)\n"
+        "assert not any(name.split('.')[0] in ('pyspark', 'pyarrow', 'numpy') for name in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "name", ["archive", "replay", "snapshot", "upsert", "rollup", "mirror", "demo"]
+)
+def test_help_has_a_verb_defaults_and_an_example(name: str) -> None:
+    shown = CliRunner().invoke(group, [name, "--help"]).output
+    assert "Example:" in shown and f"mqd-spark {name}" in shown
+    assert "[default: " in shown
+    first = shown.split("\n\n")[1].split()[0]
+    assert first in {"Write", "Merge", "Aggregate", "Copy", "Run"}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (cli.Failure("It failed."), 1),
+        (cli.Failure("Confirm.", exit_code=cli.USAGE), 2),
+        (click.UsageError("no"), 2),
+        (KeyboardInterrupt(), 130),
+        (cli.Terminated(), 143),
+        (FileNotFoundError(2, "No such file", "lake"), 1),
+    ],
+)
+def test_exit_codes(error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as end:
+        cli.guarded(fail)
+    assert end.value.code == code
+
+
+def test_our_own_errors_rise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    with pytest.raises(ZeroDivisionError):
+        cli.guarded(lambda: 1 / 0)
+
+
+def test_an_error_of_a_python_worker_is_one_sentence() -> None:
+    text = (
+        "[STREAM_FAILED] Query failed\nTraceback (most recent call last):\n  File x\n"
+        "mqd.client.errors.ClientError: Topic 'a' does not exist.\n"
+    )
+    assert cli.spark_message(text) == "Topic 'a' does not exist."
+    assert cli.spark_message("\n[PATH_NOT_FOUND] Path x\n at y") == "[PATH_NOT_FOUND] Path x"
+
+
+def test_consent_is_refused_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    with pytest.raises(cli.Failure, match="confirmation") as failed:
+        cli.confirm("Topic 'a' is written to.", yes=False)
+    assert failed.value.exit_code == cli.USAGE
+    cli.confirm("Topic 'a' is written to.", yes=True)
+
+
+def test_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = (report.Column("topic", "TOPIC"), report.Column("records", "RECORDS", right=True))
+    rows = [{"topic": "a\x1b[2J", "records": 1_234_567}, {"topic": "longer-topic", "records": None}]
+    assert report.table(columns, rows) == (
+        "TOPIC           RECORDS\na\\x1b[2J      1,234,567\nlonger-topic          -\n"
+    )
+    report.show("json", columns, [{"key": b"k\xff"}])
+    assert json.loads(capsys.readouterr().out) == [{"key": "k\\xff"}]
+    report.show_summary("table", {"files_written": 3})
+    assert capsys.readouterr().out == "files written  3\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
+    now = [0.0]
+    for stream in (Terminal(), io.StringIO()):
+        now[0] = 0.0
+        with progress.Progress("archive", total=100, stream=stream, clock=lambda: now[0]) as bar:
+            for step in range(1, 11):
+                now[0] += 2.0
+                bar.update(step * 10)
+        written = stream.getvalue()
+        if stream.isatty():
+            assert written.count("\r") == 11 and written.endswith("\n")
+            assert "[############............]  50%  50 of 100 records  5/s  10s left" in written
+        else:
+            assert "\r" not in written and len(written.splitlines()) == 2
+
+
+def test_progress_without_work_writes_nothing() -> None:
+    stream = io.StringIO()
+    with progress.Progress("archive", stream=stream):
+        pass
+    assert stream.getvalue() == ""
+
+
+def test_lengths_of_time() -> None:
+    assert [progress.seconds(each) for each in (0.4, 61, 3700)] == ["0s", "1m01s", "1h01m"]
+
+
+def test_options_of_the_command_win_over_defaults_and_spark_submit_keeps_its_master() -> None:
+    settings = cli.Settings(conf={"spark.log.level": "INFO"})
+    local = session.settings_for(settings, {"a": "1"}, submitted=False)
+    assert local["spark.master"] == "local[*]" and local["spark.ui.enabled"] == "false"
+    assert local["spark.log.level"] == "INFO" and local["a"] == "1"
+    submitted = session.settings_for(settings, {}, submitted=True)
+    assert "spark.master" not in submitted and "spark.driver.host" not in submitted
+    given: Any = session.settings_for(cli.Settings(master="spark://h:7"), {}, submitted=True)
+    assert given["spark.master"] == "spark://h:7"
