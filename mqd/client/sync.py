@@ -21,6 +21,7 @@ from mqd.client import (
     consumer as consumer_module,
     group_consumer as group_consumer_module,
     producer as producer_module,
+    ranges as ranges_module,
     transactional as transactional_module,
 )
 from mqd.client.descriptions import NewTopic
@@ -348,6 +349,20 @@ class BlockingTransactionalProducer(BlockingProducer):
             yield
 
 
+class BlockingRangeReader:
+    """`RangeReader` without await: iterate over it, or take the `next` answer."""
+
+    def __init__(self, loop: _Loop, twin: ranges_module.RangeReader) -> None:
+        self._loop = loop
+        self._twin = twin
+
+    next = _blocking(ranges_module.RangeReader.next)
+
+    def __iter__(self) -> Iterator[ranges_module.FetchedRange]:
+        while (fetched := self.next()) is not None:
+            yield fetched
+
+
 def _as_coroutine(function: Callable[..., ResultT]) -> Callable[..., Awaitable[ResultT]]:
     async def call(*args: Any) -> ResultT:
         return function(*args)
@@ -382,6 +397,12 @@ class BlockingClient:
             yield BlockingGroupConsumer(self._loop, twin)
 
     @contextmanager
+    def range_reader(self, tp: TopicPartition, start: int, end: int, **options: Any) -> Iterator[BlockingRangeReader]:
+        """A reader of offsets `[start, end)` as raw batches for the length of a block; options as of `open_range`."""
+        with self._loop.entered(ranges_module.open_range(self._twin, tp, start, end, **options)) as twin:
+            yield BlockingRangeReader(self._loop, twin)
+
+    @contextmanager
     def transactional_producer(self, transactional_id: str, **options: Any) -> Iterator[BlockingTransactionalProducer]:
         """A producer with transactions for the length of a block; options as of `open_transactional_producer`."""
         with self._loop.entered(transactional_module.open_transactional_producer(self._twin, transactional_id, **options)) as twin:
@@ -400,4 +421,4 @@ def connect(bootstrap: str | Sequence[tuple[str, int]], *, timeout_s: float = 30
 
 
 __all__ = ["BlockingAdmin", "BlockingClient", "BlockingConsumer", "BlockingDelivery", "BlockingProducer", "ClientError", "NewTopic"]
-__all__ += ["BlockingGroupConsumer", "BlockingTransactionalProducer", "RecordMetadata", "connect"]
+__all__ += ["BlockingGroupConsumer", "BlockingRangeReader", "BlockingTransactionalProducer", "RecordMetadata", "connect"]
