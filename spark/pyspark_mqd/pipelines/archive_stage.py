@@ -123,6 +123,11 @@ def unique_path(folder: Path) -> str:
     return str(folder / f"{uuid.uuid4().hex}{SUFFIX}")
 
 
+def unique_name(path: Path) -> str:
+    """`path`, made unique among attempts by a suffix to its name."""
+    return str(path.with_name(f"{path.name.removesuffix(SUFFIX)}-{uuid.uuid4().hex}{SUFFIX}"))
+
+
 class _File:
     """One Parquet file that is written in row groups of a useful size."""
 

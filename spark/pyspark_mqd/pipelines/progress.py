@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -83,6 +84,11 @@ class Progress:
         """`count` more."""
         self.update(self.done + count)
 
+    def finish(self, done: int) -> None:
+        """All that there was is done."""
+        self.done = done
+        self.total = self.total and done
+
     def _write(self) -> None:
         self._written = self._clock()
         line = render(self.label, self.unit, self.done, self.total, self._written - self._begun)
@@ -109,19 +115,62 @@ class Progress:
                 self._stream.flush()
 
 
-def follow(query: StreamingQuery, progress: Progress, poll_s: float = POLL_S) -> None:
-    """Show the rows of a streaming query until it ends. Raises what made the query fail."""
-    rows, seen = 0, -1
-    while not query.awaitTermination(poll_s):  # type: ignore[arg-type]
-        rows, seen = _count(query, rows, seen)
-        progress.update(rows)
-    rows, seen = _count(query, rows, seen)
-    progress.update(rows)
+def run_query(
+    query: StreamingQuery,
+    progress: Progress,
+    count: Callable[[], int] | None = None,
+    poll_s: float = POLL_S,
+) -> None:
+    """Show how far a streaming query is until it ends. Raises what made it fail.
+
+    `count` gives the records so far; without it they are the input rows of the query. After Ctrl-C
+    or SIGTERM the query is stopped, then the interruption rises.
+    """
+    rows = _Rows()
+    try:
+        while not query.awaitTermination(poll_s):  # type: ignore[arg-type]
+            rows.update(query.recentProgress)
+            done = rows.count if count is None else count()
+            progress.update(done, done + rows.backlog if rows.backlog else None)
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            query.stop()
+        raise
+    rows.update(query.recentProgress)
+    progress.finish(rows.count if count is None else count())
 
 
-def _count(query: StreamingQuery, rows: int, seen: int) -> tuple[int, int]:
-    for each in query.recentProgress:
-        batch: Any = each["batchId"]
-        if batch > seen:
-            rows, seen = rows + int(each["numInputRows"]), batch
-    return rows, seen
+class _Rows:
+    """Input rows of a query, summed over the progress of its micro-batches."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.backlog = 0
+        self._seen = -1
+
+    def update(self, recent: Iterable[Any]) -> None:
+        for each in recent:
+            batch = int(each["batchId"])
+            if batch > self._seen:
+                self.count += int(each["numInputRows"])
+                self._seen = batch
+                self.backlog = sum(backlog(source) for source in each["sources"])
+
+
+def backlog(source: Any) -> int:
+    """Offsets between the end of a micro-batch and the end of the topics, from its progress."""
+    latest, end = _offsets(source["latestOffset"]), _offsets(source["endOffset"])
+    return sum(max(0, place - end.get(name, place)) for name, place in latest.items())
+
+
+def _offsets(text: Any) -> dict[tuple[str, str], int]:
+    try:
+        raw = json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return {}
+    found = {}
+    for topic, places in raw.items() if isinstance(raw, dict) else ():
+        for partition, place in places.items() if isinstance(places, dict) else ():
+            if isinstance(place, int) and partition.isdecimal():
+                found[topic, partition] = place
+    return found

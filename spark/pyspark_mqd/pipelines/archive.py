@@ -1,0 +1,268 @@
+"""`mqd-spark archive`: topics to Parquet (or Delta), partitioned by topic and date, exactly once.
+
+`plan` is the pure part: a streaming DataFrame whose rows are staged files. `Runner` commits each
+micro-batch of them. The offsets of Spark's checkpoint and the decisions in the archive agree after
+any crash: see `archive_commit`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+
+from pyspark_mqd.pipelines import report
+from pyspark_mqd.pipelines.archive_layout import listing
+from pyspark_mqd.pipelines.cli import Failure, Settings, options, split_list
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from pyspark_mqd.pipelines.archive_stage import Staged
+
+CODECS = ("zstd", "snappy", "lz4", "none")
+MAX_OFFSETS = 5_000_000
+FROM_ARCHIVE = "from-archive"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What is archived, and where to. `source` has options of the format `mqd`."""
+
+    source: Mapping[str, str]
+    to: Path
+    checkpoint: str
+    delta: bool = False
+    codec: str = "zstd"
+    headers: bool = True
+
+    @property
+    def tag(self) -> str:
+        """Names the checkpoint's staging folder."""
+        return hashlib.sha256(self.checkpoint.encode()).hexdigest()[:16]
+
+    def options(self) -> dict[str, str]:
+        """Options of the data source `mqd_archive`."""
+        return {
+            **self.source,
+            "includeHeaders": str(self.headers).lower(),
+            "archive.root": str(self.to),
+            "archive.tag": self.tag,
+            "archive.codec": self.codec,
+            "archive.delta": str(self.delta).lower(),
+        }
+
+
+def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
+    """A streaming DataFrame with one row for each staged file of a micro-batch."""
+    from pyspark_mqd.pipelines.archive_source import NAME, ArchiveSource
+
+    spark.dataSource.register(ArchiveSource)
+    return spark.readStream.format(NAME).options(**configuration.options()).load()
+
+
+@dataclass(slots=True)
+class Runner:
+    """Commits micro-batches, and counts what it archived."""
+
+    configuration: Configuration
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    files: dict[str, list[int]] = field(default_factory=dict)
+    """Topic -> its files, records and bytes."""
+    failure: Failure | None = None
+
+    def start(
+        self, spark: SparkSession, trigger: Mapping[str, Any], *, name: str = "archive"
+    ) -> StreamingQuery:
+        """Start the query."""
+        writer = plan(spark, self.configuration).writeStream.foreachBatch(self.commit)
+        writer = writer.queryName(name).option("checkpointLocation", self.configuration.checkpoint)
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+    def commit(self, frame: DataFrame, batch: int) -> None:
+        """Run the tasks of a micro-batch, then make its files visible."""
+        from pyspark_mqd.pipelines.archive_stage import Staged
+
+        query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        staged = [Staged(*row) for row in frame.collect()]
+        try:
+            is_new = self.target().commit(query, batch, staged)
+        except Failure as failure:
+            self.failure = failure
+            raise
+        if is_new:
+            self._count(staged)
+
+    def target(self) -> Any:
+        """Where files are committed."""
+        from pyspark_mqd.pipelines.archive_commit import Archive
+
+        configuration = self.configuration
+        if configuration.delta:
+            from pyspark_mqd.pipelines.archive_delta import DeltaArchive
+
+            return DeltaArchive(configuration.to, headers=configuration.headers)
+        return Archive(configuration.to, configuration.tag)
+
+    def _count(self, staged: Sequence[Staged]) -> None:
+        self.batches += 1
+        for file in staged:
+            self.records += file.records
+            self.bytes += file.size
+            counts = self.files.setdefault(file.topic, [0, 0, 0])
+            for index, count in enumerate((bool(file.path), file.records, file.size)):
+                counts[index] += count
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What was archived, one row a topic."""
+        return [
+            {"topic": topic, "files": counts[0], "records": counts[1], "bytes": counts[2]}
+            for topic, counts in sorted(self.files.items())
+        ]
+
+
+COLUMNS = (
+    report.Column("topic", "TOPIC"),
+    report.Column("files", "FILES", right=True),
+    report.Column("records", "RECORDS", right=True),
+    report.Column("bytes", "BYTES", right=True),
+)
+
+
+def local_folder(place: str, option: str) -> Path:
+    """A folder that all workers and the driver share. Raises Failure for an object store."""
+    parts = urlsplit(place)
+    if parts.scheme == "file":
+        return Path(parts.path).absolute()
+    if "://" in place:
+        raise Failure(
+            f"{option} '{place}' is not on a file system: an object store has no atomic rename,"
+            " and this command relies on one.",
+            remedy="Archive to a folder that the driver and all workers mount, and copy from it.",
+        )
+    return Path(place).absolute()
+
+
+def resume_offsets(
+    partitions: Mapping[str, int], covered: Mapping[tuple[str, int], Sequence[tuple[int, int]]]
+) -> str:
+    """`startingOffsets` at the end of what is archived; the earliest offset (-2) elsewhere."""
+    places: dict[str, dict[str, int]] = {}
+    for topic, count in sorted(partitions.items()):
+        for partition in range(count):
+            ranges = covered.get((topic, partition))
+            places.setdefault(topic, {})[str(partition)] = ranges[-1][1] if ranges else -2
+    return json.dumps(places)
+
+
+def _from_archive(settings: Settings, topics: Sequence[str], to: Path, *, delta: bool) -> str:
+    from mqd.client import sync
+    from pyspark_mqd.pipelines.archive_layout import covered_ranges
+
+    if delta:
+        from pyspark_mqd.pipelines.archive_delta import DeltaArchive, files_of
+
+        covered = covered_ranges(files_of(DeltaArchive(to, headers=True).table()))
+    else:
+        covered = covered_ranges(listing(to, topics))
+    with sync.connect(settings.bootstrap) as client:
+        described = client.admin.describe_topics(list(topics))
+        partitions = {}
+        for topic in topics:
+            found: Any = described[topic]
+            if isinstance(found, Exception):
+                raise found
+            partitions[topic] = len(found.partitions)
+    return resume_offsets(partitions, covered)
+
+
+@click.command()
+@options(spark=True, stream=True)
+@click.option("--topics", metavar="NAME,..", help="Topics to archive.")
+@click.option("--topics-pattern", metavar="REGEX", help="Archive all topics that match.")
+@click.option("--to", metavar="DIR", required=True, help="The folder of the archive.")
+@click.option("--delta", is_flag=True, help="Write a Delta table in DIR, not plain Parquet.")
+@click.option(
+    "--starting-offsets",
+    default="earliest",
+    metavar="PLACE",
+    help="Where a new checkpoint begins: earliest, latest, from-archive, or Spark's JSON.",
+)
+@click.option(
+    "--max-offsets-per-trigger", type=click.IntRange(1), default=MAX_OFFSETS,
+    help="The size of a micro-batch at most.",
+)  # fmt: skip
+@click.option(
+    "--min-partitions", type=click.IntRange(1),
+    help="Split offset ranges into at least this many tasks  [default: one a partition]",
+)  # fmt: skip
+@click.option("--codec", type=click.Choice(CODECS), default="zstd", help="Compression of files.")
+@click.option("--headers/--no-headers", default=True, help="Archive the headers of records.")
+@click.option(
+    "--isolation", type=click.Choice(["read_committed", "read_uncommitted"]),
+    default="read_committed", help="Whether records of open and aborted transactions are left out.",
+)  # fmt: skip
+def command(
+    settings: Settings,
+    topics: str | None,
+    topics_pattern: str | None,
+    to: str,
+    delta: bool,
+    starting_offsets: str,
+    max_offsets_per_trigger: int,
+    min_partitions: int | None,
+    codec: str,
+    headers: bool,
+    isolation: str,
+) -> None:
+    """Write topics to Parquet files under DIR/topic=NAME/date=YYYY-MM-DD, exactly once.
+
+    A restart with the same checkpoint continues where the last run ended. DIR is a folder that the
+    driver and all workers share; dates are those of the timestamps of records, in UTC.
+
+    \b
+    Example: mqd-spark archive --topics orders --to lake --checkpoint state/orders
+    """
+    if (topics is None) == (topics_pattern is None):
+        raise click.UsageError("Specify the topics: --topics NAME,.. or --topics-pattern REGEX")
+    root = local_folder(to, "--to")
+    names = split_list(topics or "")
+    if starting_offsets == FROM_ARCHIVE:
+        if not names:
+            raise click.UsageError("--starting-offsets from-archive needs --topics NAME,..")
+        starting_offsets = _from_archive(settings, names, root, delta=delta)
+    source = {
+        **settings.source_options(),
+        **({"subscribe": ",".join(names)} if names else {"subscribePattern": topics_pattern or ""}),
+        "startingOffsets": starting_offsets,
+        "maxOffsetsPerTrigger": str(max_offsets_per_trigger),
+        "kafka.isolation.level": isolation,
+        **({"minPartitions": str(min_partitions)} if min_partitions else {}),
+    }
+    configuration = Configuration(source, root, settings.checkpoint, delta, codec, headers)
+    _run(settings, Runner(configuration))
+
+
+def _run(settings: Settings, runner: Runner) -> None:
+    from pyspark_mqd.pipelines.progress import Progress, run_query
+    from pyspark_mqd.pipelines.session import session
+
+    with session(settings, "archive") as spark, Progress("archive") as progress:
+        query = runner.start(spark, settings.trigger.arguments())
+        try:
+            run_query(query, progress, lambda: runner.records)
+        except Exception:
+            if runner.failure is not None:
+                raise runner.failure from None
+            raise
+        finally:
+            report.show(settings.output, COLUMNS, runner.rows())

@@ -1,0 +1,148 @@
+"""An archive as a Delta table, written through delta-rs: no jar, one Delta commit a micro-batch.
+
+Tasks write Parquet files into the table's folders under unique names; nobody sees them until the
+driver adds them to Delta's log. The same Delta commit carries the app transaction (query id, batch
+id), so a re-run of a micro-batch finds it and drops its own files. A micro-batch becomes visible
+as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark_mqd.pipelines.archive_commit import Decision, check_turn, overlap
+from pyspark_mqd.pipelines.archive_layout import ArchivedFile, covered_ranges, name_of, parse_name
+from pyspark_mqd.pipelines.archive_stage import NO_DATE, Staged
+from pyspark_mqd.pipelines.cli import Failure
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+PARTITION_BY = ["topic", "date"]
+EMPTY_RANGES = "mqd.empty"
+INSTALL = "Delta tables need the package 'deltalake'. Install it: pip install 'mqd[delta]'"
+
+
+class DeltaArchive:
+    """The commits of one query into one Delta table."""
+
+    def __init__(self, root: Path, *, headers: bool) -> None:
+        self.root = root
+        self._headers = headers
+
+    def table(self) -> DeltaTable:
+        """The table; it is created at the first use."""
+        deltalake = require_deltalake()
+        if not deltalake.DeltaTable.is_deltatable(str(self.root)):
+            deltalake.DeltaTable.create(
+                str(self.root),
+                schema_of(headers=self._headers),
+                mode="ignore",
+                partition_by=PARTITION_BY,
+                name="mqd archive",
+            )
+        table: DeltaTable = deltalake.DeltaTable(str(self.root))
+        return table
+
+    def commit(self, query: str, batch: int, staged: Sequence[Staged]) -> bool:
+        """Add the files of a micro-batch; returns False where an earlier attempt did."""
+        table = self.table()
+        version = table.transaction_version(query)
+        last = None if version is None else Decision(version, (), ())
+        if check_turn(query, batch, last, self.root):
+            for file in staged:
+                Path(file.path).unlink(missing_ok=True)
+            return False
+        if last is None:
+            self._refuse_overlap(table, staged)
+        self._add(table, query, batch, staged)
+        return True
+
+    def _add(self, table: DeltaTable, query: str, batch: int, staged: Iterable[Staged]) -> None:
+        deltalake = require_deltalake()
+        from deltalake.transaction import AddAction, RemoveAction
+
+        moment_ms = int(time.time() * 1_000)
+        actions: list[AddAction | RemoveAction] = []
+        empty = []
+        for file in staged:
+            if not file.path:
+                empty.append(name_of(file.range))
+                continue
+            date = None if file.date == NO_DATE else file.date
+            actions.append(
+                AddAction(
+                    os.path.relpath(file.path, self.root),
+                    file.size,
+                    {"topic": file.topic, "date": date},
+                    moment_ms,
+                    True,
+                    file.stats,
+                )
+            )
+        properties = deltalake.CommitProperties(
+            custom_metadata={EMPTY_RANGES: json.dumps(empty)} if empty else None,
+            app_transactions=[deltalake.Transaction(query, batch, moment_ms)],
+        )
+        table.create_write_transaction(
+            actions, "append", table.schema(), PARTITION_BY, commit_properties=properties
+        )
+
+    def _refuse_overlap(self, table: DeltaTable, staged: Sequence[Staged]) -> None:
+        found = overlap(staged, covered_ranges(files_of(table)))
+        if found is not None:
+            for file in staged:
+                Path(file.path).unlink(missing_ok=True)
+            raise Failure(
+                f"The table '{self.root}' already has offsets of '{name_of(found)}', and this"
+                " checkpoint is new: its records would be archived twice.",
+                remedy="Use the checkpoint that wrote this table, or a new checkpoint with"
+                " --starting-offsets from-archive.",
+            )
+
+
+def require_deltalake() -> Any:
+    """The package `deltalake`; a Failure where it is missing."""
+    try:
+        import deltalake
+    except ImportError:
+        raise Failure(f"{INSTALL}.") from None
+    return deltalake
+
+
+def files_of(table: DeltaTable) -> list[ArchivedFile]:
+    """The table's files and the offset ranges in their names, without the suffix of the attempt."""
+    files = []
+    for uri in table.file_uris():
+        path = Path(uri)
+        covered = parse_name(path.name.removesuffix(".parquet").rpartition("-")[0])
+        if covered is not None:
+            date = path.parent.name.removeprefix("date=")
+            files.append(ArchivedFile(path, date, covered))
+    return files
+
+
+def schema_of(*, headers: bool) -> pa.Schema:
+    """The columns of the table: those of the files, then those of the folders."""
+    import pyarrow as pa
+
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    return pa.schema(
+        [
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("us", "UTC")),
+            ("timestampType", pa.int32()),
+            *([("headers", pa.list_(header))] if headers else []),
+            ("topic", pa.string()),
+            ("date", pa.date32()),
+        ]
+    )

@@ -1,0 +1,109 @@
+"""The data source `mqd_archive`: reads offset ranges of topics and writes them to Parquet in place.
+
+Its rows describe staged files (`archive_stage.Staged`), a few for each task. The records never
+leave the Python worker that fetched them: no row crosses to the JVM and back, which would cost
+more than everything else. Offsets, limits, triggers and recovery are those of the format `mqd`,
+whose reader does that work here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.datasource import (
+    CaseInsensitiveDict,
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from pyspark_mqd.pipelines.archive_layout import STAGING, ArchivedRange, data_path
+
+NAME = "mqd_archive"
+STAGED = (
+    "topic string, partition int, start long, end long, date string, records long, size long,"
+    " path string, stats string"
+)
+OWN_OPTIONS = ("archive.root", "archive.tag", "archive.codec", "archive.delta")
+
+
+class ArchiveSource(DataSource):
+    """Options: those of the format `mqd`, and `archive.root`, `.tag`, `.codec`, `.delta`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+
+    def schema(self) -> str:
+        return STAGED
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from pyspark_mqd import DefaultSource
+
+        own = {name: self.options[name] for name in OWN_OPTIONS}
+        left = {name: value for name, value in self.options.items() if name not in own}
+        source = DefaultSource(CaseInsensitiveDict(left))
+        columns = source.schema()
+        if isinstance(columns, str):
+            columns = StructType.fromDDL(columns)
+        return ArchiveReader(source.streamReader(columns), own)
+
+
+class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of the format `mqd`, but `read` stages files and returns what they hold."""
+
+    def __init__(self, reader: Any, own: dict[str, str]) -> None:
+        self._reader = reader
+        self._own = own
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return dict(self._reader.initialOffset())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return dict(self._reader.latestOffset(start, limit))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit: ReadLimit = self._reader.getDefaultReadLimit()
+        return limit
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        latest: dict[str, Any] | None = self._reader.reportLatestOffset()
+        return latest
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._reader.prepareForTriggerAvailableNow()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        planned: Sequence[InputPartition] = self._reader.partitions(start, end)
+        return planned
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._reader.commit(end)
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        from pyspark_mqd.pipelines.archive_stage import stage, unique_name, unique_path
+
+        covered = range_of(partition)
+        root, tag = Path(self._own["archive.root"]), self._own["archive.tag"]
+
+        def place(date: str) -> str:
+            if self._own["archive.delta"] == "true":
+                return unique_name(root / data_path(covered, date))
+            return unique_path(root / STAGING / tag)
+
+        batches = self._reader.read(partition)
+        for file in stage(batches, covered, place, codec=self._own["archive.codec"]):
+            yield tuple(file)
+
+
+def range_of(partition: Any) -> ArchivedRange:
+    """The offset range of a planned task of the format `mqd`."""
+    tp = partition.tp
+    return ArchivedRange(tp.topic, tp.partition, partition.start, partition.end)
