@@ -1,17 +1,24 @@
-"""The Spark data source `mqd`: `spark.read.format("mqd")`, and `readStream`, `write`, `writeStream`.
+"""The Spark data source `mqd`: `spark.read.format("mqd")`, `readStream`, `write`, `writeStream`.
 
 PySpark imports every package whose name begins with `pyspark_`, without a guard. So this file needs
-nothing but pyspark, and never raises.
+nothing but pyspark, and never raises: all else is imported inside of methods.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
+    from pyspark.sql.types import StructType
+else:
+    try:
+        from pyspark.sql.datasource import DataSource
+    except Exception:  # no pyspark, or one without Python data sources
+        DataSource = None
 
-__all__ = ["configure"]
+__all__ = ["DefaultSource", "configure"]
 
 
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
@@ -21,3 +28,38 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     slower: Spark measures the whole Arrow batch again for every row.
     """
     return builder.config("spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1))
+
+
+if TYPE_CHECKING or DataSource is not None:
+
+    class DefaultSource(DataSource):
+        """Format `mqd`, found by its class name. Methods run in Python workers."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "mqd"
+
+        def schema(self) -> StructType:
+            from .source import schema_of
+
+            return schema_of(self.options)
+
+        def reader(self, schema: StructType) -> Any:
+            from .source import batch_reader
+
+            return batch_reader(self.options, schema)
+
+        def streamReader(self, schema: StructType) -> Any:  # noqa: N802
+            from .source import stream_reader
+
+            return stream_reader(self.options, schema)
+
+        def writer(self, schema: StructType, overwrite: bool) -> Any:
+            from . import sink
+
+            return sink.batch_writer(self.options, schema, overwrite)
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
+            from . import sink
+
+            return sink.stream_writer(self.options, schema, overwrite)

@@ -42,7 +42,9 @@ class Loss(NamedTuple):
 # -- where a micro-batch ends
 
 
-def effective_start(start: StreamOffset, end: StreamOffset, begins: Offsets) -> dict[TopicPartition, int]:
+def effective_start(
+    start: StreamOffset, end: StreamOffset, begins: Offsets
+) -> dict[TopicPartition, int]:
     """Where each partition of `end` is read from: `begins` for partitions of new topics."""
     starts = {}
     for tp in end.ends:
@@ -218,9 +220,8 @@ def changes(start: StreamOffset, latest: StreamOffset) -> list[Loss]:
                 )
             )
         elif tp not in latest.ends:
-            losses.append(
-                Loss(tp, f"partition {tp} was deleted, so its records from offset {begun} on are gone")
-            )
+            reason = f"partition {tp} was deleted, so its records from offset {begun} on are gone"
+            losses.append(Loss(tp, reason))
         elif latest.ends[tp] < begun:
             losses.append(_went_back(tp, begun, latest.ends[tp]))
     return losses

@@ -1,0 +1,231 @@
+"""Connections out of Spark options: Kafka's client names, with or without the prefix `kafka.`.
+
+The reading of options is pure. `client_for` gives each process one blocking client a set of
+options. A process that was forked gets a client of its own: threads do not survive a fork.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .errors import OptionError
+
+if TYPE_CHECKING:
+    from mqd.client.sync import BlockingClient
+
+logger = logging.getLogger("pyspark_mqd")
+
+PREFIX = "kafka."
+BOOTSTRAP = "bootstrap.servers"
+DEFAULT_CLIENT_ID = "mqd-spark"
+DEFAULT_REQUEST_TIMEOUT_MS = 30_000
+DEFAULT_API_TIMEOUT_MS = 60_000
+DEFAULT_CONNECT_TIMEOUT_MS = 10_000
+_CLOSE_SECONDS = 5.0
+
+HONOURED = frozenset(
+    {
+        BOOTSTRAP,
+        "client.id",
+        "request.timeout.ms",
+        "default.api.timeout.ms",
+        "max.block.ms",
+        "socket.connection.setup.timeout.ms",
+        "security.protocol",
+        "group.id",
+        "isolation.level",
+        "fetch.max.bytes",
+        "max.partition.fetch.bytes",
+    }
+)
+"""Client names that the connector acts upon, beside those of the sink."""
+
+
+def lowered(options: Mapping[str, str]) -> dict[str, str]:
+    """Options by lower-case name: Spark's are case-insensitive."""
+    return {key.lower(): value for key, value in options.items()}
+
+
+def client_name(options: Mapping[str, str], name: str) -> str | None:
+    """The value of one of Kafka's client names; the form with the prefix wins."""
+    value = options.get(PREFIX + name)
+    return options.get(name) if value is None else value
+
+
+def whole_number(options: Mapping[str, str], name: str, shown: str, default: int) -> int:
+    """A client name that is a positive number. Raises OptionError."""
+    text = client_name(options, name)
+    if text is None:
+        return default
+    try:
+        value = int(text.strip())
+    except ValueError:
+        value = 0
+    if value <= 0:
+        raise OptionError(f"Option '{shown}' must be a positive whole number, but it is '{text}'.")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach a cluster. Hashable: one client a process and value."""
+
+    bootstrap: str
+    client_id: str = DEFAULT_CLIENT_ID
+    request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS
+    api_timeout_ms: int = DEFAULT_API_TIMEOUT_MS
+    connect_timeout_ms: int = DEFAULT_CONNECT_TIMEOUT_MS
+
+
+def connection_of(options: Mapping[str, str]) -> Connection:
+    """The connection that Spark options describe. Raises OptionError."""
+    options = lowered(options)
+    refuse_security(options)
+    bootstrap = client_name(options, BOOTSTRAP)
+    if not (bootstrap or "").strip():
+        raise OptionError(
+            "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer "
+            "or producer, for example 'host1:9092,host2:9092'."
+        )
+    api_timeout = "default.api.timeout.ms"
+    if client_name(options, api_timeout) is None and client_name(options, "max.block.ms"):
+        api_timeout = "max.block.ms"
+    return Connection(
+        bootstrap=(bootstrap or "").strip(),
+        client_id=client_name(options, "client.id") or DEFAULT_CLIENT_ID,
+        request_timeout_ms=whole_number(
+            options, "request.timeout.ms", "kafka.request.timeout.ms", DEFAULT_REQUEST_TIMEOUT_MS
+        ),
+        api_timeout_ms=whole_number(
+            options, api_timeout, PREFIX + api_timeout, DEFAULT_API_TIMEOUT_MS
+        ),
+        connect_timeout_ms=whole_number(
+            options,
+            "socket.connection.setup.timeout.ms",
+            "kafka.socket.connection.setup.timeout.ms",
+            DEFAULT_CONNECT_TIMEOUT_MS,
+        ),
+    )
+
+
+def refuse_security(options: Mapping[str, str]) -> None:
+    """Raise OptionError for security that the client cannot provide: it is never left out."""
+    protocol = client_name(options, "security.protocol")
+    if protocol is not None and protocol.strip().upper() != "PLAINTEXT":
+        raise OptionError(
+            f"Option 'kafka.security.protocol' is '{protocol}', but format 'mqd' connects with "
+            "PLAINTEXT only: it supports neither TLS nor SASL yet. Use a PLAINTEXT listener on a "
+            "private network, or format 'kafka' for this cluster."
+        )
+    for key in sorted(options):
+        name = key.removeprefix(PREFIX)
+        if name.startswith(("sasl.", "ssl.")):
+            raise OptionError(
+                f"Option '{key}' is not supported: format 'mqd' supports neither TLS nor SASL yet, "
+                "and does not ignore security options. Remove the option and use a PLAINTEXT "
+                "listener on a private network, or use format 'kafka' for this cluster."
+            )
+
+
+def unused_names(options: Mapping[str, str], honoured: frozenset[str] = HONOURED) -> list[str]:
+    """`kafka.*` options without an effect, for one line of log."""
+    return sorted(
+        key
+        for key in lowered(options)
+        if key.startswith(PREFIX) and key.removeprefix(PREFIX) not in honoured
+    )
+
+
+# -- one client a process
+
+
+class _Held:
+    """A client that one thread keeps open until the process ends."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.client: BlockingClient | None = None
+        self._connection = connection
+        self._failure: BaseException | None = None
+        self._ready = threading.Event()
+        self._close = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mqd-spark-client", daemon=True)
+
+    def open(self) -> BlockingClient:
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+        assert self.client is not None
+        return self.client
+
+    def _run(self) -> None:
+        from mqd.client import sync
+
+        try:
+            with sync.connect(
+                self._connection.bootstrap,
+                timeout_s=self._connection.api_timeout_ms / 1000,
+                client_id=self._connection.client_id,
+                request_timeout_s=self._connection.request_timeout_ms / 1000,
+                connect_timeout_s=self._connection.connect_timeout_ms / 1000,
+                wait_s=self._connection.api_timeout_ms / 1000,
+            ) as client:
+                self.client = client
+                self._ready.set()
+                self._close.wait()
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        self._close.set()
+        self._thread.join(_CLOSE_SECONDS)
+
+
+_lock = threading.Lock()
+_clients: dict[tuple[int, Connection], _Held] = {}
+"""(process id, connection) -> its client. Entries of a parent process are kept and never used."""
+
+
+def client_for(options: Mapping[str, str] | Connection) -> BlockingClient:
+    """This process's client for these options, connected when it is first needed.
+
+    Raises OptionError, and ClientError when no broker can be reached.
+    """
+    connection = options if isinstance(options, Connection) else connection_of(options)
+    with _lock:
+        place = (os.getpid(), connection)
+        held = _clients.get(place)
+        if held is not None and held.alive() and held.client is not None:
+            return held.client
+        held = _Held(connection)
+        client = held.open()
+        _clients[place] = held
+        return client
+
+
+def close_clients() -> None:
+    """Close the clients of this process. The next `client_for` connects again."""
+    with _lock:
+        own = [place for place in _clients if place[0] == os.getpid()]
+        for place in own:
+            _clients.pop(place).close()
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(close_clients)

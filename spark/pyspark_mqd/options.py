@@ -1,0 +1,538 @@
+"""Options of the source: names, defaults, precedence and refusals of Spark's Kafka source. Pure.
+
+Names are case-insensitive. An unknown option has no effect, as in Spark; security options that
+the client cannot honour are refused (`connection.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from mqd.types import TopicPartition
+
+from .connection import PREFIX, Connection, client_name, connection_of, lowered
+from .errors import OptionError
+from .offsets import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    StreamOffset,
+    parse_offsets,
+    parse_partitions,
+    parse_timestamps,
+    show_partitions,
+)
+
+STRATEGIES = {"subscribe": "subscribe", "subscribepattern": "subscribePattern", "assign": "assign"}
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+HEADERS = "headers"
+STREAM_NAMES = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "maxTriggerDelay",
+)
+DEFAULT_NUM_RETRIES = 3
+DEFAULT_RETRY_INTERVAL_MS = 1_000
+DEFAULT_POLL_TIMEOUT_MS = 120_000
+DEFAULT_MAX_TRIGGER_DELAY = "15m"
+STREAM_GROUP_PREFIX = "spark-kafka-source"
+BATCH_GROUP_PREFIX = "spark-kafka-relation"
+
+_UNITS_MS = {
+    "us": 0.001,
+    "ms": 1.0,
+    "s": 1_000.0,
+    "m": 60_000.0,
+    "min": 60_000.0,
+    "h": 3_600_000.0,
+    "d": 86_400_000.0,
+}
+
+
+# -- what is read
+
+
+class Assign(NamedTuple):
+    """Option `assign`: these partitions."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+class Subscribe(NamedTuple):
+    """Option `subscribe`: all partitions of these topics."""
+
+    topics: tuple[str, ...]
+
+
+class SubscribePattern(NamedTuple):
+    """Option `subscribePattern`: topics in whose name the expression is found."""
+
+    pattern: str
+
+
+Strategy = Assign | Subscribe | SubscribePattern
+
+
+# -- where it is read
+
+
+class Earliest(NamedTuple):
+    """Each partition's first offset."""
+
+
+class Latest(NamedTuple):
+    """Each partition's end."""
+
+
+class ByOffset(NamedTuple):
+    """Offsets by partition; -1 is the latest, -2 the earliest."""
+
+    offsets: Offsets
+
+
+class ByTimestamp(NamedTuple):
+    """The first offset at or after a timestamp in ms, by partition."""
+
+    timestamps: Offsets
+
+
+class ByGlobalTimestamp(NamedTuple):
+    """The same timestamp in ms for every partition."""
+
+    timestamp: int
+
+
+class AsOf(NamedTuple):
+    """Option `asOfOffsets`: partitions that are not named did not exist, and are not read."""
+
+    offset: StreamOffset
+
+
+Limit = Earliest | Latest | ByOffset | ByTimestamp | ByGlobalTimestamp
+EndLimit = Limit | AsOf
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Everything that a query says about its source."""
+
+    connection: Connection
+    strategy: Strategy
+    start: Limit
+    end: EndLimit
+    no_match_latest: bool
+    """`startingOffsetsByTimestampStrategy` is `latest`, not `error`."""
+    fail_on_data_loss: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_offsets: int | None
+    min_offsets: int | None
+    max_bytes: int | None
+    max_trigger_delay_s: float
+    num_retries: int
+    retry_interval_s: float
+    poll_timeout_s: float
+    fetch_bytes: int | None
+    group_id: str | None
+    read_committed: bool
+    columns: tuple[str, ...]
+    filter_pushdown: bool
+    commit_offsets: bool
+    offset_metadata: bool
+
+
+def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """The options of a query. Raises OptionError for whatever Spark's Kafka source refuses."""
+    own = lowered(options)
+    if streaming:
+        _refuse_for_streams(own)
+    strategy = _strategy(own)
+    start = _limit(own, "starting", Latest() if streaming else Earliest())
+    end: EndLimit = Latest()
+    if not streaming:
+        end = _as_of(own) or _limit(own, "ending", Latest())
+        _check_batch(start, end)
+    _refuse_client_names(own)
+    connection = connection_of(own)
+    max_offsets = _positive(own, "maxOffsetsPerTrigger")
+    min_offsets = _positive(own, "minOffsetsPerTrigger")
+    if min_offsets is not None and max_offsets is not None and min_offsets > max_offsets:
+        raise OptionError(
+            f"The value of minOffsetPerTrigger({min_offsets}) is higher than the "
+            f"maxOffsetsPerTrigger({max_offsets}). Lower 'minOffsetsPerTrigger'."
+        )
+    group_id = client_name(own, "group.id")
+    commit_offsets = _boolean(own, "commitOffsets", False)
+    if commit_offsets and not group_id:
+        raise OptionError(
+            "Option 'commitOffsets' needs the group to commit to. "
+            "Set option 'kafka.group.id' to a name that no other query uses."
+        )
+    return SourceOptions(
+        connection=connection,
+        strategy=strategy,
+        start=start,
+        end=end,
+        no_match_latest=_no_match_latest(own),
+        fail_on_data_loss=_boolean(own, "failOnDataLoss", True),
+        min_partitions=_positive(own, "minPartitions"),
+        max_records_per_partition=_positive(own, "maxRecordsPerPartition"),
+        max_offsets=max_offsets,
+        min_offsets=min_offsets,
+        max_bytes=_positive(own, "maxBytesPerTrigger"),
+        max_trigger_delay_s=_duration_s(own, "maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY),
+        num_retries=_positive(own, "fetchOffset.numRetries") or DEFAULT_NUM_RETRIES,
+        retry_interval_s=_natural(own, "fetchOffset.retryIntervalMs", DEFAULT_RETRY_INTERVAL_MS)
+        / 1000,
+        poll_timeout_s=_natural(own, "kafkaConsumer.pollTimeoutMs", DEFAULT_POLL_TIMEOUT_MS) / 1000,
+        fetch_bytes=_fetch_bytes(own),
+        group_id=group_id,
+        read_committed=_read_committed(own),
+        columns=_columns(own),
+        filter_pushdown=_boolean(own, "filterPushdown", False),
+        commit_offsets=commit_offsets,
+        offset_metadata=_boolean(own, "offsetMetadata", True),
+    )
+
+
+def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns of the source, from `columns` and `includeHeaders`. Raises OptionError."""
+    return _columns(lowered(options))
+
+
+def ignored_in_batch(options: Mapping[str, str]) -> list[str]:
+    """Options of streams that a batch query leaves aside."""
+    own = lowered(options)
+    return [name for name in STREAM_NAMES if name.lower() in own]
+
+
+# -- parts
+
+
+def _strategy(own: Mapping[str, str]) -> Strategy:
+    given = [key for key in STRATEGIES if key in own]
+    names = ", ".join(STRATEGIES.values())
+    if not given:
+        raise OptionError(
+            f"One of the following options must be specified for Kafka source: {names}."
+        )
+    if len(given) > 1:
+        raise OptionError(
+            f"Only one of the following options can be specified for Kafka source: {names}. "
+            f"Remove all but one of: {', '.join(STRATEGIES[key] for key in given)}."
+        )
+    value = own[given[0]]
+    if given[0] == "assign":
+        if not value.strip().startswith("{"):
+            raise OptionError(
+                "No topicpartitions to assign as specified value for option "
+                f"'assign' is '{value}'. Write for example {{\"topic\":[0,1]}}."
+            )
+        return Assign(parse_partitions(value))
+    if given[0] == "subscribe":
+        topics = tuple(sorted({each.strip() for each in value.split(",")} - {""}))
+        if not topics:
+            raise OptionError(
+                "No topics to subscribe to as specified value for option "
+                f"'subscribe' is '{value}'. Write for example 'topicA,topicB'."
+            )
+        return Subscribe(topics)
+    pattern = value.strip()
+    if not pattern:
+        raise OptionError(
+            "Pattern to subscribe is empty as specified value for option "
+            f"'subscribePattern' is '{value}'. Write for example 'events-.*'."
+        )
+    compile_pattern(pattern)
+    return SubscribePattern(pattern)
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """A Java expression as Python's. Raises OptionError for what Python cannot express."""
+    translated = re.sub(
+        r"\\Q(.*?)(?:\\E|$)", lambda found: re.escape(found.group(1)), pattern, flags=re.S
+    )
+    translated = re.sub(r"\(\?<(?![=!])", "(?P<", translated)
+    translated = re.sub(r"\\k<([^>]*)>", r"(?P=\1)", translated).replace(r"\z", r"\Z")
+    for java, python in _JAVA_CLASSES.items():
+        translated = translated.replace(java, python)
+    try:
+        if "&&" in translated or re.search(r"(?<!\\)(?:\\\\)*\\[pPhHRX]", translated):
+            raise re.error("a class of characters that only Java knows")
+        return re.compile(translated)
+    except re.error as error:
+        raise OptionError(
+            f"Option 'subscribePattern' is '{pattern}', which cannot be used: {error}. "
+            "Write an expression that Java and Python share, for example 'events-[a-z]+'."
+        ) from None
+
+
+_JAVA_CLASSES = {
+    r"[\p{Alpha}": "[a-zA-Z",
+    r"\p{Alpha}": "[a-zA-Z]",
+    r"\p{Digit}": "[0-9]",
+    r"\p{Alnum}": "[a-zA-Z0-9]",
+    r"\p{Lower}": "[a-z]",
+    r"\p{Upper}": "[A-Z]",
+}
+
+
+def _limit(own: Mapping[str, str], side: str, default: Limit) -> Limit:
+    """`startingTimestamp` > `startingOffsetsByTimestamp` > `startingOffsets`; or `ending...`."""
+    text = own.get(f"{side}timestamp")
+    if text is not None:
+        try:
+            return ByGlobalTimestamp(int(text.strip()))
+        except ValueError:
+            raise OptionError(
+                f"Expected a single long value, got {text.strip()}. "
+                f"Set option '{side}Timestamp' to milliseconds since 1970."
+            ) from None
+    text = own.get(f"{side}offsetsbytimestamp")
+    if text is not None:
+        return ByTimestamp(parse_timestamps(text.strip()))
+    text = own.get(f"{side}offsets")
+    if text is None:
+        return default
+    if text.strip().lower() == "latest":
+        return Latest()
+    if text.strip().lower() == "earliest":
+        return Earliest()
+    return ByOffset(parse_offsets(text.strip()))
+
+
+def _check_batch(start: Limit, end: EndLimit) -> None:
+    if isinstance(start, Latest):
+        raise OptionError(
+            "starting offset can't be latest for batch queries on Kafka. "
+            "Set option 'startingOffsets' to 'earliest' or to offsets."
+        )
+    if isinstance(end, Earliest):
+        raise OptionError(
+            "ending offset can't be earliest for batch queries on Kafka. "
+            "Set option 'endingOffsets' to 'latest' or to offsets."
+        )
+    for limit, forbidden, text in (
+        (start, LATEST, "startingOffsets for {} can't be latest for batch queries on Kafka."),
+        (end, EARLIEST, "ending offset for {} can't be earliest for batch queries on Kafka."),
+    ):
+        if isinstance(limit, ByOffset):
+            for tp in sorted(limit.offsets):
+                if limit.offsets[tp] == forbidden:
+                    raise OptionError(text.format(tp))
+    if isinstance(start, ByOffset) and isinstance(end, ByOffset):
+        _check_pair(start.offsets, end.offsets, "offset")
+    if isinstance(start, ByTimestamp) and isinstance(end, ByTimestamp):
+        _check_pair(start.timestamps, end.timestamps, "timestamp")
+
+
+def _check_pair(start: Offsets, end: Offsets, kind: str) -> None:
+    if start.keys() != end.keys():
+        raise OptionError(
+            "The specified start offset and end offset should have the same topic-partitions. "
+            f"Topic-partitions for start offset: {show_partitions(start)}, topic-partitions for "
+            f"end offset: {show_partitions(end)}."
+        )
+    for tp in sorted(start):
+        if start[tp] > end[tp] and start[tp] >= 0 and end[tp] >= 0:
+            raise OptionError(
+                f"The specified start {kind} {start[tp]} is greater than the end {kind} {end[tp]} "
+                f"for topic {tp.topic} partition {tp.partition}."
+            )
+
+
+def _as_of(own: Mapping[str, str]) -> EndLimit | None:
+    """Batch time travel: `asOfTimestamp` and `asOfOffsets`."""
+    given = [name for name in ("asOfTimestamp", "asOfOffsets") if name.lower() in own]
+    if not given:
+        return None
+    rivals = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+    others = given[1:] + [name for name in rivals if name.lower() in own]
+    if others:
+        raise OptionError(
+            f"Options '{given[0]}' and '{others[0]}' both say where the query ends. "
+            "Remove one of them."
+        )
+    text = own[given[0].lower()].strip()
+    if given[0] == "asOfTimestamp":
+        return ByGlobalTimestamp(_timestamp_ms(text) + 1)
+    offsets = parse_offset_line(text)
+    if any(each < 0 for each in offsets.ends.values()):
+        raise OptionError(
+            f"Option 'asOfOffsets' is '{text}', but a query as of some offsets needs offsets "
+            "from 0 on. Replace -1 and -2 by offsets."
+        )
+    return AsOf(offsets)
+
+
+def parse_offset_line(text: str) -> StreamOffset:
+    """Offsets, or a line of a checkpoint's file `offsets/N`. Raises OptionError."""
+    import json
+
+    try:
+        value = json.loads(text)
+        if not isinstance(value, dict):
+            raise ValueError(value)
+    except ValueError:
+        return StreamOffset(parse_offsets(text))
+    return StreamOffset.from_json(value) if "__mqd" in value else StreamOffset(parse_offsets(text))
+
+
+def _timestamp_ms(text: str) -> int:
+    if text.lstrip("-").isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(
+            f"Option 'asOfTimestamp' is '{text}', which is no time. Write milliseconds since 1970 "
+            "or ISO 8601, for example '2026-11-23T12:00:00Z'."
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def _refuse_for_streams(own: Mapping[str, str]) -> None:
+    for key, name, what in (
+        ("endingoffsets", "endingOffsets", "ending offset"),
+        ("endingoffsetsbytimestamp", "endingOffsetsByTimestamp", "ending timestamp"),
+        ("endingtimestamp", "endingTimestamp", "ending timestamp"),
+        ("asoftimestamp", "asOfTimestamp", "asOfTimestamp"),
+        ("asofoffsets", "asOfOffsets", "asOfOffsets"),
+    ):
+        if key in own:
+            raise OptionError(
+                f"{what} not valid in streaming queries. "
+                f"Remove option '{name}', or use a batch query."
+            )
+
+
+def _refuse_client_names(own: Mapping[str, str]) -> None:
+    if client_name(own, "auto.offset.reset") is not None:
+        raise OptionError(
+            "Kafka option 'auto.offset.reset' is not supported. Instead set the source option "
+            "'startingOffsets' to 'earliest' or 'latest' to specify where to start. It applies to "
+            "a new query only: a query that resumes starts where it left off."
+        )
+    for name, what in (("key.deserializer", "keys"), ("value.deserializer", "values")):
+        if client_name(own, name) is not None:
+            raise OptionError(
+                f"Kafka option '{name}' is not supported as {what} are deserialized as byte arrays "
+                f"with ByteArrayDeserializer. Use DataFrame operations to explicitly deserialize "
+                f"the {what}."
+            )
+    for name in ("enable.auto.commit", "interceptor.classes"):
+        if client_name(own, name) is not None:
+            hint = " Use option 'commitOffsets'." if name == "enable.auto.commit" else ""
+            raise OptionError(f"Kafka option '{name}' is not supported.{hint}")
+
+
+def _read_committed(own: Mapping[str, str]) -> bool:
+    text = client_name(own, "isolation.level") or "read_uncommitted"
+    if text.strip().lower() not in ("read_committed", "read_uncommitted"):
+        raise OptionError(
+            f"Option 'kafka.isolation.level' is '{text}'. "
+            "Set it to 'read_committed' or 'read_uncommitted'."
+        )
+    return text.strip().lower() == "read_committed"
+
+
+def _no_match_latest(own: Mapping[str, str]) -> bool:
+    text = own.get("startingoffsetsbytimestampstrategy", "error")
+    if text.strip().lower() not in ("error", "latest"):
+        raise OptionError(
+            f"Option 'startingOffsetsByTimestampStrategy' is '{text}'. "
+            "Set it to 'error' or 'latest'."
+        )
+    return text.strip().lower() == "latest"
+
+
+def _fetch_bytes(own: Mapping[str, str]) -> int | None:
+    text = client_name(own, "fetch.max.bytes")
+    if text is None:
+        return None
+    value = _number(text, PREFIX + "fetch.max.bytes")
+    if value <= 0:
+        raise OptionError(f"Option 'kafka.fetch.max.bytes' must be positive, but it is '{text}'.")
+    return value
+
+
+def _columns(own: Mapping[str, str]) -> tuple[str, ...]:
+    headers = _boolean(own, "includeHeaders", False)
+    text = own.get("columns")
+    if text is None:
+        return (*COLUMNS, HEADERS) if headers else COLUMNS
+    known = {name.lower(): name for name in (*COLUMNS, HEADERS)}
+    wanted = []
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        name = known.get(each.lower())
+        if name is None:
+            raise OptionError(
+                f"Option 'columns' names '{each}', which the source does not have. "
+                f"Choose among: {', '.join(known.values())}."
+            )
+        if name not in wanted:
+            wanted.append(name)
+    if headers and HEADERS not in wanted:
+        wanted.append(HEADERS)
+    if not wanted:
+        raise OptionError(
+            f"Option 'columns' is '{text}' and names no column. "
+            f"Choose among: {', '.join(known.values())}."
+        )
+    return tuple(wanted)
+
+
+def _boolean(own: Mapping[str, str], name: str, default: bool) -> bool:
+    text = own.get(name.lower())
+    if text is None:
+        return default
+    if text.strip().lower() not in ("true", "false"):
+        raise OptionError(f"Option '{name}' must be 'true' or 'false', but it is '{text}'.")
+    return text.strip().lower() == "true"
+
+
+def _number(text: str, name: str) -> int:
+    try:
+        return int(text.strip())
+    except ValueError:
+        raise OptionError(f"Option '{name}' must be a whole number, but it is '{text}'.") from None
+
+
+def _positive(own: Mapping[str, str], name: str) -> int | None:
+    text = own.get(name.lower())
+    if text is None:
+        return None
+    value = _number(text, name)
+    if value <= 0:
+        raise OptionError(f"{name} must be positive, but it is '{text}'.")
+    return value
+
+
+def _natural(own: Mapping[str, str], name: str, default: int) -> int:
+    text = own.get(name.lower())
+    if text is None:
+        return default
+    value = _number(text, name)
+    if value < 0:
+        raise OptionError(f"Option '{name}' must not be negative, but it is '{text}'.")
+    return value
+
+
+def _duration_s(own: Mapping[str, str], name: str, default: str) -> float:
+    """A time as Spark writes it: `15m`, `500ms`; a number alone is milliseconds."""
+    text = own.get(name.lower(), default)
+    found = re.fullmatch(r"(-?[0-9]+)\s*([a-z]*)", text.strip().lower())
+    factor = _UNITS_MS.get(found.group(2) or "ms") if found else None
+    if found is None or factor is None:
+        raise OptionError(
+            f"Option '{name}' is '{text}', which is no time. "
+            "Write a number and a unit (us, ms, s, m, h, d), for example '15m'."
+        )
+    return int(found.group(1)) * factor / 1000
