@@ -1,0 +1,228 @@
+"""The decision record of mode atomic-batch: which transactions a batch consists of. Pure.
+
+`commit(N)` on the driver writes D = (N, transactions, not ended), commits each transaction, and
+then writes D = (N, transactions, ended). From the first write on, batch N is decided: whoever finds
+D not ended commits the rest. D is a set of committed offsets of the group `<query>.driver`,
+written in a transaction of the driver, which fences drivers that were started before.
+
+Brokers accept 4,096 characters of metadata an offset, for partitions that exist. So D is cut into
+entries: the first has a head line with the number of entries and a checksum of the whole. Entries
+go to the partitions of the marker topic, and then to further groups (`<query>.driver.<n>`), all in
+one transaction. The offset of each entry is the batch id.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, NamedTuple
+
+from .markers import ExactlyOnceError
+
+VERSION = 1
+ENTRY_CHARACTERS_MAX = 4096
+HEAD_CHARACTERS_MAX = 256
+
+
+class Prepared(NamedTuple):
+    """One transaction that is ready to be committed; a later producer epoch fences it."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """D: the last decided batch of a query."""
+
+    batch_id: int
+    query_id: str
+    transactions: tuple[Prepared, ...]
+    ended: bool
+
+    def as_ended(self) -> Decision:
+        """The same, with every transaction committed. The list is not needed any more."""
+        return replace(self, transactions=(), ended=True)
+
+
+class Place(NamedTuple):
+    """Where an entry lies: the number of the group, and the partition of the marker topic."""
+
+    group: int
+    partition: int
+
+
+def places(count: int, partitions: int) -> list[Place]:
+    """The places of the first `count` entries."""
+    assert partitions > 0
+    return [Place(index // partitions, index % partitions) for index in range(count)]
+
+
+def entries_of(decision: Decision, query: str) -> list[str]:
+    """The decision as texts of at most ENTRY_CHARACTERS_MAX characters, the head first."""
+    body = " ".join(_row(each, query) for each in decision.transactions)
+    assert body.isascii(), body
+    chunks = _cut(body)
+    head = {
+        "v": VERSION,
+        "query": decision.query_id,
+        "ended": decision.ended,
+        "entries": 1 + len(chunks),
+        "crc": zlib.crc32(body.encode()),
+    }
+    text = json.dumps(head, separators=(",", ":"))
+    assert len(text) <= HEAD_CHARACTERS_MAX, text
+    return [text, *chunks]
+
+
+def _row(each: Prepared, query: str) -> str:
+    """`<worker>.<slot>:<producer id>:<epoch>`: the query's name is left out."""
+    prefix = f"{query}."
+    assert each.transactional_id.startswith(prefix), each
+    rest = each.transactional_id.removeprefix(prefix)
+    return f"{rest}:{each.producer_id}:{each.producer_epoch}"
+
+
+def _cut(text: str) -> list[str]:
+    most = ENTRY_CHARACTERS_MAX
+    return [text[start : start + most] for start in range(0, len(text), most)]
+
+
+def entry_count_of(head: str, group: str) -> int:
+    """How many entries the decision with this head has. Raises ExactlyOnceError."""
+    return int(_head_fields(head, group)["entries"])
+
+
+def decision_of(batch_ids: Sequence[int], entries: Sequence[str], query: str) -> Decision:
+    """The decision that these entries hold. Raises ExactlyOnceError for a damaged one."""
+    group = f"{query}.driver"
+    fields = _head_fields(entries[0], group)
+    body = "".join(entries[1:])
+    if (
+        len(entries) != fields["entries"]
+        or len(set(batch_ids)) != 1
+        or zlib.crc32(body.encode()) != fields["crc"]
+    ):
+        batches = sorted(set(batch_ids))
+        raise _damaged(group, f"entries of batches {batches} do not fit together")
+    transactions = []
+    for row in body.split():
+        name, producer_id, epoch = row.rsplit(":", 2)
+        transactions.append(Prepared(f"{query}.{name}", int(producer_id), int(epoch)))
+    query_id, ended = str(fields["query"]), bool(fields["ended"])
+    return Decision(batch_ids[0], query_id, tuple(transactions), ended)
+
+
+def _head_fields(head: str, group: str) -> Mapping[str, Any]:
+    try:
+        fields = json.loads(head)
+        if fields["v"] == VERSION and {"query", "ended", "entries", "crc"} <= fields.keys():
+            return dict(fields)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        fields = None
+    raise _damaged(group, f"the head is '{head[:HEAD_CHARACTERS_MAX]}'")
+
+
+def _damaged(group: str, why: str) -> ExactlyOnceError:
+    return ExactlyOnceError(
+        f"The decision record in group '{group}' cannot be read: {why}. Another program commits "
+        "offsets to this group, or another version of the connector wrote it. Stop the other "
+        "program; see 'mqd-spark txn list' for transactions that are still open."
+    )
+
+
+class Course(Enum):
+    """What `commit(N)` has to do."""
+
+    DECIDE = "write the decision"
+    ROLL_FORWARD = "commit the transactions of the decision, abort those of this run"
+    ALREADY_COMMITTED = "abort the transactions of this run"
+
+
+def course_of(
+    decision: Decision | None, *, batch_id: int, query_id: str, query: str, accept_missing: bool
+) -> Course:
+    """What commit(`batch_id`) has to do after it has read D. Raises ExactlyOnceError."""
+    assert batch_id >= 0
+    if decision is not None:
+        check_query(decision, query_id, query)
+        if decision.batch_id > batch_id:
+            raise ExactlyOnceError(
+                f"Batch {batch_id} of '{query}' is to be committed, but batch {decision.batch_id} "
+                "is decided already: the checkpoint is older than what was written, or another "
+                "run of this query is active. Stop the other run, or restore the newest checkpoint."
+            )
+        if decision.batch_id == batch_id:
+            return Course.ALREADY_COMMITTED if decision.ended else Course.ROLL_FORWARD
+        if decision.batch_id == batch_id - 1:
+            if not decision.ended:
+                raise ExactlyOnceError(
+                    f"Batch {batch_id} of '{query}' is to be committed while batch "
+                    f"{decision.batch_id} is decided but not ended. Start the query again."
+                )
+            return Course.DECIDE
+    if batch_id == 0 or accept_missing:
+        return Course.DECIDE
+    last = "no decision record" if decision is None else f"the record of batch {decision.batch_id}"
+    raise ExactlyOnceError(
+        f"Batch {batch_id} cannot be written exactly once: group '{query}.driver' has {last}, and "
+        f"the record of batch {batch_id - 1} is missing. Records expire when a query is stopped "
+        "for longer than 'offsets.retention.minutes' of the brokers (7 days by default), and a "
+        "query whose delivery guarantee has changed has none. Rows of this batch may be in the topic "
+        "already. Compare the topic with the batch; then set option 'acceptMissingMarkers' to "
+        "'true' for one start to write the batch, or start with a new checkpoint."
+    )
+
+
+def check_query(decision: Decision, query_id: str, query: str) -> None:
+    """The record is of the same checkpoint. Raises ExactlyOnceError."""
+    if decision.query_id != query_id:
+        raise ExactlyOnceError(
+            f"Group '{query}.driver' has the decision record of the query with id "
+            f"'{decision.query_id}', but this query has id '{query_id}': the checkpoint is another "
+            "one. Set option 'exactlyOnceId' to a name that was not used before, or resume from "
+            "the checkpoint of the first query."
+        )
+
+
+def orphans_of(open_ids: Iterable[str], decided: Iterable[Prepared]) -> list[str]:
+    """Open transactional ids of a query that no decision lists: the sweep aborts them."""
+    kept = {each.transactional_id for each in decided}
+    return sorted(each for each in set(open_ids) if each not in kept)
+
+
+class Slots:
+    """The transactional ids of one Python process, by number: each is of one task at a time.
+
+    A number is used again by a later batch of its query only. Then the batch of its last use is
+    complete: Spark starts a batch after `commit` of the one before has returned, so every decided
+    transaction has ended. Within the same batch, a transaction of a failed or a superseded attempt
+    may be decided already, and a new use of its id would abort it.
+    """
+
+    def __init__(self) -> None:
+        self._last_batch: dict[str, dict[int, int]] = {}
+        self._busy: set[tuple[str, int]] = set()
+
+    def take(self, query: str, batch_id: int) -> int:
+        """A number for a task of this batch; `give_back` ends its use."""
+        used = self._last_batch.setdefault(query, {})
+        slot = next(
+            (
+                slot
+                for slot, last in sorted(used.items())
+                if last < batch_id and (query, slot) not in self._busy
+            ),
+            len(used),
+        )
+        used[slot] = batch_id
+        self._busy.add((query, slot))
+        return slot
+
+    def give_back(self, query: str, slot: int) -> None:
+        """The task has ended, whatever became of it."""
+        self._busy.discard((query, slot))

@@ -1,0 +1,174 @@
+"""The decision record of mode atomic-batch, and the transactional ids of Python workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_mqd.decisions import (
+    ENTRY_CHARACTERS_MAX,
+    Course,
+    Decision,
+    Place,
+    Prepared,
+    Slots,
+    course_of,
+    decision_of,
+    entries_of,
+    entry_count_of,
+    orphans_of,
+    places,
+)
+from pyspark_mqd.errors import OptionError
+from pyspark_mqd.markers import ExactlyOnceError
+from pyspark_mqd.transaction_ids import (
+    Kind,
+    Owner,
+    check_identity,
+    driver_id,
+    identity_of,
+    owner_of,
+    pattern_of,
+    task_id,
+    worker_id,
+    worker_pattern_of,
+)
+
+QUERY = "orders"
+QUERY_ID = "1f0b3c0e-2f44-4b0e-9a52-0d7a3f7b2f10"
+
+
+def decision(batch_id: int, count: int = 2, *, ended: bool = False) -> Decision:
+    rows = tuple(
+        Prepared(worker_id(QUERY, f"{index:012x}", index % 3), 1000 + index, index % 50)
+        for index in range(count)
+    )
+    return Decision(batch_id, QUERY_ID, rows, ended)
+
+
+def course(found: Decision | None, batch_id: int, *, accept: bool = False) -> Course:
+    return course_of(
+        found, batch_id=batch_id, query_id=QUERY_ID, query=QUERY, accept_missing=accept
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1, 32, 1000])
+def test_a_decision_survives_its_entries(count: int) -> None:
+    written = decision(7, count)
+    entries = entries_of(written, QUERY)
+
+    assert max(map(len, entries)) <= ENTRY_CHARACTERS_MAX
+    assert entry_count_of(entries[0], "orders.driver") == len(entries)
+    assert decision_of([7] * len(entries), entries, QUERY) == written
+
+
+def test_a_decision_of_many_tasks_takes_several_entries_and_groups() -> None:
+    entries = entries_of(decision(7, 1000), QUERY)
+
+    assert len(entries) > 6
+    assert places(4, 3) == [Place(0, 0), Place(0, 1), Place(0, 2), Place(1, 0)]
+
+
+def test_entries_that_do_not_fit_together_are_refused() -> None:
+    entries = entries_of(decision(7, 1000), QUERY)
+    older = entries_of(decision(6, 1000, ended=True), QUERY)
+
+    for batch_ids, found in (
+        ([7] * (len(entries) - 1), entries[:-1]),
+        ([7] * (len(entries) - 1) + [6], entries),
+        ([7] * len(entries), [entries[0], *older[1:-1], older[-1] + "1"]),
+        ([7], ["{}"]),
+        ([7], ["no json"]),
+    ):
+        with pytest.raises(ExactlyOnceError, match=r"'orders\.driver' cannot be read"):
+            decision_of(batch_ids, found, QUERY)
+
+
+@pytest.mark.parametrize(
+    ("found", "batch_id", "expected"),
+    [
+        (None, 0, Course.DECIDE),
+        (decision(6).as_ended(), 7, Course.DECIDE),
+        (decision(7), 7, Course.ROLL_FORWARD),
+        (decision(7).as_ended(), 7, Course.ALREADY_COMMITTED),
+    ],
+)
+def test_what_commit_does(found: Decision | None, batch_id: int, expected: Course) -> None:
+    assert course(found, batch_id) is expected
+
+
+@pytest.mark.parametrize("found", [None, decision(5).as_ended()])
+def test_an_expired_record_stops_the_query(found: Decision | None) -> None:
+    with pytest.raises(ExactlyOnceError, match=r"record of batch 6 is missing.*acceptMissing"):
+        course(found, 7)
+    assert course(found, 7, accept=True) is Course.DECIDE
+
+
+def test_an_older_checkpoint_and_another_one_stop_the_query() -> None:
+    with pytest.raises(ExactlyOnceError, match="the checkpoint is older"):
+        course(decision(8).as_ended(), 7)
+    with pytest.raises(ExactlyOnceError, match="the checkpoint is another"):
+        course(Decision(6, "another", (), True), 7)
+
+
+def test_a_batch_is_not_decided_before_the_one_before_has_ended() -> None:
+    with pytest.raises(ExactlyOnceError, match="decided but not ended"):
+        course(decision(6), 7)
+
+
+def test_orphans_are_open_and_not_decided() -> None:
+    decided = decision(7, 2)
+    kept = [each.transactional_id for each in decided.transactions]
+
+    assert orphans_of([*kept, "orders.b.0", "orders.a.0"], decided.transactions) == [
+        "orders.a.0",
+        "orders.b.0",
+    ]
+
+
+def test_a_slot_is_used_again_by_a_later_batch_only() -> None:
+    slots = Slots()
+    first = slots.take(QUERY, 7)
+    slots.give_back(QUERY, first)
+
+    again = slots.take(QUERY, 7)
+    assert again != first, "its transaction may be decided"
+    slots.give_back(QUERY, again)
+
+    later = {slots.take(QUERY, 8), slots.take(QUERY, 8)}
+    assert later == {first, again}
+    assert slots.take(QUERY, 9) not in later, "both are in use"
+    assert slots.take("another", 7) == 0
+
+
+def test_ids_belong_to_their_query() -> None:
+    worker = worker_id(QUERY, "0123456789ab", 4)
+
+    assert owner_of(task_id(QUERY, 12)) == Owner(QUERY, Kind.TASK)
+    assert owner_of(driver_id(QUERY)) == Owner(QUERY, Kind.DRIVER)
+    assert owner_of(driver_id(QUERY, 3)) == Owner(QUERY, Kind.DRIVER)
+    assert owner_of(worker) == Owner(QUERY, Kind.WORKER)
+    assert owner_of(task_id(identity_of(QUERY_ID), 0)) == Owner(f"spark-{QUERY_ID}", Kind.TASK)
+    assert owner_of("orders") is None
+    assert owner_of("orders.x.1") is None
+
+
+def test_patterns_match_the_ids_of_one_query() -> None:
+    import re2
+
+    own = [task_id(QUERY, 0), driver_id(QUERY), worker_id(QUERY, "0123456789ab", 4)]
+    foreign = ["orders", "orders2-0", "my-orders-0", "ordersxdriver", "orders-0-0"]
+
+    assert [name for name in own + foreign if re2.fullmatch(pattern_of(QUERY), name)] == own
+    assert [name for name in own + foreign if re2.fullmatch(worker_pattern_of(QUERY), name)] == [
+        own[2]
+    ]
+
+
+@pytest.mark.parametrize("identity", ["", "a b", "a.b", "orders-1", "x" * 201, "é"])
+def test_identities_that_make_ambiguous_ids_are_refused(identity: str) -> None:
+    with pytest.raises(OptionError, match="exactlyOnceId"):
+        check_identity(identity)
+
+
+def test_other_identities_are_taken() -> None:
+    assert [check_identity(name) for name in ("orders", "a-1b", QUERY_ID)]
