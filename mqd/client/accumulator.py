@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mqd.client.errors import ClientError
-from mqd.protocol.batch import Codec, Record, build_batch
+from mqd.protocol.batch import Codec, Record
+from mqd.protocol.client_records import BatchWriter
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 RECORD_OVERHEAD_BYTES = 20
@@ -31,18 +32,18 @@ class Outcome:
 
 
 class Batch:
-    """Records of one partition that travel together."""
+    """Records of one partition that travel together, encoded as they come."""
 
     __slots__ = (
         "attempts", "base_sequence", "created", "expires", "halves", "last_error", "maybe_appended", "outcome", "producer_epoch",
-        "producer_id", "records", "retry_at", "sealed", "size_estimate", "tp",
+        "producer_id", "retry_at", "sealed", "size_estimate", "tp", "writer",
     )  # fmt: skip
 
     def __init__(self, tp: TopicPartition, *, created: float, expires: float) -> None:
         self.tp = tp
         self.created = created
         self.expires = expires
-        self.records: list[Record] = []
+        self.writer = BatchWriter()
         self.size_estimate = BATCH_OVERHEAD_BYTES
         self.attempts = 0
         self.retry_at = 0.0
@@ -57,12 +58,33 @@ class Batch:
         self.halves: tuple[Batch, Batch] | None = None
         """Set when the peer found it too large: its records went on in two."""
 
+    @property
+    def count(self) -> int:
+        """Records in it, also after its end."""
+        return self.writer.count
+
+    @property
+    def records(self) -> list[Record]:
+        """Its records, read back. Empty after its end."""
+        return self.writer.records()
+
+    @records.setter
+    def records(self, records: Iterable[Record]) -> None:
+        self.writer = BatchWriter()
+        for _, timestamp, key, value, headers in records:
+            self.writer.append(timestamp, key, value, headers)
+
+    def free(self) -> None:
+        """It has its end: a Delivery that somebody keeps does not keep its bytes."""
+        self.writer.free()
+        self.sealed = None
+
     def locate(self, index: int) -> tuple[Batch, int]:
         """The batch in which record `index` travels now, and its place there."""
         batch = self
         while batch.halves is not None:
             left, right = batch.halves
-            batch, index = (left, index) if index < len(left.records) else (right, index - len(left.records))
+            batch, index = (left, index) if index < left.count else (right, index - left.count)
         return batch, index
 
 
@@ -94,9 +116,8 @@ class Sequences:
             if self.producer_id != NO_PRODUCER_ID:
                 batch.producer_id, batch.producer_epoch = self.producer_id, self.producer_epoch
                 batch.base_sequence = self._next.get(batch.tp, 0)
-                self._next[batch.tp] = (batch.base_sequence + len(batch.records)) & _SEQUENCE_MASK
-            batch.sealed = build_batch(
-                batch.records,
+                self._next[batch.tp] = (batch.base_sequence + batch.count) & _SEQUENCE_MASK
+            batch.sealed = batch.writer.seal(
                 codec=codec,
                 producer_id=batch.producer_id,
                 producer_epoch=batch.producer_epoch,
@@ -128,6 +149,8 @@ class Accumulator:
         self._linger_s = linger_s
         self._delivery_timeout_s = delivery_timeout_s
         self._queues: dict[TopicPartition, deque[Batch]] = {}
+        self.growing: dict[tuple[str, int], Batch] = {}
+        """The last batch of each queue, if nothing was done with it yet: unless it is sealed, records are added to it."""
 
     def __len__(self) -> int:
         """Batches that have no outcome yet."""
@@ -135,7 +158,7 @@ class Accumulator:
 
     def last_records(self) -> list[tuple[Batch, int]]:
         """The latest record of each partition, as its batch and its place there: those before it have their outcomes before it."""
-        return [(queue[-1], len(queue[-1].records) - 1) for queue in self._queues.values() if queue]
+        return [(queue[-1], queue[-1].count - 1) for queue in self._queues.values() if queue]
 
     def has_room(self, size: int) -> bool:
         """Whether a record of `size` bytes may be appended; a record larger than the whole buffer may, when it is alone."""
@@ -143,16 +166,21 @@ class Accumulator:
 
     def append(self, tp: TopicPartition, record: Record, size: int, now: float) -> tuple[Batch, int]:
         """Queue a record; returns its batch and its place in it."""
-        queue = self._queues.setdefault(tp, deque())
-        batch = queue[-1] if queue else None
-        if batch is None or batch.sealed is not None or batch.attempts or batch.size_estimate + size > self._batch_bytes:
-            batch = Batch(tp, created=now, expires=now + self._delivery_timeout_s)
-            queue.append(batch)
-            self.buffered_bytes += batch.size_estimate
-        batch.records.append(record)
+        batch = self.batch_for(tp, size, now)
+        _, timestamp, key, value, headers = record
+        index = batch.writer.append(timestamp, key, value, headers)
         batch.size_estimate += size
         self.buffered_bytes += size
-        return batch, len(batch.records) - 1
+        return batch, index
+
+    def batch_for(self, tp: TopicPartition, size: int, now: float) -> Batch:
+        """The batch that takes a record of `size` bytes: the growing one, or a new one. The caller adds the record and counts its size."""
+        batch = self.growing.get(tp)
+        if batch is None or batch.sealed is not None or batch.size_estimate + size > self._batch_bytes:
+            batch = self.growing[tp] = Batch(tp, created=now, expires=now + self._delivery_timeout_s)
+            self._queues.setdefault(tp, deque()).append(batch)
+            self.buffered_bytes += batch.size_estimate
+        return batch
 
     def drain(
         self,
@@ -225,6 +253,8 @@ class Accumulator:
             while queue and tp not in self.in_flight and now >= queue[0].expires:
                 gone.append(queue.popleft())
                 self.buffered_bytes -= gone[-1].size_estimate
+            if not queue:
+                self.growing.pop(tp, None)
         return gone
 
     def complete(self, batch: Batch) -> None:
@@ -237,6 +267,7 @@ class Accumulator:
         assert self.buffered_bytes >= 0
         if not queue:
             del self._queues[batch.tp]
+            self.growing.pop(batch.tp, None)
 
     def retry(self, batch: Batch, *, at: float, error: ClientError) -> None:
         """The head goes out again, not before `at`."""
@@ -245,15 +276,18 @@ class Accumulator:
         batch.retry_at = at
         batch.last_error = error
         self.in_flight.discard(batch.tp)
+        if self.growing.get(batch.tp) is batch:
+            del self.growing[batch.tp]
 
     def split(self, batch: Batch) -> None:
         """The head was too large: two halves take its place. Its sequences have been given back."""
-        assert len(batch.records) > 1 and batch.sealed is None
+        assert batch.count > 1 and batch.sealed is None
         queue = self._queues[batch.tp]
         assert queue[0] is batch and batch.tp in self.in_flight
-        middle = len(batch.records) // 2
+        whole = batch.records
+        middle = len(whole) // 2
         halves = []
-        for records in (batch.records[:middle], batch.records[middle:]):
+        for records in (whole[:middle], whole[middle:]):
             half = Batch(batch.tp, created=batch.created, expires=batch.expires)
             half.records = records
             half.size_estimate += sum(record_bytes(each.key, each.value, each.headers) for each in records)
@@ -264,6 +298,8 @@ class Accumulator:
         self.buffered_bytes += sum(half.size_estimate for half in halves) - batch.size_estimate
         self.in_flight.discard(batch.tp)
         batch.halves = (halves[0], halves[1])
+        if self.growing.get(batch.tp) is batch:
+            del self.growing[batch.tp]
 
     def drop_waiting(self) -> list[Batch]:
         """Every batch that is not in flight, in order; they are out of the queues, without an outcome yet."""
@@ -273,6 +309,8 @@ class Accumulator:
             dropped += queue
             queue.clear()
             queue.extend(kept)
+            if dropped and self.growing.get(tp) in dropped:
+                del self.growing[tp]
         self.buffered_bytes -= sum(batch.size_estimate for batch in dropped)
         return dropped
 
@@ -280,6 +318,7 @@ class Accumulator:
         """Every batch that has no outcome; the queues are empty afterwards."""
         left = [batch for queue in self._queues.values() for batch in queue]
         self._queues.clear()
+        self.growing.clear()
         self.in_flight.clear()
         self.buffered_bytes = 0
         return left

@@ -19,6 +19,7 @@ from mqd.client.errors import ClientError, error_from_wire
 from mqd.client.metadata import ClusterView
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.batch import BatchHeader, Record, iterate_batches, iterate_records, validate
+from mqd.protocol.client_records import read_records
 from mqd.types import NO_OFFSET, ZERO_UUID, TopicPartition
 
 READ_UNCOMMITTED = 0
@@ -324,7 +325,10 @@ class Fetcher:
         if hidden:
             return []
         end = header.next_offset if each.end is None else each.end
-        return [record for record in iterate_records(view, position, header=header) if each.position <= record.offset < end]
+        records = read_records(view, position, header=header)
+        if records and (records[0].offset < each.position or records[-1].offset >= end):
+            return [record for record in records if each.position <= record.offset < end]
+        return records
 
 
 def _corrupt(tp: TopicPartition, offset: int, why: object) -> ClientError:

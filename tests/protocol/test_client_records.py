@@ -1,0 +1,99 @@
+"""The fast ways of clients do what the general ways do: `iterate_records` and `build_batch` are the measure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from mqd.errors import MqError
+from mqd.protocol import batch
+from mqd.protocol.batch import Codec, Record, build_batch, iterate_records
+from mqd.protocol.client_records import BatchWriter, read_records
+
+SIZES = (0, 1, 60, 61, 62, 63, 64, 8100, 8180, 8189, 8190, 8191, 8192, 20_000)
+blobs = st.none() | st.binary(max_size=20) | st.sampled_from(SIZES).map(bytes)
+header_lists = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3).map(tuple)
+moments = st.integers(0, 50) | st.integers(0, 2**63 - 1) | st.integers(60, 70) | st.integers(8180, 8200)
+rows = st.tuples(moments, blobs, blobs, st.just(()) | header_lists)
+row_lists = st.lists(rows, min_size=1, max_size=6)
+
+
+def numbered(given_rows: list[Any], gaps: list[int] | None = None) -> list[Record]:
+    offset, records = 0, []
+    for index, row in enumerate(given_rows):
+        records.append(Record(offset, *row))
+        offset += 1 + (gaps[index % len(gaps)] if gaps else 0)
+    return records
+
+
+def outcome(read: Any, data: Any, **options: Any) -> Any:
+    try:
+        return list(read(data, **options))
+    except MqError as error:
+        return error.code, error.message
+
+
+@settings(deadline=None, max_examples=200)
+@given(row_lists, st.sampled_from(list(Codec)), st.lists(st.sampled_from((0, 0, 1, 70, 9000, 2**20)), min_size=1, max_size=4))
+def test_what_is_read_is_what_the_general_way_reads(given_rows: list[Any], codec: Codec, gaps: list[int]) -> None:
+    records = numbered(given_rows, gaps)
+    data = build_batch(records, codec=codec, keep_offsets=True)
+    assert read_records(data) == records == list(iterate_records(data))
+    assert all(type(record) is Record for record in read_records(memoryview(b"..." + data), 3))
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 8191, 8192, 8200])
+def test_many_records_and_the_times_of_a_broker(count: int) -> None:
+    given_rows = [(1_700_000_000_000 + index * 3, None if index % 3 else b"key", b"v" * (index % 130), ()) for index in range(count)]
+    for options in ({}, {"log_append_time": 77}, {"base_offset": 2**40}):
+        data = build_batch(numbered(given_rows), **options)  # type: ignore[arg-type]
+        assert read_records(data) == list(iterate_records(data))
+
+
+@settings(deadline=None, max_examples=300)
+@given(row_lists, st.floats(0, 1, exclude_max=True), st.integers(0, 255))
+def test_damage_is_the_same_error(given_rows: list[Any], where: float, byte: int) -> None:
+    data = build_batch(numbered(given_rows))
+    data[57 + int(where * (len(data) - 57))] = byte
+    assert outcome(read_records, data, limit=1 << 20) == outcome(iterate_records, data, limit=1 << 20)
+
+
+#                length  attr  ts    offset key  value     headers
+GOOD = bytes([14,   0,    0,    0,     1,   2, 0x61,  0])  # fmt: skip
+
+
+@pytest.mark.parametrize("place", range(len(GOOD)))
+def test_every_byte_of_a_record_at_every_value(place: int) -> None:
+    head = build_batch([(None, b"")])[: batch.HEADER_BYTES]
+    for tail in (b"", b"\0", GOOD):
+        for byte in range(256):
+            body = bytearray(GOOD + tail)
+            body[place] = byte
+            data = head + body
+            batch.HEADER.pack_into(data, 0, *batch.parse_header(data)._replace(batch_length=len(data) - 12))
+            assert outcome(read_records, data) == outcome(iterate_records, data), (place, byte, tail)
+
+
+@settings(deadline=None, max_examples=200)
+@given(row_lists, st.sampled_from(list(Codec)), st.booleans())
+def test_what_is_written_is_what_the_general_way_writes(given_rows: list[Any], codec: Codec, transactional: bool) -> None:
+    writer = BatchWriter()
+    places = [writer.append(*row) for row in given_rows]
+    assert places == list(range(len(given_rows))) and writer.records() == numbered(given_rows)
+    for sequence in (5, 9):
+        options: Any = {
+            "codec": codec, "producer_id": 7, "producer_epoch": 1, "base_sequence": sequence, "transactional": transactional
+        }  # fmt: skip
+        assert writer.seal(**options) == build_batch(numbered(given_rows), **options)
+
+
+def test_a_long_batch_is_written_alike() -> None:
+    writer = BatchWriter()
+    given_rows = [(index, b"k" * (index % 70), b"v" * (index % 70), ()) for index in range(8300)]
+    for row in given_rows:
+        writer.append(*row)
+    assert writer.seal() == build_batch(numbered(given_rows))
+    writer.free()
+    assert writer.count == 8300
