@@ -56,7 +56,6 @@ NODES = _Fate(Status.IGNORED, "connections and requests between nodes have timin
 PATIENT = _Fate(Status.IGNORED, "a node tries until it is heard, and says whom it waits for")
 SHARE = _Fate(Status.IGNORED, "share groups are not in this release")
 STREAMS = _Fate(Status.IGNORED, "streams groups are not in this release")
-TWO_PHASE = _Fate(Status.IGNORED, "transactions are not prepared by an outside coordinator in this release")
 NO_SECURITY = _Fate(Status.IGNORED, "TLS, SASL and access control are not in this release")
 
 OPEN = _Fate(Status.REFUSED, "TLS, SASL and access control are not in this release: the node would be more open than you asked for")
@@ -522,7 +521,8 @@ _TABLE: Final = (
     _node("transaction.state.log.num.partitions", INT, 50, DONE, "Partitions of the transaction topic", minimum=1),
     _node("transaction.state.log.replication.factor", SHORT, 3, DONE, "Replicas of the transaction topic", minimum=1),
     _node("transaction.state.log.segment.bytes", INT, 104_857_600, DONE, "Segment size of the transaction topic", minimum=1),
-    _node("transaction.two.phase.commit.enable", BOOLEAN, False, TWO_PHASE, "Whether an outside coordinator may prepare transactions"),
+    _node("transaction.two.phase.commit.enable", BOOLEAN, False, DONE,
+          "Serve InitProducerId v6, with which another coordinator prepares and ends transactions (KIP-939)"),
     _node("transactional.id.expiration.ms", INT, 604_800_000, DONE, "Time an unused transactional id is remembered", minimum=1),
     _both("unclean.leader.election.enable", BOOLEAN, False, DONE,
           "Whether a replica out of sync may lead when no other can: records may be lost",

@@ -269,6 +269,21 @@ class CoordinatorService:
         finally:
             held.waiting.pop(ticket, None)
 
+    async def write_seal(self, index: int, producer: Producer, coordinator_epoch: int) -> None:
+        """Seal a producer's transaction in one partition of the topic (KIP-939), and wait until that is committed.
+
+        MqError as `call`, and those of `ReplicaService.append_seal_nowait`.
+        """
+        held = self._usable(index)
+        ticket = next(self._tickets)
+        waiting = held.waiting[ticket] = _Waiting()
+        try:
+            held.end = self._replica.append_seal_nowait(held.partition, producer, coordinator_epoch, self._now().wall_ms)
+            self._answer_when_committed(held, ((ticket, {}),))
+            await waiting.outcome()
+        finally:
+            held.waiting.pop(ticket, None)
+
     def shards(self) -> list[Shard]:
         """All that are here, those included that are being loaded."""
         return [held.shard for held in self._held.values()]

@@ -10,6 +10,7 @@ restarted node and a follower come to the same state. Kafka's rules, KIP-98, KIP
 - A transaction begins with the first transactional batch, which needs a `Guard` that the transaction coordinator has confirmed
   (INVALID_TXN_STATE), and ends with a marker. A marker may carry a higher epoch: then that is the producer's from there on.
 - A marker of an older coordinator is TRANSACTION_COORDINATOR_FENCED.
+- Not Apache Kafka's: a seal raises a producer's epoch and leaves its transaction open (KIP-939), so that only the marker can follow.
 - Unlike Apache Kafka's: no batch of a transaction that has ended is taken for a duplicate. librdkafka forgets a batch whose fate it does
   not know when its application aborts, and begins the next transaction with the same sequence number: Kafka takes that for a repetition,
   and a record of a committed transaction is gone. Here it is OUT_OF_ORDER_SEQUENCE_NUMBER, upon which the client begins a new epoch.
@@ -32,7 +33,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.limits import PRODUCER_BATCHES_CACHED, PRODUCERS_PER_PARTITION_MAX, PRODUCERS_REPEATING_MAX
 from mqd.protocol.batch import TRANSACTIONAL_MASK, Buffer, parse_header
 from mqd.protocol.files import AbortedTransaction, ProducerSnapshotEntry
-from mqd.protocol.markers import parse_end_marker
+from mqd.protocol.markers import is_transaction_seal, parse_end_marker
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Offset
 
 SEQUENCE_MAX = 2**31 - 1
@@ -201,6 +202,18 @@ class Producers:
                 f"a marker for producer {producer_id} comes from coordinator epoch {coordinator_epoch}, after {producer.coordinator_epoch}",
             )
 
+    def may_seal(self, producer_id: int, epoch: int, coordinator_epoch: int) -> bool:
+        """Whether a seal of this epoch is to be appended; False where it would change nothing. 52 TRANSACTION_COORDINATOR_FENCED."""
+        producer = self._producers.get(producer_id)
+        if producer is None or producer.epoch >= epoch:
+            return False
+        if producer.coordinator_epoch > coordinator_epoch:
+            raise MqError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"a seal for producer {producer_id} comes from coordinator epoch {coordinator_epoch}, after {producer.coordinator_epoch}",
+            )
+        return producer.current_txn_first_offset != NO_OFFSET
+
     def in_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether a transaction of this producer and epoch is open here."""
         producer = self._producers.get(producer_id)
@@ -305,6 +318,16 @@ class Producers:
             return None
         return AbortedTransaction(producer_id, first_offset, offset, next(iter(self.open), offset + 1))
 
+    def seal(self, producer_id: int, epoch: int, timestamp: int) -> None:
+        """A seal is in the log: older epochs of this producer append no more; its transaction stays open."""
+        self.guards.pop(producer_id, None)
+        producer = self._producers.get(producer_id)
+        if producer is None or epoch <= producer.epoch:
+            return
+        producer.epoch = epoch
+        producer.batches.clear()
+        producer.last_timestamp = timestamp
+
     def first_unstable_offset(self, high_watermark: Offset) -> Offset | None:
         """Where the first transaction begins that is open, or whose marker is not below the high watermark; None without one.
 
@@ -393,6 +416,9 @@ def replay_marker(producers: Producers, view: Buffer, offset: Offset) -> Aborted
     """
     marker = parse_end_marker(view)
     if marker is None:
+        if is_transaction_seal(view):
+            header = parse_header(view)
+            producers.seal(header.producer_id, header.producer_epoch, header.max_timestamp)
         return None
     header = parse_header(view)
     return producers.end(

@@ -1,6 +1,9 @@
 """Markers: the control batches that end a producer's transaction in a partition (KIP-98).
 
 One record each. Key: version 0 and type (0 abort, 1 commit), int16 both. Value: version 0 (int16), coordinator epoch (int32).
+
+A seal has the same shape and a type of its own. It ends nothing: a prepared transaction (KIP-939) takes no more records of its epoch.
+Clients skip control batches, and Apache Kafka's take this type for one of a later release.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from mqd.protocol.batch import Buffer, build_batch, iterate_records
 _KEY = Struct(">hh")
 _VALUE = Struct(">hi")
 _ABORT, _COMMIT = 0, 1
+_SEAL = 939
 
 
 class EndMarker(NamedTuple):
@@ -25,9 +29,17 @@ class EndMarker(NamedTuple):
 
 def build_end_marker(producer_id: int, producer_epoch: int, marker: EndMarker, timestamp_ms: int) -> bytearray:
     """The batch, sealed."""
-    key = _KEY.pack(0, _COMMIT if marker.committed else _ABORT)
+    return _control_batch(producer_id, producer_epoch, _COMMIT if marker.committed else _ABORT, marker.coordinator_epoch, timestamp_ms)
+
+
+def build_transaction_seal(producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int) -> bytearray:
+    """The batch after which a partition refuses all epochs of the producer below this one, while its transaction stays open."""
+    return _control_batch(producer_id, producer_epoch, _SEAL, coordinator_epoch, timestamp_ms)
+
+
+def _control_batch(producer_id: int, producer_epoch: int, kind: int, coordinator_epoch: int, timestamp_ms: int) -> bytearray:
     return build_batch(
-        [(key, _VALUE.pack(0, marker.coordinator_epoch))],
+        [(_KEY.pack(0, kind), _VALUE.pack(0, coordinator_epoch))],
         timestamp=timestamp_ms,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
@@ -38,14 +50,22 @@ def build_end_marker(producer_id: int, producer_epoch: int, marker: EndMarker, t
 
 def parse_end_marker(view: Buffer, position: int = 0) -> EndMarker | None:
     """What the control batch at `position` says; None where it ends no transaction, or cannot be understood."""
+    kind, epoch = _parse(view, position)
+    return EndMarker(kind == _COMMIT, epoch) if kind in (_ABORT, _COMMIT) else None
+
+
+def is_transaction_seal(view: Buffer, position: int = 0) -> bool:
+    """Whether the control batch at `position` is a seal."""
+    return _parse(view, position)[0] == _SEAL
+
+
+def _parse(view: Buffer, position: int) -> tuple[int, int]:
+    """Type and coordinator epoch, each -1 where there is none."""
     try:
         record = next(iter(iterate_records(view, position)), None)
     except MqError:
-        return None
+        return -1, -1
     if record is None or record.key is None or len(record.key) < _KEY.size:
-        return None
-    kind = _KEY.unpack_from(record.key)[1]
-    if kind not in (_ABORT, _COMMIT):
-        return None
+        return -1, -1
     epoch = _VALUE.unpack_from(record.value)[1] if record.value is not None and len(record.value) >= _VALUE.size else -1
-    return EndMarker(kind == _COMMIT, epoch)
+    return _KEY.unpack_from(record.key)[1], epoch

@@ -27,11 +27,13 @@ from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.server.context import Context, Node
 from mqd.server.forward import Forwarder
+from mqd.server.handlers.seal_transactions import seal
 from mqd.server.handlers.write_txn_markers import write_markers
 from mqd.server.topics_view import ImageTopics
 from mqd.types import GROUPS_TOPIC, NO_NODE, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, NodeId, TopicPartition
 
 _MARKERS_VERSION = 2
+_SEALS_VERSION = 0
 
 
 def call_of(context: Context, request: Any, *, spare_producer_id: int = NO_PRODUCER_ID) -> Call:
@@ -104,6 +106,7 @@ class Coordinators:
             leader_of=self._leader_of,
             exists=lambda topic_partition: image().partition(*topic_partition) is not None,
             send=self._send_markers,
+            seal=self._seal,
             transactions=self.transactions,
             new_producer_id=new_producer_id,
             clock=clock,
@@ -128,6 +131,11 @@ class Coordinators:
         if node_id == self._node_id:
             return await write_markers(self.node, request)
         return await self._forward(node_id, "write_txn_markers", _MARKERS_VERSION, request)
+
+    async def _seal(self, node_id: NodeId, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        if node_id == self._node_id:
+            return await seal(self.node, request)
+        return await self._forward(node_id, "seal_transactions", _SEALS_VERSION, request)
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -27,8 +27,8 @@ from typing import Any
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.limits import FRAME_BYTES_MIN
 from mqd.protocol import apis
-from mqd.protocol.schema import Api, RequestHeader, decode_request_header, encode_response_header
-from mqd.server import hello
+from mqd.protocol.schema import Api, RequestHeader, UnsupportedApi, decode_request_header, encode_response_header
+from mqd.server import hello, unstable
 from mqd.server.connection import Connection, Slot
 from mqd.server.context import CLIENT, PEER, Context, Node
 from mqd.server.handlers import fetch, produce
@@ -94,7 +94,14 @@ SERVED = (
 )
 """What both listeners serve besides Fetch: one module of `handlers/` each, with the name of its API. Produce is served to clients only."""
 
-SERVED_TO_PEERS = ("allocate_producer_ids", "alter_partition", "broker_heartbeat", "broker_registration", "report_offline_replicas")
+SERVED_TO_PEERS = (
+    "allocate_producer_ids",
+    "alter_partition",
+    "broker_heartbeat",
+    "broker_registration",
+    "report_offline_replicas",
+    "seal_transactions",
+)
 """What only other nodes may ask for."""
 
 Answer = Mapping[str, Any]
@@ -127,6 +134,7 @@ class Dispatcher:
         common = {handler.api.key: handler for handler in map(Handler, SERVED)}
         private = {handler.api.key: handler for handler in map(Handler, SERVED_TO_PEERS)}
         self._handlers = {CLIENT: common, PEER: {**common, **private}}
+        self._versions_until = unstable.versions_until(node.config)
         self.requests = 0
         """Requests taken up; one that is held back counts when its turn comes."""
 
@@ -186,6 +194,8 @@ class Dispatcher:
             raise _not_served(api_key, connection.listener)
         header = decode_request_header(frame)
         api = handler.api
+        if header.api_version > self._versions_until.get(api_key, header.api_version):
+            raise UnsupportedApi(api_key, header.api_version)
         if not api.supports(header.api_version):
             assert api_key == API_VERSIONS  # every other API was refused with its header
             refusal = api.encode_response(0, _unknown_version(api))

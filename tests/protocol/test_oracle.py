@@ -24,14 +24,17 @@ with warnings.catch_warnings():
     from kafka.protocol.data_container import DataContainer
     from kafka.protocol.schemas import StructField, load_json
 
-PEER_APIS = {"AllocateProducerIds", "AlterPartition", "BrokerHeartbeat", "BrokerRegistration", "ReportOfflineReplicas"}
+PEER_APIS = {"AllocateProducerIds", "AlterPartition", "BrokerHeartbeat", "BrokerRegistration", "ReportOfflineReplicas", "SealTransactions"}
 UNKNOWN = PEER_APIS | {"ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "UnregisterBroker"}
 """What kafka-python has no schemas of."""
 
 OUR_TAGS_FROM = 10_000
 EXAMPLES = 10
 
-KNOWN = [(api, version) for api, version in VERSIONS if api.name not in UNKNOWN]
+UNSTABLE = {("InitProducerId", 6)}
+"""Its schemas end before these; InitProducerId v6 is compared with Apache Kafka itself (tests/conformance/test_wire_two_phase.py)."""
+
+KNOWN = [(api, version) for api, version in VERSIONS if api.name not in UNKNOWN and (api.name, version) not in UNSTABLE]
 
 
 @cache

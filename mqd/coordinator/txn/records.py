@@ -30,7 +30,7 @@ _VALUE: Final = message(
     field("previous_producer_id", INT64, since=1, tag=0, default=NO_PRODUCER_ID),
     field("next_producer_id", INT64, since=1, tag=1, default=NO_PRODUCER_ID),
     field("producer_epoch", INT16),
-    field("next_producer_epoch", INT16, since=1, tag=3, default=NO_EPOCH),  # for KIP-939; nobody writes it yet
+    field("next_producer_epoch", INT16, since=1, tag=3, default=NO_EPOCH),  # KIP-939: prepared
     field("transaction_timeout_ms", INT32),
     field("transaction_status", INT8),
     field("transaction_partitions", array(field("topic", STRING), field("partition_ids", array(INT32))), nullable_since=0),
@@ -51,13 +51,14 @@ def value_version(transaction_version: int) -> int:
 
 def encode(transactional_id: str, transaction: Transaction, *, version: int) -> Record:
     """The record that says so, with version 0 or 1 of the value. Version 0 is not enough for the second protocol (KIP-890)."""
-    if transaction.client_version or transaction.next_producer_id != NO_PRODUCER_ID:
+    if transaction.client_version or transaction.next_producer_id != NO_PRODUCER_ID:  # prepared ones have it, too
         version = _VALUE_VERSION_MAX
     partitions = None if transaction.state is TransactionState.EMPTY else _by_topic(transaction.partitions)
     value = {
         "producer_id": transaction.producer_id,
         "previous_producer_id": transaction.previous_producer_id,
         "next_producer_id": transaction.next_producer_id,
+        "next_producer_epoch": transaction.next_producer_epoch,
         "producer_epoch": transaction.producer_epoch,
         "transaction_timeout_ms": transaction.timeout_ms,
         "transaction_status": transaction.state,
@@ -105,6 +106,7 @@ def decode(record: Record) -> tuple[str, Transaction | None] | None:
         started_ms=value.transaction_start_timestamp_ms,
         previous_producer_id=value.previous_producer_id,
         next_producer_id=value.next_producer_id,
+        next_producer_epoch=value.next_producer_epoch,
         client_version=value.client_transaction_version,
     )
 

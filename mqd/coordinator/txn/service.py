@@ -3,6 +3,8 @@
 What is to be told comes from shards as effects, after the outcome is committed; what was told goes back to them. Nothing here needs to
 survive: the next leader of the shard's partition begins anew, and a marker that is written twice does nothing.
 
+Seals of prepared transactions (KIP-939) go the same way as markers.
+
 A partition that cannot be told now (its leader is away, has changed, lacks replicas) is tried again for as long as this node coordinates
 the transaction, and so is one whose leader or shard has a bug. A partition whose topic is gone needs no marker. A leader that has heard of
 a newer coordinator ends the matter: that one has it in hand.
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol
@@ -20,7 +22,7 @@ from typing import Any, Protocol
 import trio
 
 from mqd.client.backoff import backoff_s
-from mqd.coordinator.txn.shard import AbortTimedOut, MarkersWritten, SpareProducerId, WriteMarkers
+from mqd.coordinator.txn.shard import AbortTimedOut, MarkersWritten, PartitionsSealed, SealPartitions, SpareProducerId, WriteMarkers
 from mqd.errors import ErrorCode, MqError, some_of
 from mqd.io.clock import Clock
 from mqd.io.entropy import Entropy
@@ -55,7 +57,7 @@ class _Outcome:
     index: int
     """Of the shard that wants it."""
     coordinator_epoch: int
-    markers: WriteMarkers
+    markers: WriteMarkers | SealPartitions
 
     @property
     def key(self) -> tuple[int, str]:
@@ -89,6 +91,7 @@ class MarkerSender:
         leader_of: Callable[[TopicPartition], NodeId | None],
         exists: Callable[[TopicPartition], bool],
         send: Callable[[NodeId, Mapping[str, Any]], Awaitable[Mapping[str, Any]]],
+        seal: Callable[[NodeId, Mapping[str, Any]], Awaitable[Mapping[str, Any]]],
         transactions: Transactions,
         new_producer_id: Callable[[], Awaitable[int]],
         clock: Clock,
@@ -96,11 +99,13 @@ class MarkerSender:
     ) -> None:
         """`leader_of(partition)`: None while there is none. `exists(partition)`: in the metadata that this node has applied.
 
-        `send(node, request)`: WriteTxnMarkers as the API declares it, and its response; OSError when the node cannot be reached.
+        `send(node, request)`: WriteTxnMarkers as the API declares it, and its response; OSError when the node cannot be reached. `seal`:
+        the same for SealTransactions.
         """
         self._leader_of = leader_of
         self._exists = exists
         self._send = send
+        self._seal = seal
         self._transactions = transactions
         self._new_producer_id = new_producer_id
         self._clock = clock
@@ -134,7 +139,7 @@ class MarkerSender:
         if isinstance(effect, SpareProducerId):
             nursery.start_soon(self._abort_with_spare_id, index, effect)
             return
-        assert isinstance(effect, WriteMarkers), effect
+        assert isinstance(effect, WriteMarkers | SealPartitions), effect
         self._told += 1
         outcome = _Outcome(index, leader_epoch, effect)
         self._wanted[outcome.key] = outcome
@@ -185,10 +190,17 @@ class MarkerSender:
             jobs = [job for job in jobs if self._is_wanted(job.outcome)]  # not what waited until another outcome was decided
             if not jobs:
                 continue
+            seals = [job for job in jobs if isinstance(job.outcome.markers, SealPartitions)]
+            if seals and len(seals) < len(jobs):  # they are another request: the markers wait for the next turn
+                queue.extendleft(job for job in reversed(jobs) if job not in seals)
+                jobs = seals
             self._requests += 1
             try:
                 with trio.fail_after(REQUEST_SECONDS):
-                    errors = _errors(await self._send(leader, {"markers": [_row(job) for job in jobs]}))
+                    if seals:
+                        errors = _errors((await self._seal(leader, {"seals": [_row(job) for job in jobs]}))["seals"])
+                    else:
+                        errors = _errors((await self._send(leader, {"markers": [_row(job) for job in jobs]}))["markers"])
             except Exception as error:
                 if not isinstance(error, (OSError, trio.TooSlowError, MqError)):  # a bug here or there: other nodes are told meanwhile
                     logger.exception("markers are not told, tried again node=%d transactions=%d", leader, len(jobs))
@@ -259,7 +271,11 @@ class MarkerSender:
         """Whether the shard heard it. One that is not here any more, or does not know of it, wants nothing: if there is something to do
         when it is loaded, it says so. One that is here and does not serve now will not say it again."""
         markers = outcome.markers
-        op = MarkersWritten(markers.transactional_id, markers.producer, tuple(partitions), markers.prepared_ms)
+        op: MarkersWritten | PartitionsSealed
+        if isinstance(markers, SealPartitions):
+            op = PartitionsSealed(markers.transactional_id, markers.producer, tuple(partitions))
+        else:
+            op = MarkersWritten(markers.transactional_id, markers.producer, tuple(partitions), markers.prepared_ms)
         try:
             answer = await self._transactions.call_shard(outcome.index, op)
         except MqError:
@@ -284,23 +300,24 @@ class MarkerSender:
 
 
 def _row(job: _Job) -> dict[str, Any]:
-    """One transaction in WriteTxnMarkers."""
+    """One transaction in WriteTxnMarkers or SealTransactions."""
     markers = job.outcome.markers
     by_topic = groupby(sorted(job.partitions), key=lambda one: one.topic)
-    return {
+    row: dict[str, Any] = {
         "producer_id": markers.producer.producer_id,
         "producer_epoch": markers.producer.producer_epoch,
-        "transaction_result": markers.committed,
         "topics": [{"name": topic, "partition_indexes": [one.partition for one in group]} for topic, group in by_topic],
         "coordinator_epoch": job.outcome.coordinator_epoch,
-        "transaction_version": markers.transaction_version,
     }
+    if isinstance(markers, WriteMarkers):
+        row |= {"transaction_result": markers.committed, "transaction_version": markers.transaction_version}
+    return row
 
 
-def _errors(response: Mapping[str, Any]) -> dict[int, dict[TopicPartition, ErrorCode]]:
+def _errors(rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[TopicPartition, ErrorCode]]:
     """By producer id, which names one transaction at a time."""
     errors: dict[int, dict[TopicPartition, ErrorCode]] = {}
-    for marker in response["markers"]:
+    for marker in rows:
         of_producer = errors.setdefault(marker["producer_id"], {})
         for topic in marker["topics"]:
             for partition in topic["partitions"]:

@@ -1,13 +1,15 @@
 """The transaction coordinator of one partition of `__transaction_state`: which transactional id is what, and what is to be done about it.
 
 What may become of one id is decided in state.py. Here is what surrounds that: all ids, the two searches that time brings (open
-transactions that took too long are aborted, ids that nobody uses are forgotten), and the markers. A transaction that is prepared gives an
-effect `WriteMarkers` when its record is committed; service.py has the markers written and says so with `MarkersWritten`.
+transactions that took too long are aborted, ids that nobody uses are forgotten), and the markers. A transaction that is decided gives an
+effect `WriteMarkers` when its record is committed; service.py has the markers written and says so with `MarkersWritten`. One that is
+prepared for another coordinator (KIP-939) gives `SealPartitions` first: its new owner is named when every partition refuses the old one.
 
 Invariants: markers leave only after the Prepare record that decided the outcome is committed; Complete follows only when every partition
-of the transaction has its marker, or is gone with its topic.
+of the transaction has its marker, or is gone with its topic. A prepared transaction is decided by its owner, or aborted by whoever
+initializes the id anew; never by time, if it was prepared with `enable_2_pc`.
 
-A failover forgets one thing: which partitions have their marker already. All are written again; a marker that is repeated does nothing.
+A failover forgets one thing: which partitions have their marker or seal already. All are written again; a repeated one does nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ __all__ = [
     "InitializeProducer",
     "ListTransactions",
     "MarkersWritten",
+    "PartitionsSealed",
     "ProducerIdWanted",
+    "SealPartitions",
     "SpareProducerId",
     "TransactionShard",
     "VerifyPartitions",
@@ -48,6 +52,8 @@ ABORT_INTERVAL: Final = "transaction.abort.timed.out.transaction.cleanup.interva
 EXPIRY_INTERVAL: Final = "transaction.remove.expired.transaction.cleanup.interval.ms"
 _PORTION_SECONDS = 0.02
 """Between two portions of one search: others are served meanwhile, and a log that refuses is not asked without a pause."""
+_AS_SEALED: Final = 1
+"""The `transaction.version` of a marker whose epoch the partition has already, from the seal."""
 
 
 # -- what a shard is asked
@@ -55,13 +61,18 @@ _PORTION_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class InitializeProducer:
-    """InitProducerId. Answer: producer_id, producer_epoch. ProducerIdWanted: once more, with a spare one."""
+    """InitProducerId. Answer: producer_id, producer_epoch, and those of the transaction that was kept, as `ongoing_txn_...`.
+    ProducerIdWanted: once more, with a spare one."""
 
     transactional_id: str
     timeout_ms: int
     expected: Producer | None = None
     """Who the caller was so far (KIP-360); None for one that begins, and fences whoever was before."""
     spare_producer_id: int = NO_PRODUCER_ID
+    two_phase: bool = False
+    """Its transactions never time out (`enable_2_pc`)."""
+    keep: bool = False
+    """The open transaction is not aborted, but prepared (`keep_prepared_txn`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +137,15 @@ class MarkersWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionsSealed:
+    """These partitions have the seal that `SealPartitions` wants, or are no more. Answer: `wanted`, whether others still have none."""
+
+    transactional_id: str
+    producer: Producer
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AbortTimedOut:
     """What `SpareProducerId` asked for is there."""
 
@@ -152,6 +172,16 @@ class WriteMarkers:
 
 
 @dataclass(frozen=True, slots=True)
+class SealPartitions:
+    """The transaction is prepared: let its partitions refuse the epoch of its records, and come back with `PartitionsSealed`."""
+
+    transactional_id: str
+    producer: Producer
+    """Whom the seals name: its epoch is one above that of the records."""
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SpareProducerId:
     """A transaction timed out whose producer id has no further epoch: come back with `AbortTimedOut`."""
 
@@ -166,7 +196,14 @@ def check(op: Any, options: GroupOptions) -> None:
     """What is wrong with a call in itself, whichever shard is asked. MqError: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT."""
     if not getattr(op, "transactional_id", True):
         raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
-    if isinstance(op, InitializeProducer) and not 0 < op.timeout_ms <= options.node("transaction.max.timeout.ms"):
+    if not isinstance(op, InitializeProducer):
+        return
+    if (op.two_phase or op.keep) and not options.node("transaction.two.phase.commit.enable"):
+        raise MqError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "Two-phase commit is disabled. Set transaction.two.phase.commit.enable=true on every node to enable it.",
+        )
+    if not op.two_phase and not 0 < op.timeout_ms <= options.node("transaction.max.timeout.ms"):
         raise MqError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "transaction.timeout.ms is not between 1 and transaction.max.timeout.ms.")
 
 
@@ -182,7 +219,9 @@ class TransactionShard:
         self._open: dict[str, None] = {}
         """Ids whose transaction is open: what a search for time-outs looks at."""
         self._unmarked: dict[str, set[TopicPartition]] = {}
-        """For each id whose transaction is prepared: the partitions without a marker, as far as is known."""
+        """For each id whose transaction is decided: the partitions without a marker, as far as is known."""
+        self._unsealed: dict[str, set[TopicPartition]] = {}
+        """For each id whose transaction is prepared: the partitions without a seal, as far as is known."""
         self._given: dict[str, int] = {}
         """The last epoch that goes with an initialization which is about to be replayed."""
         self._abort_search_at: float | None = None
@@ -204,6 +243,8 @@ class TransactionShard:
                 return self._initialize(ticket, op, now)
             case MarkersWritten():
                 return self._markers_written(ticket, op, now)
+            case PartitionsSealed():
+                return self._partitions_sealed(ticket, op)
             case AbortTimedOut():
                 return self._abort_timed_out(ticket, op, now)
             case DescribeTransaction():
@@ -221,6 +262,7 @@ class TransactionShard:
         given = self._given.pop(transactional_id, NO_EPOCH)
         self._open.pop(transactional_id, None)
         self._unmarked.pop(transactional_id, None)
+        unsealed = self._unsealed.pop(transactional_id, None)
         if transaction is None:
             self._transactions.pop(transactional_id, None)
             return
@@ -229,7 +271,9 @@ class TransactionShard:
         self._transactions[transactional_id] = replace(transaction, last_producer_epoch=last_epoch)
         if transaction.state is ONGOING:
             self._open[transactional_id] = None
-        elif transaction.state.prepared:
+            if transaction.is_prepared:
+                self._unsealed[transactional_id] = set(transaction.partitions) if unsealed is None else unsealed
+        elif transaction.state.decided:
             self._unmarked[transactional_id] = set(transaction.partitions)
 
     def replay_end(self, producer: Producer, committed: bool) -> None:
@@ -239,7 +283,9 @@ class TransactionShard:
         self._abort_search_at = now.seconds + self._interval(ABORT_INTERVAL)
         self._expiry_search_at = now.seconds + self._interval(EXPIRY_INTERVAL)
         # nothing is written here: were that refused, nobody would have the markers written
-        return Decision(effects=[_markers(one, self._transactions[one]) for one in self._unmarked])
+        effects: list[Hashable] = [_markers(one, self._transactions[one]) for one in self._unmarked]
+        effects += [_seals(one, self._transactions[one]) for one in self._unsealed]
+        return Decision(effects=effects)
 
     def on_absence(self, seconds: float) -> None:
         """Nothing: a transaction ends when its time-out is over, for what it holds back does not wait."""
@@ -270,13 +316,15 @@ class TransactionShard:
     def _initialize(self, ticket: Ticket, op: InitializeProducer, now: Moment) -> Decision:
         current = self._transactions.get(op.transactional_id)
         if current is not None and current.state is ONGOING:
+            if op.keep:
+                return self._prepare(ticket, op, current, now)
             state.check_owner(current, op.expected)
             aborted = self._fenced(current, op.spare_producer_id, now)
             wait = MqError(ErrorCode.CONCURRENT_TRANSACTIONS, "The transaction that was open is being aborted; try again.")
             return self._decided(ticket, wait, op.transactional_id, aborted, now)
         initialized = state.initialize(
             current,
-            timeout_ms=op.timeout_ms,
+            timeout_ms=state.TWO_PHASE_TIMEOUT_MS if op.two_phase else op.timeout_ms,
             expected=op.expected,
             spare_producer_id=op.spare_producer_id,
             now_ms=now.wall_ms,
@@ -286,6 +334,32 @@ class TransactionShard:
             records=(self._record(op.transactional_id, initialized),),
             replies=((ticket, initialized.producer._asdict()),),
         )
+
+    def _prepare(self, ticket: Ticket, op: InitializeProducer, current: Transaction, now: Moment) -> Decision:
+        """Keep the open transaction for its next owner, who is named when all partitions are sealed."""
+        prepared = state.prepare(
+            current, expected=op.expected, two_phase=op.two_phase, spare_producer_id=op.spare_producer_id, now_ms=now.wall_ms
+        )
+        wait = MqError(ErrorCode.CONCURRENT_TRANSACTIONS, "The transaction is being prepared; try again.")
+        if self._unsealed.get(op.transactional_id):
+            raise wait
+        record = (self._record(op.transactional_id, prepared),)
+        if not current.is_prepared:
+            return Decision(records=record, replies=((ticket, wait),), effects=(_seals(op.transactional_id, prepared),))
+        answer = {
+            **prepared.owner._asdict(),
+            "ongoing_txn_producer_id": prepared.producer_id,
+            "ongoing_txn_producer_epoch": prepared.producer_epoch,
+        }
+        return _answer(ticket, answer) if prepared is current else Decision(records=record, replies=((ticket, answer),))
+
+    def _partitions_sealed(self, ticket: Ticket, op: PartitionsSealed) -> Decision:
+        current = self._transactions.get(op.transactional_id)
+        if current is None or not current.is_prepared or current.seal != op.producer:
+            return _answer(ticket, {"wanted": False})  # of an earlier transaction, or it is decided
+        unsealed = self._unsealed[op.transactional_id]
+        unsealed.difference_update(op.partitions)
+        return _answer(ticket, {"wanted": bool(unsealed)})
 
     def _add_partitions(self, ticket: Ticket, op: AddPartitions, now: Moment) -> Decision:
         added = state.add_partitions(
@@ -316,20 +390,20 @@ class TransactionShard:
         answer = (ended.producer_when_complete if second_protocol else NO_PRODUCER)._asdict()
         return self._decided(ticket, answer, op.transactional_id, ended, now)
 
-    def _decided(self, ticket: Ticket, answer: Answer | MqError, transactional_id: str, prepared: Transaction, now: Moment) -> Decision:
+    def _decided(self, ticket: Ticket, answer: Answer | MqError, transactional_id: str, decided: Transaction, now: Moment) -> Decision:
         """Write the outcome down; then the markers, if there is anybody to tell."""
-        written = [self._record(transactional_id, prepared)]
+        written = [self._record(transactional_id, decided)]
         effects: Sequence[Hashable] = ()
-        if prepared.partitions:
-            effects = (_markers(transactional_id, prepared),)
+        if decided.partitions:
+            effects = (_markers(transactional_id, decided),)
         else:
-            written.append(self._record(transactional_id, state.complete(prepared, now.wall_ms)))
+            written.append(self._record(transactional_id, state.complete(decided, now.wall_ms)))
         return Decision(records=written, replies=((ticket, answer),) if ticket != INTERNAL else (), effects=effects)
 
     def _markers_written(self, ticket: Ticket, op: MarkersWritten, now: Moment) -> Decision:
         current = self._transactions.get(op.transactional_id)
         is_it = current is not None and current.producer == op.producer and op.prepared_ms in (None, current.updated_ms)
-        if current is None or not is_it or not current.state.prepared:
+        if current is None or not is_it or not current.state.decided:
             return _answer(ticket, {"wanted": False})  # of an earlier transaction
         unmarked = self._unmarked[op.transactional_id].difference(op.partitions)
         if unmarked:
@@ -344,7 +418,7 @@ class TransactionShard:
         transaction = self._transactions.get(transactional_id)
         if transaction is None:
             raise MqError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"There is no transactional id {transactional_id!r}.")
-        partitions = sorted(self._unmarked[transactional_id]) if transaction.state.prepared else transaction.partitions
+        partitions = sorted(self._unmarked[transactional_id]) if transaction.state.decided else transaction.partitions
         return {
             "error_code": ErrorCode.NONE,
             "transactional_id": transactional_id,
@@ -440,15 +514,19 @@ def compiled(pattern: str) -> Any:
         raise MqError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{pattern!r} is not a regular expression: {error}") from None
 
 
-def _markers(transactional_id: str, prepared: Transaction) -> WriteMarkers:
+def _markers(transactional_id: str, decided: Transaction) -> WriteMarkers:
     return WriteMarkers(
         transactional_id,
-        prepared.producer,
-        prepared.state is state.PREPARE_COMMIT,
-        prepared.partitions,
-        prepared.client_version,
-        prepared.updated_ms,
+        decided.producer,
+        decided.state is state.PREPARE_COMMIT,
+        decided.partitions,
+        min(decided.client_version, _AS_SEALED) if decided.was_prepared else decided.client_version,
+        decided.updated_ms,
     )
+
+
+def _seals(transactional_id: str, prepared: Transaction) -> SealPartitions:
+    return SealPartitions(transactional_id, prepared.seal, prepared.partitions)
 
 
 def _answer(ticket: Ticket, answer: Answer) -> Decision:

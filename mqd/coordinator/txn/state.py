@@ -12,6 +12,10 @@ Invariants: the pair (producer id, epoch) only grows along the life of a transac
 that names another pair than the present one changes nothing. Two exceptions read only: a repeated EndTxn (KIP-890), and a repeated
 InitProducerId (KIP-360), which get the present pair once more.
 
+A transaction in Ongoing may be prepared for another coordinator's two-phase commit (KIP-939). It then has two pairs: the one that wrote
+its records, and the newest one, its owner, which alone may end it. Each InitProducerId that keeps the transaction raises the owner.
+Nobody adds to a prepared transaction, and one that was prepared with `enable_2_pc` never times out.
+
 Two protocols are spoken at once, by the version of the request (KIP-890). In the first (version 0) an epoch lasts until the producer is
 initialized again or fenced; in the second (version 2) it ends with each transaction, so that nothing of an old one can reach a new one.
 """
@@ -32,7 +36,7 @@ EPOCH_MAX: Final = 32_767
 EPOCH_BUMP_VERSION: Final = 2
 """`transaction.version` from which each end of a transaction raises the epoch."""
 TWO_PHASE_TIMEOUT_MS: Final = 2**31 - 1
-"""Kafka's sign of a transaction that another coordinator ends (KIP-939): it never times out. Nobody gets one here; a log may hold one."""
+"""Kafka's sign of a producer whose transactions another coordinator ends (KIP-939): they never time out."""
 
 
 class TransactionState(IntEnum):
@@ -53,7 +57,7 @@ class TransactionState(IntEnum):
         return _LABELS[self]
 
     @property
-    def prepared(self) -> bool:
+    def decided(self) -> bool:
         """Whether the outcome is decided and markers are being written."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
@@ -101,24 +105,48 @@ class Transaction:
     previous_producer_id: int = NO_PRODUCER_ID
     """The one before the last change, mostly the same."""
     next_producer_id: int = NO_PRODUCER_ID
-    """Takes the place of `producer_id` when this transaction is complete: the epochs are spent."""
+    """Takes the place of `producer_id` when this transaction is complete: the epochs are spent. Of one that is prepared, see below."""
     client_version: int = 0
     """`transaction.version` of the protocol in which the client, or the node that aborts in its stead, acted last."""
     last_producer_epoch: int = NO_EPOCH
     """The epoch before, if its owner may ask again and get the present one. Lost with the coordinator, as in Apache Kafka."""
+    next_producer_epoch: int = NO_EPOCH
+    """Of a transaction that is or was prepared: with `next_producer_id` its owner, and once it is decided, who continues after it."""
 
     @property
     def producer(self) -> Producer:
         return Producer(self.producer_id, self.producer_epoch)
 
     @property
+    def is_prepared(self) -> bool:
+        """Whether the open transaction waits for its owner's decision (KIP-939)."""
+        return self.state is ONGOING and self.next_producer_epoch != NO_EPOCH
+
+    @property
+    def was_prepared(self) -> bool:
+        """Whether the transaction that is decided was prepared before."""
+        return self.state.decided and self.next_producer_epoch != NO_EPOCH
+
+    @property
+    def owner(self) -> Producer:
+        """Who may act in the name of the transactional id."""
+        return Producer(self.next_producer_id, self.next_producer_epoch) if self.is_prepared else self.producer
+
+    @property
+    def seal(self) -> Producer:
+        """Of a prepared transaction: what its partitions, and later its markers, bear. One above the epoch of its records."""
+        return Producer(self.producer_id, min(self.producer_epoch + 1, EPOCH_MAX))
+
+    @property
     def epochs_spent(self) -> bool:
         """Whether there is no further epoch that a client may have."""
-        return self.producer_epoch >= EPOCH_MAX - 1
+        return self.owner.producer_epoch >= EPOCH_MAX - 1
 
     @property
     def producer_when_complete(self) -> Producer:
-        """Of a transaction that is prepared: who continues after it."""
+        """Of a transaction that is decided: who continues after it."""
+        if self.was_prepared:
+            return Producer(self.next_producer_id, self.next_producer_epoch)
         if self.client_version >= EPOCH_BUMP_VERSION and self.next_producer_id != NO_PRODUCER_ID:
             return Producer(self.next_producer_id, 0)
         return self.producer
@@ -167,9 +195,13 @@ def check_owner(current: Transaction, expected: Producer | None) -> None:
 
     CONCURRENT_TRANSACTIONS before that, while nobody can be initialized.
     """
-    if current.state.prepared:
+    if current.state.decided:
         raise _concurrent()
     if expected is None:
+        return
+    if current.is_prepared:
+        if expected != current.owner:
+            raise _fenced(current, expected)
         return
     if expected.producer_id != current.producer_id:
         if expected.producer_id == current.previous_producer_id and expected.producer_epoch >= EPOCH_MAX - 1:
@@ -179,12 +211,42 @@ def check_owner(current: Transaction, expected: Producer | None) -> None:
         raise _fenced(current, expected)  # Apache Kafka aborts its successor's transaction first, and tells it then
 
 
+def prepare(
+    current: Transaction, *, expected: Producer | None, two_phase: bool, spare_producer_id: int, now_ms: int
+) -> Transaction:
+    """InitProducerId that keeps the open transaction: prepared, with a new owner; the same where the caller repeats its request.
+
+    `expected`: who the caller believes to be. The pair that wrote the records gets the first owner, as long as there was no later one.
+    Raises PRODUCER_FENCED, ProducerIdWanted.
+    """
+    assert current.state is ONGOING, current
+    timeout_ms = TWO_PHASE_TIMEOUT_MS if two_phase else current.timeout_ms
+    if current.is_prepared and expected == current.producer and current.owner == _first_owner(current):
+        if timeout_ms == current.timeout_ms:
+            return current
+        owner = current.owner
+    else:
+        if expected is not None and expected != current.owner:
+            raise _fenced(current, expected)
+        owner = _raised(current, spare_producer_id)
+    return _moved(
+        current,
+        ONGOING,
+        now_ms,
+        timeout_ms=timeout_ms,
+        next_producer_id=owner.producer_id,
+        next_producer_epoch=owner.producer_epoch,
+    )
+
+
 def fence(current: Transaction, *, server_version: int, spare_producer_id: int, now_ms: int) -> Transaction:
     """Abort an open transaction in its producer's stead, and leave that producer behind. Raises ProducerIdWanted.
 
     `server_version`: the level of `transaction.version` in this cluster.
     """
     assert current.state is ONGOING, current
+    if current.is_prepared:
+        return _decided_by_owner(current, PREPARE_ABORT, _raised(current, spare_producer_id), server_version, now_ms)
     epoch = min(current.producer_epoch + 1, EPOCH_MAX)
     if server_version < EPOCH_BUMP_VERSION:
         return _moved(current, PREPARE_ABORT, now_ms, producer_epoch=epoch, last_producer_epoch=NO_EPOCH, client_version=0)
@@ -208,9 +270,10 @@ def add_partitions(
     """
     if current is None:
         raise _no_mapping(producer)
-    if current.state.prepared:
+    if current.state.decided:
         raise _concurrent()
     _check_producer(current, producer)
+    _check_open(current)
     wanted = set(partitions)
     if current.state is ONGOING and wanted.issubset(current.partitions):
         return None
@@ -234,8 +297,9 @@ def verify_partitions(
     if current is None:
         raise _no_mapping(producer)
     _check_producer(current, producer)
-    if current.state.prepared:
+    if current.state.decided:
         raise _concurrent()
+    _check_open(current)
     held = frozenset(current.partitions)
     return {one: ErrorCode.NONE if one in held else ErrorCode.TRANSACTION_ABORTABLE for one in partitions}
 
@@ -249,6 +313,10 @@ def end(
     """
     if current is None:
         raise _no_mapping(producer)
+    if current.is_prepared:
+        _check_producer(current, producer)
+        next_producer = _raised(current, spare_producer_id) if client_version >= EPOCH_BUMP_VERSION else producer
+        return _decided_by_owner(current, PREPARE_COMMIT if committed else PREPARE_ABORT, next_producer, client_version, now_ms)
     if client_version < EPOCH_BUMP_VERSION:
         return _end_within_epoch(current, producer, committed, now_ms)
     return _end_with_epoch(current, producer, committed, client_version, spare_producer_id, now_ms)
@@ -257,7 +325,7 @@ def end(
 def _end_within_epoch(current: Transaction, producer: Producer, committed: bool, now_ms: int) -> Transaction | None:
     """The first protocol: the producer keeps its epoch."""
     _check_producer(current, producer)
-    if current.state.prepared:
+    if current.state.decided:
         raise _concurrent()
     if current.state is ONGOING:
         return _moved(current, PREPARE_COMMIT if committed else PREPARE_ABORT, now_ms, client_version=0)
@@ -270,7 +338,7 @@ def _end_with_epoch(
     current: Transaction, producer: Producer, committed: bool, client_version: int, spare_producer_id: int, now_ms: int
 ) -> Transaction | None:
     """The second protocol: the epoch ends with the transaction. The epoch before the present one is a repetition."""
-    if current.state.prepared:
+    if current.state.decided:
         raise _concurrent()
     complete = current.state in (COMPLETE_COMMIT, COMPLETE_ABORT)
     had_last_epoch = (
@@ -306,19 +374,39 @@ def _end_with_epoch(
     )
 
 
+def _decided_by_owner(
+    current: Transaction, outcome: TransactionState, next_producer: Producer, version: int, now_ms: int
+) -> Transaction:
+    """A prepared transaction with its outcome. The markers bear the seal; the record says, too, who owned it and who continues."""
+    owner = current.owner
+    decided = _moved(
+        current,
+        outcome,
+        now_ms,
+        producer_epoch=current.seal.producer_epoch,
+        last_producer_epoch=owner.producer_epoch if next_producer == (owner.producer_id, owner.producer_epoch + 1) else NO_EPOCH,
+        client_version=version if version >= EPOCH_BUMP_VERSION else 0,
+        next_producer_id=next_producer.producer_id,
+        next_producer_epoch=next_producer.producer_epoch,
+    )
+    return replace(decided, previous_producer_id=owner.producer_id)
+
+
 def complete(current: Transaction, now_ms: int) -> Transaction:
     """All markers are written."""
-    assert current.state.prepared, current
+    assert current.state.decided, current
     producer = current.producer_when_complete
-    return _moved(
+    completed = _moved(
         current,
         COMPLETE_COMMIT if current.state is PREPARE_COMMIT else COMPLETE_ABORT,
         now_ms,
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
         next_producer_id=NO_PRODUCER_ID,
+        next_producer_epoch=NO_EPOCH,
         partitions=(),
     )
+    return replace(completed, previous_producer_id=current.previous_producer_id) if current.was_prepared else completed
 
 
 def timed_out(current: Transaction, now_ms: int) -> bool:
@@ -330,8 +418,8 @@ def last_epoch_after(before: Transaction | None, record: Transaction, given: int
     """The epoch whose owner may ask again, which no record tells: for one that was initialized it is `given`, else it follows."""
     if record.state is EMPTY:
         return given
-    if record.state.prepared and record.client_version >= EPOCH_BUMP_VERSION:
-        return record.producer_epoch - 1
+    if record.state.decided and record.client_version >= EPOCH_BUMP_VERSION:
+        return (record.next_producer_epoch if record.was_prepared else record.producer_epoch) - 1
     if before is None or (record.state is PREPARE_ABORT and record.producer_epoch != before.producer_epoch):
         return NO_EPOCH
     return before.last_producer_epoch
@@ -350,11 +438,32 @@ def _successor(current: Transaction, spare_producer_id: int) -> int:
     return spare_producer_id
 
 
+def _raised(current: Transaction, spare_producer_id: int) -> Producer:
+    """Who comes after the owner."""
+    successor = _successor(current, spare_producer_id)
+    if successor != NO_PRODUCER_ID:
+        return Producer(successor, 0)
+    return Producer(current.owner.producer_id, current.owner.producer_epoch + 1)
+
+
+def _first_owner(current: Transaction) -> Producer:
+    """Whom the first preparation of this transaction made its owner."""
+    spent = current.producer_epoch >= EPOCH_MAX - 1
+    return Producer(current.next_producer_id, 0) if spent else current.seal
+
+
 def _check_producer(current: Transaction, producer: Producer) -> None:
-    if producer.producer_id != current.producer_id:
+    """Raise for anybody but the owner."""
+    owner = current.owner
+    if producer.producer_id not in (owner.producer_id, current.producer_id):
         raise _no_mapping(producer)
-    if producer.producer_epoch != current.producer_epoch:
+    if producer != owner:
         raise _fenced(current, producer)
+
+
+def _check_open(current: Transaction) -> None:
+    if current.is_prepared:
+        raise MqError(ErrorCode.INVALID_TXN_STATE, "The transaction is prepared and takes no more partitions; commit or abort it.")
 
 
 def _no_mapping(producer: Producer) -> MqError:
@@ -364,7 +473,7 @@ def _no_mapping(producer: Producer) -> MqError:
 
 
 def _fenced(current: Transaction, producer: Producer) -> MqError:
-    return MqError(ErrorCode.PRODUCER_FENCED, f"Epoch {producer.producer_epoch} is not the present one, {current.producer_epoch}.")
+    return MqError(ErrorCode.PRODUCER_FENCED, f"Epoch {producer.producer_epoch} is not the present one, {current.owner.producer_epoch}.")
 
 
 def _concurrent() -> MqError:

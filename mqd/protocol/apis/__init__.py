@@ -57,6 +57,7 @@ _MODULES = {
     74: "list_config_resources",
     75: "describe_topic_partitions",
     32_002: "report_offline_replicas",
+    32_003: "seal_transactions",
 }
 
 _loaded: dict[int, Api] = {}

@@ -7,13 +7,13 @@ The first request of every client; the answer decides which versions of everythi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from mqd.controller.features import LEVELS
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol import apis
-from mqd.server import dispatch
+from mqd.server import dispatch, unstable
 from mqd.server.context import CLIENT, PEER, Context
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -27,7 +27,7 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
     features = context.node.image.features
     return {
         "error_code": 0,
-        "api_keys": served(context.listener),
+        "api_keys": served(context.listener, unstable.enabled(context.node.config)),
         "supported_features": [{"name": name, "min_version": levels[0], "max_version": levels[-1]} for name, levels in LEVELS.items()],
         "finalized_features_epoch": context.node.image.index,
         "finalized_features": [{"name": name, "max_version_level": level, "min_version_level": level} for name, level in features.items()],
@@ -38,13 +38,14 @@ def failed(request: Any, error: MqError) -> Mapping[str, Any]:
     return {"error_code": int(error.code), "api_keys": served()}
 
 
-def served(listener: str = CLIENT) -> list[Mapping[str, int]]:
-    """What may be asked for on a listener, by key, with the versions that are advertised."""
+def served(listener: str = CLIENT, enabled: Collection[int] = ()) -> list[Mapping[str, int]]:
+    """What may be requested on a listener, by key, with the versions that are advertised. `enabled`: keys of APIs of which the node serves
+    unstable versions, too."""
     names = ("fetch", *dispatch.SERVED, *(dispatch.SERVED_TO_PEERS if listener == PEER else ("produce",)))
     found = [api for name in names if (api := apis.by_name(name)) is not None]
     assert len(found) == len(names)
     return [
         {"api_key": api.key, "min_version": low, "max_version": high}
         for api in sorted(found, key=lambda api: api.key)
-        for low, high in [api.advertised or api.versions]
+        for low, high in [api.versions if api.key in enabled else api.advertised or api.versions]
     ]

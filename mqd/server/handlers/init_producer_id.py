@@ -1,7 +1,9 @@
-"""InitProducerId (key 22), versions 0 to 5: an id and epoch for an idempotent or transactional producer.
+"""InitProducerId (key 22), versions 0 to 6: an id and epoch for an idempotent or transactional producer.
 
 v2 flexible. v3 a producer may name the id and epoch it has, to have its epoch raised (KIP-360). v4 PRODUCER_FENCED.
 v5 TRANSACTION_ABORTABLE. Without a transactional id every call gives a fresh id with epoch 0, whatever it named.
+
+v6 `enable_2_pc` and `keep_prepared_txn` (KIP-939), served only where an option of the node enables it (server/unstable.py).
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         request.transactional_id,
         request.transaction_timeout_ms,
         Producer(request.producer_id, request.producer_epoch) if request.producer_id != NO_PRODUCER_ID else None,
+        two_phase=request.enable_2_pc,
+        keep=request.keep_prepared_txn,
     )
     try:
         return await call_with_spare_id(context.node, op)

@@ -26,7 +26,7 @@ from mqd.types import GROUPS_TOPIC
 COMMIT_SECONDS = 30.0
 """Kafka's `request.timeout.ms` of a broker: how long a marker waits for the replicas."""
 
-_TOLD = {
+NOT_LED = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -37,8 +37,8 @@ Codes = dict[int, dict[tuple[str, int], int]]
 """Producer id -> (topic, partition) -> error code."""
 
 
-class _Written(ProduceTicket):
-    """Markers on their way to the replicas."""
+class CommitTicket(ProduceTicket):
+    """Control batches on their way to the replicas."""
 
     __slots__ = ("committed",)
 
@@ -64,7 +64,7 @@ async def write_markers(node: Node, request: Mapping[str, Any], *, by_client: bo
     codes: Codes = {}
     taken = 0
     deadline, now_ms = node.clock.monotonic() + COMMIT_SECONDS, node.clock.wall_ms()
-    slices = [_Written(deadline)]
+    slices = [CommitTicket(deadline)]
     """Each is handed in before anybody else runs: a write that fails, or another leader, would else pass it by."""
     async with trio.open_nursery() as nursery:
         for marker in request["markers"]:
@@ -77,7 +77,7 @@ async def write_markers(node: Node, request: Mapping[str, Any], *, by_client: bo
                 if not taken % SLICE_ROWS:
                     if slices[-1].appends:
                         node.replica.wait_committed(slices[-1])
-                        slices.append(_Written(deadline))
+                        slices.append(CommitTicket(deadline))
                     node.replica.end_of_turn()
                     await trio.lowlevel.checkpoint()
                 coordinator_epoch = marker["coordinator_epoch"]
@@ -102,7 +102,7 @@ async def write_markers(node: Node, request: Mapping[str, Any], *, by_client: bo
         for written in slices:
             if written.appends:
                 await written.committed.wait()
-    return {"markers": [{"producer_id": producer_id, "topics": _by_topic(found)} for producer_id, found in codes.items()]}
+    return {"markers": [{"producer_id": producer_id, "topics": by_topic(found)} for producer_id, found in codes.items()]}
 
 
 def _epoch_for_client(partition: Partition, producer: Producer, claimed: int, transaction_version: int) -> int:
@@ -119,10 +119,10 @@ async def _end_offsets(node: Node, index: int, producer: Producer, how: tuple[in
     try:
         await node.groups.write_marker(index, producer, *how)
     except MqError as error:
-        codes[GROUPS_TOPIC, index] = int(_TOLD.get(error.code, error.code))
+        codes[GROUPS_TOPIC, index] = int(NOT_LED.get(error.code, error.code))
 
 
-def _by_topic(codes: Mapping[tuple[str, int], int]) -> list[dict[str, Any]]:
+def by_topic(codes: Mapping[tuple[str, int], int]) -> list[dict[str, Any]]:
     topics: dict[str, list[dict[str, int]]] = {}
     for (topic, index), code in codes.items():
         topics.setdefault(topic, []).append({"partition_index": index, "error_code": code})

@@ -37,6 +37,8 @@ class Cluster:
         self.topics = {"a", "b"}
         self.told: list[tuple[int, int, TopicPartition, bool, int]] = []
         """Node, producer id, partition, outcome, coordinator epoch."""
+        self.sealed: list[tuple[int, tuple[int, int], TopicPartition, int]] = []
+        """Node, producer, partition, coordinator epoch."""
         self.requests: list[tuple[float, int]] = []
         self.asked: list[int] = []
         """How many markers each of them asked for."""
@@ -60,6 +62,7 @@ class Cluster:
             leader_of=lambda partition: None if (leader := self.leaders.get(partition)) is None else NodeId(leader),
             exists=lambda partition: partition.topic in self.topics,
             send=self._send,
+            seal=self._seal,
             transactions=self,
             new_producer_id=self._new_producer_id,
             clock=SystemClock(),
@@ -73,6 +76,27 @@ class Cluster:
     async def _new_producer_id(self) -> int:
         await trio.lowlevel.checkpoint()
         return 5000
+
+    async def _seal(self, node: NodeId, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        api = apis.by_name("seal_transactions")
+        decoded = api.decode_request(0, api.encode_request(0, request))
+        await trio.sleep(0.001)
+        rows = []
+        for one in decoded.seals:
+            topics = []
+            for topic in one.topics:
+                partitions = []
+                for index in topic.partition_indexes:
+                    partition = TopicPartition(topic.name, index)
+                    led = self.leaders[partition] == node
+                    if led:
+                        self.sealed.append((node, (one.producer_id, one.producer_epoch), partition, one.coordinator_epoch))
+                    code = ErrorCode.NONE if led else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                    partitions.append({"partition_index": index, "error_code": code})
+                topics.append({"name": topic.name, "partitions": partitions})
+            rows.append({"producer_id": one.producer_id, "topics": topics})
+        response: Mapping[str, Any] = api.decode_response(0, api.encode_response(0, {"seals": rows}))
+        return response
 
     async def _send(self, node: NodeId, request: Mapping[str, Any]) -> Mapping[str, Any]:
         api = apis.by_name("write_txn_markers")

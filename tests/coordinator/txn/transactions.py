@@ -26,6 +26,7 @@ from tests.coordinator.harness import Harness
 
 OPTIONS = {
     "transaction.max.timeout.ms": 900_000,
+    "transaction.two.phase.commit.enable": True,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 10_000,
     "transaction.remove.expired.transaction.cleanup.interval.ms": 3_600_000,
     "transactional.id.expiration.ms": 604_800_000,

@@ -95,4 +95,5 @@ def test_only_peers_see_the_controllers_apis() -> None:
         "AllocateProducerIds",
         "AlterPartition",
         "ReportOfflineReplicas",
+        "SealTransactions",
     }

@@ -36,6 +36,10 @@ async def test_every_version(tmp_path: Path, version: int) -> None:
         assert finalized == (node.image.features if version >= 3 else {})
 
 
+INIT_PRODUCER_ID = 22
+"""Its version 6 is unstable in Apache Kafka."""
+
+
 async def test_what_is_offered_is_what_is_served(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         for kind, names in ((CLIENT, ("produce", *SERVED)), (PEER, (*SERVED, *SERVED_TO_PEERS))):
@@ -46,7 +50,7 @@ async def test_what_is_offered_is_what_is_served(tmp_path: Path) -> None:
             for row in answer.api_keys:
                 api = apis.by_key(row.api_key)
                 assert api is not None
-                assert api.versions[1] == row.max_version
+                assert row.max_version == {INIT_PRODUCER_ID: 5}.get(api.key, api.versions[1])
                 assert api.versions[0] >= row.min_version
 
 
