@@ -31,6 +31,7 @@ CLUSTER_OPTIONS = (
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=200",
 )
 SPARK_TEST_SECONDS = 180
+ROOT = Path(__file__).parents[2]
 
 _session = secrets.token_hex(3)
 _counter = itertools.count()
@@ -53,6 +54,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("Spark needs Java, and this machine has none")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Spark finds the format by listing sys.path: an editable install is not on it
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "spark"), str(ROOT)])
     from pyspark.sql import SparkSession
 
     from pyspark_mqd import configure
