@@ -2,7 +2,7 @@
 
 The offset of a stream is Spark's own `{"topic": {"0": 23}}`: a checkpoint of format `kafka`
 continues under `mqd`. One optional key, `__mqd`, adds what the plain offsets lack: topic ids and
-leader epochs, the first offsets of partitions that are new in the batch, and the group to commit to.
+leader epochs, first offsets of partitions that are new in the batch, and the group to commit to.
 Invariant: an offset without `__mqd` means the same as one of Spark's Kafka source.
 """
 
