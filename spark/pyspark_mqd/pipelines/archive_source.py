@@ -91,6 +91,8 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from pyspark_mqd.pipelines.archive_stage import stage, unique_name, unique_path
 
         covered = range_of(partition)
+        if covered is None:
+            return  # Spark makes one empty task where there is no range
         root, tag = Path(self._own["archive.root"]), self._own["archive.tag"]
 
         def place(date: str) -> str:
@@ -103,7 +105,9 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield tuple(file)
 
 
-def range_of(partition: Any) -> ArchivedRange:
+def range_of(partition: Any) -> ArchivedRange | None:
     """The offset range of a planned task of the format `mqd`."""
-    tp = partition.tp
+    tp = getattr(partition, "tp", None)
+    if tp is None:
+        return None
     return ArchivedRange(tp.topic, tp.partition, partition.start, partition.end)

@@ -136,8 +136,9 @@ def run_query(
         if not isinstance(error, Exception):
             query.stop()
         raise
-    rows.update(query.recentProgress)
-    progress.finish(rows.count if count is None else count())
+    finally:
+        rows.update(query.recentProgress)
+        progress.finish(rows.count if count is None else count())
 
 
 class _Rows:
