@@ -1,0 +1,383 @@
+"""mqd-spark txn: open transactions of queries with the sink, and ending those of a dead query.
+
+An open transaction holds back every reader with read_committed. A query ends what its last run left
+open when it resumes; these commands are for a query that never resumes.
+
+`abort` must not touch a transaction that a decision record of atomic-batch lists: its batch counts
+as written. So it fences the driver first. From then on no driver can decide another batch, and
+what the record says is final. `plan` is pure.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqd.client.errors import ClientError
+from mqd.client.group_descriptions import TransactionDescription
+from mqd.client.offsets import CommittedOffset
+from mqd.errors import ErrorCode
+from mqd.types import TopicPartition
+from pyspark_mqd.decisions import Decision, decision_of, entry_count_of
+from pyspark_mqd.pipelines import report
+from pyspark_mqd.pipelines.brokers import connected
+from pyspark_mqd.pipelines.checkpoint import folder_of, read_checkpoint
+from pyspark_mqd.pipelines.cli import HELP_NAMES, Failure, Settings, confirm, options
+from pyspark_mqd.pipelines.progress import seconds
+from pyspark_mqd.pipelines.report import Column
+from pyspark_mqd.transaction_ids import Kind, driver_id, identity_of, owner_of
+
+if TYPE_CHECKING:
+    from mqd.client.sync import BlockingClient
+
+ONGOING = "Ongoing"
+OPEN = frozenset({ONGOING, "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+NO_TIMEOUT_MS = 2**31 - 1
+"""The time-out that a transaction has when only its driver ends it."""
+
+COLUMNS = (
+    Column("query", "QUERY"),
+    Column("transactional_id", "TRANSACTIONAL-ID"),
+    Column("kind", "KIND"),
+    Column("state", "STATE"),
+    Column("open_for", "OPEN-FOR", right=True),
+    Column("timeout", "TIMEOUT", right=True),
+    Column("partitions", "PARTITIONS"),
+    Column("fate", "FATE"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transactional id of the form that the sink uses, with its transaction."""
+
+    query: str
+    kind: Kind
+    about: TransactionDescription
+
+    @property
+    def is_open(self) -> bool:
+        return self.about.state in OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What becomes of the open transactions of one query."""
+
+    abort: tuple[Transaction, ...] = ()
+    decided: tuple[Transaction, ...] = ()
+    """Listed in a decision record that is not ended: to be committed, never aborted."""
+    ending: tuple[Transaction, ...] = ()
+    """Their outcome is fixed, and their coordinators write it."""
+
+
+def transactions_of(
+    described: Iterable[TransactionDescription], query: str | None
+) -> list[Transaction]:
+    """Those that the sink of `query` (of any query, if None) may have begun, by name."""
+    found = []
+    for about in described:
+        owner = owner_of(about.transactional_id)
+        if owner is not None and query in (None, owner.query):
+            found.append(Transaction(owner.query, owner.kind, about))
+    return sorted(found, key=lambda each: (each.query, each.about.transactional_id))
+
+
+def plan(transactions: Iterable[Transaction], decision: Decision | None) -> Plan:
+    """What to do with the open transactions of one query.
+
+    The decision lists (id, producer id, epoch): a transaction that an id has begun later, with
+    another epoch, is not the decided one.
+    """
+    listed = set()
+    if decision is not None and not decision.ended:
+        listed = {tuple(each) for each in decision.transactions}
+    abort, decided, ending = [], [], []
+    for each in transactions:
+        about = each.about
+        if (about.transactional_id, about.producer_id, about.producer_epoch) in listed:
+            decided += [each] if each.is_open else []
+        elif about.state == ONGOING:
+            abort.append(each)
+        elif each.is_open:
+            ending.append(each)
+    return Plan(tuple(abort), tuple(decided), tuple(ending))
+
+
+def decision_from(
+    groups: Sequence[Mapping[TopicPartition, CommittedOffset]], query: str
+) -> Decision | None:
+    """The decision record that these groups hold, `<query>.driver` first; None if there is none.
+
+    Entries lie in the partitions of one topic, in order, and of later groups when they are many.
+    Raises ExactlyOnceError for a damaged record.
+    """
+    heads = [tp for tp in groups[0] if tp.partition == 0] if groups else []
+    if not heads:
+        return None
+    topic = max(heads, key=lambda tp: groups[0][tp].offset).topic
+    rows = [
+        group[tp]
+        for group in groups
+        for tp in sorted(each for each in group if each.topic == topic)
+    ]
+    count = entry_count_of(rows[0].metadata, driver_id(query))
+    rows = rows[:count]
+    return decision_of([row.offset for row in rows], [row.metadata for row in rows], query)
+
+
+def rows_of(
+    transactions: Iterable[Transaction], fates: Mapping[str, str], now_ms: int
+) -> list[dict[str, Any]]:
+    """One row a transactional id."""
+    rows = []
+    for each in transactions:
+        about = each.about
+        age = (now_ms - about.started_ms) / 1000 if each.is_open and about.started_ms >= 0 else None
+        rows.append(
+            {
+                "query": each.query,
+                "transactional_id": about.transactional_id,
+                "kind": each.kind.value,
+                "state": about.state,
+                "open_seconds": age,
+                "timeout_ms": None if about.timeout_ms == NO_TIMEOUT_MS else about.timeout_ms,
+                "producer_id": about.producer_id,
+                "producer_epoch": about.producer_epoch,
+                "partitions": [str(tp) for tp in about.partitions] if each.is_open else [],
+                "fate": fates.get(about.transactional_id, ""),
+            }
+        )
+    return rows
+
+
+def fates_of(planned: Plan) -> dict[str, str]:
+    """What `abort` would do with each open transaction."""
+    fates = {each.about.transactional_id: "to abort" for each in planned.abort}
+    fates |= {each.about.transactional_id: "decided: to commit" for each in planned.decided}
+    return fates | {each.about.transactional_id: "is being ended" for each in planned.ending}
+
+
+# -- the commands
+
+
+@click.group(context_settings=HELP_NAMES, no_args_is_help=True)
+def command() -> None:
+    """List and end open transactions of queries with the sink."""
+
+
+_query = click.option(
+    "--query", metavar="NAME", help="The query: its option exactlyOnceId, or spark-<query id>."
+)
+_checkpoint = click.option(
+    "--checkpoint", metavar="DIR", help="The checkpoint of the query, instead of --query."
+)
+_yes = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+@command.command("list")
+@options()
+@_query
+@_checkpoint
+@click.option("--all", "closed", is_flag=True, help="Also ids without an open transaction.")
+def list_(settings: Settings, query: str | None, closed: bool) -> None:
+    """List open transactions, with their age and what becomes of them.
+
+    Without --query and --checkpoint it lists those of all queries. Ids of other programs that end
+    with a hyphen and a number are listed, too.
+
+    \b
+    mqd-spark txn list
+    mqd-spark txn list --checkpoint state/orders --all -o json
+    """
+    name = query_of(settings, query)
+    with connected(settings) as client:
+        found = [each for each in gather(client, name) if closed or each.is_open]
+        fates: dict[str, str] = {}
+        for each in sorted({one.query for one in found if one.is_open}):
+            own = [one for one in found if one.query == each]
+            try:
+                fates |= fates_of(plan(own, read_decision(client, each, own)))
+            except ClientError as error:
+                fates |= {one.about.transactional_id: f"unknown: {error.message}" for one in own}
+    show(settings.output, found, fates)
+
+
+@command.command("abort")
+@options()
+@_query
+@_checkpoint
+@_yes
+def abort(settings: Settings, query: str | None, yes: bool) -> None:
+    """Abort the open transactions of a query that never resumes.
+
+    It fences the query: a run that is still alive fails, and may be started again. Transactions
+    that a decision record lists are left open: `mqd-spark txn commit` ends those.
+
+    \b
+    mqd-spark txn abort --query orders-enriched
+    """
+    name = required(query_of(settings, query))
+    with connected(settings) as client:
+        found = gather(client, name)
+        if not any(each.is_open for each in found):
+            show(settings.output, [], {})
+            return
+        confirm(_preview("abort", name, [each for each in found if each.is_open]), yes=yes)
+        decision = fenced_decision(client, name, found)
+        planned = plan(gather(client, name), decision)
+        done = fence(client, [each.about.transactional_id for each in planned.abort])
+    report_ends(settings.output, planned, done)
+
+
+@command.command("commit")
+@options()
+@_query
+@_checkpoint
+@_yes
+def commit(settings: Settings, query: str | None, yes: bool) -> None:
+    """Commit what the decision record of an atomic-batch query lists, as the query itself would.
+
+    \b
+    mqd-spark txn commit --query orders-enriched
+    """
+    name = required(query_of(settings, query))
+    with connected(settings) as client:
+        found = gather(client, name)
+        decision = (
+            fenced_decision(client, name, found) if yes else read_decision(client, name, found)
+        )
+        if decision is None or decision.ended:
+            raise Failure(
+                f"The query '{name}' has no decided batch whose transactions are open.",
+                remedy="See `mqd-spark txn list`; undecided ones end with `mqd-spark txn abort`.",
+            )
+        if not yes:
+            listed = {each.transactional_id for each in decision.transactions}
+            own = [each for each in found if each.about.transactional_id in listed]
+            confirm(_preview("commit", name, own), yes=False)
+            decision = fenced_decision(client, name, found)
+            assert decision is not None
+        for each in decision.transactions:
+            client.end_transaction(
+                each.transactional_id, each.producer_id, each.producer_epoch, commit=True
+            )
+    report.show_summary(
+        settings.output,
+        {"query": name, "batch": decision.batch_id, "committed": len(decision.transactions)},
+    )
+
+
+def query_of(settings: Settings, query: str | None) -> str | None:
+    """The identity that --query or --checkpoint names; None without both."""
+    if settings.checkpoint and query:
+        raise click.UsageError("Name one of --query and --checkpoint")
+    if settings.checkpoint:
+        return identity_of(read_checkpoint(folder_of(settings.checkpoint)).query_id)
+    return query
+
+
+def required(query: str | None) -> str:
+    """The identity; a usage error without one."""
+    if not query:
+        raise click.UsageError("Name the query: --query or --checkpoint")
+    return query
+
+
+def gather(client: BlockingClient, query: str | None) -> list[Transaction]:
+    """What the coordinators know of the query's transactional ids. Raises ClientError."""
+    names = [each.transactional_id for each in client.admin.list_transactions()]
+    wanted = [
+        name
+        for name in names
+        if (owner := owner_of(name)) is not None and query in (None, owner.query)
+    ]
+    described = client.admin.describe_transactions(wanted)
+    found = []
+    for outcome in described.values():
+        if isinstance(outcome, TransactionDescription):
+            found.append(outcome)
+        elif outcome.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            raise outcome
+    return transactions_of(found, query)
+
+
+def read_decision(
+    client: BlockingClient, query: str, transactions: Collection[Transaction]
+) -> Decision | None:
+    """The decision record of an atomic-batch query; None for other queries.
+
+    Waits while the driver's own transaction may still change it. Raises ClientError.
+    """
+    if all(each.kind is Kind.TASK for each in transactions):
+        return None
+    groups: list[Mapping[TopicPartition, CommittedOffset]] = []
+    while True:
+        name = driver_id(query, len(groups))
+        outcome = client.admin.list_group_offsets([name], stable=True)[name]
+        if isinstance(outcome, ClientError):
+            raise outcome
+        if not outcome:
+            return decision_from(groups, query)
+        groups.append(outcome)
+
+
+def fenced_decision(
+    client: BlockingClient, query: str, transactions: Collection[Transaction]
+) -> Decision | None:
+    """The decision record, after which no driver that runs now can write another one."""
+    if any(each.kind is not Kind.TASK for each in transactions):
+        fence(client, [driver_id(query)])
+    return read_decision(client, query, transactions)
+
+
+def fence(client: BlockingClient, transactional_ids: Sequence[str]) -> list[str]:
+    """Give each id a new epoch, which aborts what it has open. Raises the first ClientError."""
+    outcomes = client.admin.fence_producers(transactional_ids) if transactional_ids else {}
+    for outcome in outcomes.values():
+        if isinstance(outcome, ClientError):
+            raise outcome
+    return sorted(outcomes)
+
+
+def _preview(verb: str, query: str, transactions: Sequence[Transaction]) -> str:
+    rows = rows_of(transactions, {}, time.time_ns() // 1_000_000)
+    shown = report.table(COLUMNS[1:-1], [_shown(row) for row in rows])
+    return (
+        f"These transactions of the query '{query}' are open. '{verb}' fences the query: a run that"
+        f" is still alive fails.\n{shown}"
+    )
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    age, timeout = row["open_seconds"], row["timeout_ms"]
+    return {
+        **row,
+        "open_for": None if age is None else seconds(age),
+        "timeout": "none" if timeout is None else seconds(timeout / 1000),
+    }
+
+
+def show(output: str, transactions: Sequence[Transaction], fates: Mapping[str, str]) -> None:
+    """The list; a sentence where it is empty."""
+    rows = rows_of(transactions, fates, time.time_ns() // 1_000_000)
+    if not rows and output == "table":
+        click.echo("No transaction is open.", err=True)
+    else:
+        report.show(output, COLUMNS, rows if output == "json" else [_shown(row) for row in rows])
+
+
+def report_ends(output: str, planned: Plan, aborted: Sequence[str]) -> None:
+    """What `abort` did, and what is left."""
+    decided = [each.about.transactional_id for each in planned.decided]
+    report.show_summary(output, {"aborted": list(aborted), "left_decided": decided})
+    if decided:
+        click.echo(
+            "note: a decision record lists the transactions that are left. Resume the query, or"
+            " commit them with `mqd-spark txn commit`.",
+            err=True,
+        )
