@@ -164,22 +164,33 @@ class Accumulator:
         """Whether a record of `size` bytes may be appended; a record larger than the whole buffer may, when it is alone."""
         return not self.buffered_bytes or self.buffered_bytes + size <= self._buffer_bytes_max
 
+    def take_room(self, topic: str, partition: int, size: int) -> Batch | None:
+        """The growing batch of a partition, if it and the buffer have room for `size` bytes: they are counted, and the caller adds the
+        record. None where `batch_for` is needed, or room."""
+        batch = self.growing.get((topic, partition))
+        if batch is None or batch.sealed is not None:
+            return None
+        if batch.size_estimate + size > self._batch_bytes or self.buffered_bytes + size > self._buffer_bytes_max:
+            return None
+        batch.size_estimate += size
+        self.buffered_bytes += size
+        return batch
+
     def append(self, tp: TopicPartition, record: Record, size: int, now: float) -> tuple[Batch, int]:
         """Queue a record; returns its batch and its place in it."""
         batch = self.batch_for(tp, size, now)
         _, timestamp, key, value, headers = record
-        index = batch.writer.append(timestamp, key, value, headers)
-        batch.size_estimate += size
-        self.buffered_bytes += size
-        return batch, index
+        return batch, batch.writer.append(timestamp, key, value, headers)
 
     def batch_for(self, tp: TopicPartition, size: int, now: float) -> Batch:
-        """The batch that takes a record of `size` bytes: the growing one, or a new one. The caller adds the record and counts its size."""
+        """The batch that takes a record of `size` bytes, which are counted: the growing one, or a new one. The caller adds the record."""
         batch = self.growing.get(tp)
         if batch is None or batch.sealed is not None or batch.size_estimate + size > self._batch_bytes:
             batch = self.growing[tp] = Batch(tp, created=now, expires=now + self._delivery_timeout_s)
             self._queues.setdefault(tp, deque()).append(batch)
             self.buffered_bytes += batch.size_estimate
+        batch.size_estimate += size
+        self.buffered_bytes += size
         return batch
 
     def drain(

@@ -6,10 +6,12 @@ The hash must equal Kafka's bit for bit: records with one key go to one partitio
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from struct import Struct
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
+_WORDS = Struct("<I").iter_unpack
 
 
 def murmur2(data: bytes | memoryview) -> int:
@@ -17,11 +19,9 @@ def murmur2(data: bytes | memoryview) -> int:
     size = len(data)
     h = (_SEED ^ size) & _MASK
     whole = size & ~3
-    for position in range(0, whole, 4):
-        k = int.from_bytes(data[position : position + 4], "little")
+    for (k,) in _WORDS(data[:whole]):
         k = (k * _M) & _MASK
-        k ^= k >> 24
-        h = ((h * _M) & _MASK) ^ ((k * _M) & _MASK)
+        h = ((h * _M) ^ ((k ^ (k >> 24)) * _M)) & _MASK
     if size != whole:
         h ^= int.from_bytes(data[whole:], "little")
         h = (h * _M) & _MASK
