@@ -34,7 +34,7 @@ _CORRELATION_ID_MAX = 2**31 - 1
 _WRITE_BYTES = 256 * limits.KIB
 
 
-class _Waiter:
+class Posted:
     """One request on its way. `frame` is the whole answer, with its header."""
 
     __slots__ = ("api", "correlation_id", "ended", "failure", "frame", "version", "written")
@@ -72,8 +72,8 @@ class PeerConnection:
         self._stream = stream
         self._frames = FrameReader(bytes_max=response_bytes_max)
         self._slots = trio.Semaphore(in_flight_max)
-        self._waiters: deque[_Waiter] = deque()
-        self._outbox: list[tuple[bytes | bytearray | memoryview, _Waiter | None]] = []
+        self._waiters: deque[Posted] = deque()
+        self._outbox: list[tuple[bytes | bytearray | memoryview, Posted | None]] = []
         self._outbox_filled = trio.Event()
         self._outbox_written = trio.Event()
         self._next_correlation_id = 0
@@ -170,31 +170,45 @@ class PeerConnection:
         with trio.move_on_after(timeout_s):
             frame, position = await self.exchange(api, version, encoded)
             return self._decode(api, version, frame, position)
-        message = f"{self.peer} did not answer {api.name} within {timeout_s:g} s"
-        self.close(message)
-        raise DeadlineExceeded(message)
+        raise self._late(api, timeout_s)
 
     async def exchange(self, api: Api, version: int, body: bytes | bytearray | memoryview) -> tuple[memoryview, int]:
         """Send an encoded body; returns (frame of the answer, position of its body). For callers with codecs of their own."""
+        return await self.answer_to(await self.post(api, version, body))
+
+    async def post(self, api: Api, version: int, body: bytes | bytearray | memoryview) -> Posted:
+        """Queue an encoded body behind those that were posted before, and return at once: a task that posts one after the other decides
+        the order in which the peer sees them. `answer_to` waits for the answer. Raises ConnectionBroken."""
         await self._slots.acquire()
         if self._failure is not None:
             self._slots.release()  # passes the wake-up on to the next one in line
             raise ConnectionBroken(self._failure, sent=False)
-        waiter = _Waiter(api, version, self._take_correlation_id())
+        posted = Posted(api, version, self._take_correlation_id())
         if not self._waiters:
             self._silent_since = trio.current_time()
-        self._waiters.append(waiter)
-        self._put(api, version, waiter.correlation_id, body, waiter)
-        await waiter.ended.wait()
-        if waiter.failure is not None:
-            raise ConnectionBroken(waiter.failure, sent=waiter.written)
-        assert waiter.frame is not None
+        self._waiters.append(posted)
+        self._put(api, version, posted.correlation_id, body, posted)
+        return posted
+
+    async def answer_to(self, posted: Posted) -> tuple[memoryview, int]:
+        """(frame of the answer, position of its body) of a posted request. Raises ConnectionBroken."""
+        await posted.ended.wait()
+        if posted.failure is not None:
+            raise ConnectionBroken(posted.failure, sent=posted.written)
+        assert posted.frame is not None
         try:
-            correlation_id, position = decode_response_header(api, version, waiter.frame)
+            correlation_id, position = decode_response_header(posted.api, posted.version, posted.frame)
         except ProtocolError as error:
-            raise self._undecodable(api, version, error) from None
-        assert correlation_id == waiter.correlation_id
-        return waiter.frame, position
+            raise self._undecodable(posted.api, posted.version, error) from None
+        assert correlation_id == posted.correlation_id
+        return posted.frame, position
+
+    async def decoded_answer_to(self, posted: Posted, *, timeout_s: float) -> Any:
+        """The decoded answer to a posted request, as `request` returns it."""
+        with trio.move_on_after(timeout_s):
+            frame, position = await self.answer_to(posted)
+            return self._decode(posted.api, posted.version, frame, position)
+        raise self._late(posted.api, timeout_s)
 
     async def send(self, api: Api, body: Mapping[str, Any], version: int | None = None) -> None:
         """Send a request that has no answer (Produce with acks=0); returns when the kernel has its bytes."""
@@ -216,7 +230,7 @@ class PeerConnection:
         self._next_correlation_id = 0 if taken == _CORRELATION_ID_MAX else taken + 1
         return taken
 
-    def _put(self, api: Api, version: int, correlation_id: int, body: bytes | bytearray | memoryview, waiter: _Waiter | None) -> None:
+    def _put(self, api: Api, version: int, correlation_id: int, body: bytes | bytearray | memoryview, waiter: Posted | None) -> None:
         header = encode_request_header(api, version, correlation_id, self.client_id)
         self._outbox.append((_SIZE.pack(len(header) + len(body)) + header, waiter))
         self._outbox.append((body, None))
@@ -236,7 +250,7 @@ class PeerConnection:
         except OSError as error:
             self._fail(f"writing to {self.peer} failed: {_reason(error)}")
 
-    async def _send_gathered(self, taken: list[tuple[bytes | bytearray | memoryview, _Waiter | None]]) -> None:
+    async def _send_gathered(self, taken: list[tuple[bytes | bytearray | memoryview, Posted | None]]) -> None:
         gathered = bytearray()
         for data, waiter in taken:
             if waiter is not None:
@@ -295,6 +309,11 @@ class PeerConnection:
             return api.decode_response(version, frame, position)
         except ProtocolError as error:
             raise self._undecodable(api, version, error) from None
+
+    def _late(self, api: Api, timeout_s: float) -> DeadlineExceeded:
+        message = f"{self.peer} did not answer {api.name} within {timeout_s:g} s"
+        self.close(message)
+        return DeadlineExceeded(message)
 
     def _undecodable(self, api: Api, version: int, error: ProtocolError) -> ConnectionBroken:
         reason = f"{self.peer} answered {api.name} v{version} with bytes that cannot be decoded: {error}"

@@ -22,6 +22,7 @@ from mqd.client import (
     group_consumer as group_consumer_module,
     producer as producer_module,
     ranges as ranges_module,
+    raw_producer as raw_producer_module,
     transactional as transactional_module,
 )
 from mqd.client.descriptions import NewTopic
@@ -363,6 +364,27 @@ class BlockingRangeReader:
             yield fetched
 
 
+class BlockingRawProducer:
+    """`RawProducer` without await."""
+
+    def __init__(self, loop: _Loop, twin: raw_producer_module.RawProducer) -> None:
+        self._loop = loop
+        self._twin = twin
+
+    send = _blocking(raw_producer_module.RawProducer.send)
+    flush = _blocking(raw_producer_module.RawProducer.flush)
+    begin = _blocking(raw_producer_module.RawProducer.begin)
+    commit = _blocking(raw_producer_module.RawProducer.commit)
+    abort = _blocking(raw_producer_module.RawProducer.abort)
+    send_offsets = _blocking(raw_producer_module.RawProducer.send_offsets)
+    prepare = _blocking(raw_producer_module.RawProducer.prepare)
+
+    @property
+    def producer(self) -> tuple[int, int]:
+        """Producer id and epoch."""
+        return self._twin.producer
+
+
 def _as_coroutine(function: Callable[..., ResultT]) -> Callable[..., Awaitable[ResultT]]:
     async def call(*args: Any) -> ResultT:
         return function(*args)
@@ -403,6 +425,24 @@ class BlockingClient:
             yield BlockingRangeReader(self._loop, twin)
 
     @contextmanager
+    def raw_producer(self, **options: Any) -> Iterator[BlockingRawProducer]:
+        """A producer of prebuilt batches for the length of a block; options as of `open_raw_producer`."""
+        with self._loop.entered(raw_producer_module.open_raw_producer(self._twin, **options)) as twin:
+            yield BlockingRawProducer(self._loop, twin)
+
+    def end_transaction(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool, *, timeout_s: float = 60.0
+    ) -> raw_producer_module.EndedTransaction:
+        """As `raw_producer.end_transaction`."""
+
+        async def there() -> raw_producer_module.EndedTransaction:
+            return await raw_producer_module.end_transaction(
+                self._twin, transactional_id, producer_id, producer_epoch, commit, timeout_s=timeout_s
+            )
+
+        return self._loop.call(there)
+
+    @contextmanager
     def transactional_producer(self, transactional_id: str, **options: Any) -> Iterator[BlockingTransactionalProducer]:
         """A producer with transactions for the length of a block; options as of `open_transactional_producer`."""
         with self._loop.entered(transactional_module.open_transactional_producer(self._twin, transactional_id, **options)) as twin:
@@ -421,4 +461,5 @@ def connect(bootstrap: str | Sequence[tuple[str, int]], *, timeout_s: float = 30
 
 
 __all__ = ["BlockingAdmin", "BlockingClient", "BlockingConsumer", "BlockingDelivery", "BlockingProducer", "ClientError", "NewTopic"]
-__all__ += ["BlockingGroupConsumer", "BlockingRangeReader", "BlockingTransactionalProducer", "RecordMetadata", "connect"]
+__all__ += ["BlockingGroupConsumer", "BlockingRangeReader", "BlockingRawProducer", "BlockingTransactionalProducer"]
+__all__ += ["RecordMetadata", "connect"]

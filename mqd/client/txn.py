@@ -6,7 +6,8 @@ Two ways to take part. Version 1: the producer tells the coordinator of every pa
 transaction can fall into the next.
 
 Phases are a table. OPEN ends in COMMITTING or ABORTING. A failure of a record or an offset makes it BROKEN: only `abort` is left. DEAD is
-for good: somebody else has our transactional id, or it may not be used.
+for good: somebody else has our transactional id, or it may not be used. PREPARED (KIP-939) waits for a decision from outside: whoever has
+the transactional id, producer id and epoch ends it with EndTxn; here only `abort` is left.
 Invariants: a record goes out only in OPEN, and under version 1 only to a partition that was added; a transaction whose outcome is in doubt
 is ended by a new epoch, which the coordinator gives out only when the old transaction is over.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from mqd.client.errors import REMEDIES, ClientError, TransactionBroken, error_from_wire
 from mqd.client.group import GroupMetadata
@@ -30,6 +31,9 @@ ADD_PARTITIONS_CLIENTS_UP_TO = 3
 END_TXN_V2_FROM = 5
 TXN_OFFSET_COMMIT_V1_UP_TO = 4
 PRODUCE_V2_FROM = 12
+TWO_PHASE_FROM = 6
+"""Of InitProducerId (KIP-939)."""
+TWO_PHASE_REMEDY = "set transaction.two.phase.commit.enable=true on the brokers (Apache Kafka: unstable.api.versions.enable=true, too)"
 
 
 class Phase(Enum):
@@ -38,6 +42,7 @@ class Phase(Enum):
     OPEN = "in a transaction"
     COMMITTING = "being committed"
     ABORTING = "being aborted"
+    PREPARED = "prepared: only end_transaction or abort completes it"
     BROKEN = "can only be aborted"
     DEAD = "can never be used again"
 
@@ -45,7 +50,8 @@ class Phase(Enum):
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     Phase.NEW: frozenset({Phase.READY, Phase.DEAD}),
     Phase.READY: frozenset({Phase.OPEN, Phase.DEAD}),
-    Phase.OPEN: frozenset({Phase.COMMITTING, Phase.ABORTING, Phase.BROKEN, Phase.DEAD}),
+    Phase.OPEN: frozenset({Phase.COMMITTING, Phase.ABORTING, Phase.PREPARED, Phase.BROKEN, Phase.DEAD}),
+    Phase.PREPARED: frozenset({Phase.ABORTING, Phase.DEAD}),
     Phase.COMMITTING: frozenset({Phase.READY, Phase.BROKEN, Phase.DEAD}),
     Phase.ABORTING: frozenset({Phase.READY, Phase.DEAD}),
     Phase.BROKEN: frozenset({Phase.ABORTING, Phase.DEAD}),
@@ -66,12 +72,23 @@ _FATAL = frozenset(
 )
 
 
+class PreparedTransaction(NamedTuple):
+    """What ends a transaction from any connection. A producer id of -1: nothing was written, and there is nothing to end."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    prepared: bool = True
+    """The coordinator keeps it without a time-out. False where it cannot (Apache Kafka 4.3): there two-phase producers have none at all."""
+
+
 class Transactions:
     """The transactions of one transactional id, one after the other."""
 
-    def __init__(self, transactional_id: str, timeout_ms: int) -> None:
+    def __init__(self, transactional_id: str, timeout_ms: int, *, two_phase: bool = False) -> None:
         assert transactional_id and timeout_ms > 0
         self.transactional_id = transactional_id
+        self.two_phase = two_phase
         self.timeout_ms = timeout_ms
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_EPOCH
@@ -88,6 +105,8 @@ class Transactions:
         """The brokers may know of this transaction, so it must be ended there."""
         self.doubtful = False
         """What the brokers know is not sure: only a new epoch makes sure that this transaction is over."""
+        self.epoch_unsure = False
+        """`prepare` was begun and had no answer: our epoch may be another one by now."""
 
     def _go(self, phase: Phase) -> None:
         assert phase in TRANSITIONS[self.phase], (self.phase, phase)
@@ -124,7 +143,8 @@ class Transactions:
 
     def init_body(self) -> dict[str, Any]:
         """InitProducerId: at the start it fences everybody who had our id before; later it brings a new epoch of our own."""
-        return {**self._identity(), "transaction_timeout_ms": self.timeout_ms}
+        body = {**self._identity(), "transaction_timeout_ms": self.timeout_ms}
+        return {**body, "enable_2_pc": True} if self.two_phase else body
 
     def on_init(self, answer: Any) -> None:
         """Raises ClientError; what is retriable is to be asked again."""
@@ -202,6 +222,44 @@ class Transactions:
         self.touched = True
         self.groups.add(group.group_id)
 
+    # -- two phases (KIP-939)
+
+    def prepare(self) -> None:
+        """Begin to prepare, or again after an attempt that came to no result. Raises ClientError unless all is well."""
+        if not self.two_phase:
+            message = f"transactional id {self.transactional_id!r} was not opened for two phases"
+            raise ClientError(ErrorCode.INVALID_TXN_STATE, message, remedy="open the producer with two_phase=True")
+        if self.phase is not Phase.PREPARED:
+            self.check_open()
+            self._go(Phase.PREPARED)
+        self.epoch_unsure = True
+
+    def keep_body(self) -> dict[str, Any]:
+        """InitProducerId that keeps the open transaction and lifts its time-out."""
+        return self.init_body() | {"keep_prepared_txn": True}
+
+    def on_kept(self, answer: Any) -> PreparedTransaction:
+        """Raises ClientError; what is retriable is to be asked again. The epoch of the answer ends the transaction, and not the one
+        under which the records were written: the coordinator fences whoever has that."""
+        assert self.phase is Phase.PREPARED
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            self.epoch_unsure = False
+            return PreparedTransaction(self.transactional_id, self.producer_id, self.producer_epoch, prepared=False)
+        if answer.error_code:
+            error = error_from_wire(answer.error_code, self._subject("preparing"))
+            if not error.retriable:
+                self.die(error)
+            raise error
+        kept = answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch
+        if kept != (self.producer_id, self.producer_epoch):
+            message = self._subject("preparing") + f": the coordinator has transaction {kept}, not {self._identity()}"
+            error = ClientError(ErrorCode.PRODUCER_FENCED, message)
+            self.die(error)
+            raise error
+        self.epoch_unsure = False
+        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+        return PreparedTransaction(self.transactional_id, self.producer_id, self.producer_epoch)
+
     # -- failures
 
     def fail(self, error: ClientError, *, doubtful: bool = True, by_coordinator: bool = False) -> None:
@@ -239,7 +297,7 @@ class Transactions:
             return
         if commit or self.phase is Phase.DEAD:
             self.check_open()
-        elif self.phase not in (Phase.OPEN, Phase.BROKEN):
+        elif self.phase not in (Phase.OPEN, Phase.PREPARED, Phase.BROKEN):
             message = f"transactional id {self.transactional_id!r} is {self.phase.value}: there is nothing to abort"
             raise ClientError(ErrorCode.INVALID_TXN_STATE, message)
         self._go(goal)
@@ -285,5 +343,5 @@ class Transactions:
         self.partitions.clear()
         self.wanted.clear()
         self.groups.clear()
-        self.touched = self.doubtful = False
+        self.touched = self.doubtful = self.epoch_unsure = False
         self.error = None

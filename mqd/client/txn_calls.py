@@ -1,0 +1,261 @@
+"""The conversation of one transactional id with its coordinators: init, begin, add, end, prepare.
+
+What may be asked, and what an answer means, is `txn.py`. Here is when it is asked: `coordinator.py`
+finds the node and asks again through its moves. Also `end_transaction`, for whoever decides about
+a transaction that another process has prepared (KIP-939).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import trio
+
+from mqd.client.cluster import ClusterClient
+from mqd.client.coordinator import Coordinator, KeyType
+from mqd.client.errors import ClientError, CommitFailed, error_from_wire
+from mqd.client.group import GroupMetadata
+from mqd.client.offsets import COMMIT_CAME_TOO_LATE, Offsets
+from mqd.client.peer import PeerConnection
+from mqd.client.txn import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_CLIENTS_UP_TO,
+    ADD_PARTITIONS_TO_TXN,
+    END_TXN,
+    END_TXN_V2_FROM,
+    FEATURE,
+    INIT_PRODUCER_ID,
+    TWO_PHASE_FROM,
+    TWO_PHASE_REMEDY,
+    TXN_OFFSET_COMMIT,
+    TXN_OFFSET_COMMIT_V1_UP_TO,
+    Phase,
+    PreparedTransaction,
+    Transactions,
+)
+from mqd.errors import ErrorCode, MqError
+from mqd.types import NO_EPOCH, NO_PRODUCER_ID
+
+
+class EndedTransaction(NamedTuple):
+    """Who may go on with the transactional id after EndTxn; -1 where the broker does not say."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+def speaks_version_2(connection: PeerConnection) -> bool:
+    """Whether transactions go by `transaction.version` 2 there (KIP-890)."""
+    served = connection.versions.get(END_TXN, (0, 0))[1]
+    return connection.features.get(FEATURE, 0) >= 2 and served >= END_TXN_V2_FROM
+
+
+class TransactionCalls:
+    """The calls of one transactional id. `state` is what it knows."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        transactional_id: str,
+        *,
+        transaction_timeout_ms: int,
+        timeout_s: float,
+        two_phase: bool = False,
+    ) -> None:
+        self.state = Transactions(transactional_id, transaction_timeout_ms, two_phase=two_phase)
+        self._client = client
+        self._coordinator = Coordinator(client, transactional_id, KeyType.TRANSACTION)
+        self._groups: dict[str, Coordinator] = {}
+        self._timeout_s = timeout_s
+
+    async def init(self) -> None:
+        """Get the producer id: what the predecessor left open is ended, and it is fenced."""
+        state = self.state
+        what = f"getting a producer id for transactional id {state.transactional_id!r}"
+        if state.two_phase:
+            connection = await self._connection()
+            served = connection.versions.get(INIT_PRODUCER_ID, (0, 0))[1]
+            if served < TWO_PHASE_FROM:
+                raise ClientError(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    f"{connection.peer} has no two-phase commit: it serves InitProducerId up to"
+                    f" version {served}, and version {TWO_PHASE_FROM} is needed",
+                    remedy=TWO_PHASE_REMEDY,
+                )
+        try:
+            await self._call(what, INIT_PRODUCER_ID, state.init_body, state.on_init)
+        except ClientError as error:
+            if (
+                state.two_phase
+                and error.code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                and TWO_PHASE_REMEDY not in error.remedy
+            ):
+                error.remedy = f"{error.remedy}; or {TWO_PHASE_REMEDY}"
+            raise
+
+    async def begin(self) -> None:
+        """Begin a transaction in the protocol that the cluster speaks now."""
+        connection = await self._connection()
+        self.state.begin(version_2=speaks_version_2(connection))
+
+    async def add_partitions(self) -> bool:
+        """Tell the coordinator of the partitions that are wanted. False when there are none."""
+        state = self.state
+        wanted = tuple(state.wanted)
+        if not wanted or state.phase is not Phase.OPEN:
+            return False
+        what = f"adding partitions to the transaction of {state.transactional_id!r}"
+        await self._call(
+            what,
+            ADD_PARTITIONS_TO_TXN,
+            lambda: state.add_body(wanted),
+            state.on_added,
+            at_most=ADD_PARTITIONS_CLIENTS_UP_TO,
+        )
+        return True
+
+    async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
+        """Add offsets of a group. Raises CommitFailed, and what `Transactions.fail` makes of
+        others.
+
+        Cancelled, it leaves a transaction that can only be aborted.
+        """
+        state = self.state
+        state.check_open()
+        if not offsets:
+            return
+        name = group.group_id
+        what = f"offsets of group {name!r} for transactional id {state.transactional_id!r}"
+        try:
+            if not state.version_2 and name not in state.groups:
+                await self._call(
+                    what,
+                    ADD_OFFSETS_TO_TXN,
+                    lambda: state.add_offsets_body(name),
+                    lambda answer: state.on_offsets_added(answer, name),
+                )
+            coordinator = self._groups.setdefault(
+                name, Coordinator(self._client, name, KeyType.GROUP)
+            )
+            state.touched |= state.version_2
+            await coordinator.call(
+                what,
+                TXN_OFFSET_COMMIT,
+                lambda: state.commit_offsets_body(group, offsets),
+                lambda answer: state.on_offsets_committed(answer, group),
+                deadline=trio.current_time() + self._timeout_s,
+                at_most=None if state.version_2 else TXN_OFFSET_COMMIT_V1_UP_TO,
+            )
+        except MqError as error:
+            failure = as_client_error(error)
+            state.fail(failure, by_coordinator=True)
+            if error.code in COMMIT_CAME_TOO_LATE and state.phase is not Phase.DEAD:
+                raise CommitFailed(error.code, f"{what}: {failure.message}") from error
+            state.check_open()
+        except BaseException:
+            state.fail(ClientError(ErrorCode.REQUEST_TIMED_OUT, f"sending {what} was cancelled"))
+            raise
+
+    async def end(self, doing: str) -> bool:
+        """Carry out what `Transactions.end` began. True if there is another producer epoch now."""
+        state = self.state
+        what = f"{doing} the transaction of {state.transactional_id!r}"
+        before = state.producer_id, state.producer_epoch
+        if state.epoch_unsure:  # an InitProducerId that does not keep the transaction aborts it
+            await self._call(what, INIT_PRODUCER_ID, state.init_body, state.on_init)
+        elif state.needs_epoch:
+            # While it is open, InitProducerId would fence whoever opened it: us.
+            # First it must be over, if the coordinator knows of it.
+            at_most = END_TXN_V2_FROM - 1
+            await self._call(
+                what, END_TXN, state.end_body, state.on_ended_in_doubt, at_most=at_most
+            )
+            await self._call(what, INIT_PRODUCER_ID, state.init_body, state.on_init)
+        elif state.needs_end:
+            limit = None if state.version_2 else END_TXN_V2_FROM - 1
+            await self._call(what, END_TXN, state.end_body, state.on_ended, at_most=limit)
+        state.over()
+        return before != (state.producer_id, state.producer_epoch)
+
+    async def prepare(self) -> PreparedTransaction:
+        """Hand the open transaction over to whoever decides (KIP-939). May be called again after
+        DeadlineExceeded."""
+        state = self.state
+        if state.two_phase and state.phase is Phase.OPEN and not state.touched:
+            state.check_open()
+            state.end(commit=True)
+            state.over()
+            return PreparedTransaction(
+                state.transactional_id, NO_PRODUCER_ID, NO_EPOCH, prepared=False
+            )
+        state.prepare()
+        what = f"preparing the transaction of {state.transactional_id!r}"
+        prepared: PreparedTransaction = await self._call(
+            what, INIT_PRODUCER_ID, state.keep_body, state.on_kept
+        )
+        return prepared
+
+    async def _connection(self) -> PeerConnection:
+        what = f"finding the coordinator of transactional id {self.state.transactional_id!r}"
+        return await self._coordinator.wait_connection(what, timeout_s=self._timeout_s)
+
+    async def _call(
+        self,
+        what: str,
+        key: int,
+        body: Callable[[], Mapping[str, Any]],
+        accept: Callable[[Any], Any],
+        *,
+        at_most: int | None = None,
+    ) -> Any:
+        deadline = trio.current_time() + self._timeout_s
+        return await self._coordinator.call(
+            what, key, body, accept, deadline=deadline, at_most=at_most
+        )
+
+
+async def end_transaction(
+    client: ClusterClient,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    commit: bool,
+    *,
+    timeout_s: float = 60.0,
+) -> EndedTransaction:
+    """Commit or abort a transaction by its ids, from any connection (KIP-939).
+
+    The same decision may be repeated until a new transaction begins under the id. A refusal is a
+    ClientError: INVALID_TXN_STATE where the transaction has the other outcome, PRODUCER_FENCED or
+    INVALID_PRODUCER_EPOCH where somebody else has the id. A producer id of -1 means that nothing
+    was written: nothing is asked then. DeadlineExceeded leaves the outcome open: call again.
+    """
+    if producer_id == NO_PRODUCER_ID:
+        return EndedTransaction(NO_PRODUCER_ID, NO_EPOCH)
+    doing = "committing" if commit else "aborting"
+    who = f"{transactional_id!r} (producer id {producer_id}, epoch {producer_epoch})"
+    what = f"{doing} the transaction of {who}"
+    coordinator = Coordinator(client, transactional_id, KeyType.TRANSACTION)
+    deadline = trio.current_time() + timeout_s
+    body = {
+        "transactional_id": transactional_id,
+        "producer_id": producer_id,
+        "producer_epoch": producer_epoch,
+        "committed": commit,
+    }
+
+    def accept(answer: Any) -> EndedTransaction:
+        if answer.error_code:
+            raise error_from_wire(answer.error_code, what)
+        return EndedTransaction(answer.producer_id, answer.producer_epoch)
+
+    connection = await coordinator.wait_connection(what, timeout_s=timeout_s)
+    at_most = None if speaks_version_2(connection) else END_TXN_V2_FROM - 1
+    return await coordinator.call(
+        what, END_TXN, lambda: body, accept, deadline=deadline, at_most=at_most
+    )
+
+
+def as_client_error(error: MqError) -> ClientError:
+    return error if isinstance(error, ClientError) else ClientError(error.code, error.message)
