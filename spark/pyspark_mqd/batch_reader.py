@@ -22,7 +22,8 @@ from pyspark.sql.types import StructType
 
 from .offset_reader import OffsetReader
 from .offsets import Offsets
-from .options import ByGlobalTimestamp, SourceOptions
+from .option_limits import ByGlobalTimestamp
+from .options import SourceOptions
 from .planning import Loss, OffsetRange, batch_ranges, overtaken, split_ranges
 from .task_reader import input_partitions, read_range, report_losses
 

@@ -18,18 +18,8 @@ from mqd.types import ZERO_UUID, TopicPartition
 from .connection import client_for
 from .errors import ConnectorError, OptionError
 from .offsets import EARLIEST, LATEST, Offsets, StreamOffset, TopicState, show_partitions
-from .options import (
-    AsOf,
-    Assign,
-    ByGlobalTimestamp,
-    ByOffset,
-    ByTimestamp,
-    Earliest,
-    EndLimit,
-    SourceOptions,
-    Subscribe,
-    compile_pattern,
-)
+from .option_limits import AsOf, ByGlobalTimestamp, ByOffset, ByTimestamp, Earliest, EndLimit
+from .options import Assign, SourceOptions, Subscribe, compile_pattern
 from .planning import changes
 
 if TYPE_CHECKING:

@@ -9,23 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from mqd.types import TopicPartition
 
 from .connection import PREFIX, Connection, client_name, connection_of, lowered
 from .errors import OptionError
-from .offsets import (
-    EARLIEST,
-    LATEST,
-    Offsets,
-    StreamOffset,
-    parse_offsets,
-    parse_partitions,
-    parse_timestamps,
-    show_partitions,
+from .offsets import parse_partitions
+from .option_limits import (
+    Earliest,
+    EndLimit,
+    Latest,
+    Limit,
+    check_batch,
+    parse_as_of,
+    parse_limit,
 )
+from .option_values import boolean, duration_s, natural, number, positive
 
 STRATEGIES = {"subscribe": "subscribe", "subscribepattern": "subscribePattern", "assign": "assign"}
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
@@ -40,18 +40,6 @@ DEFAULT_NUM_RETRIES = 3
 DEFAULT_RETRY_INTERVAL_MS = 1_000
 DEFAULT_POLL_TIMEOUT_MS = 120_000
 DEFAULT_MAX_TRIGGER_DELAY = "15m"
-STREAM_GROUP_PREFIX = "spark-kafka-source"
-BATCH_GROUP_PREFIX = "spark-kafka-relation"
-
-_UNITS_MS = {
-    "us": 0.001,
-    "ms": 1.0,
-    "s": 1_000.0,
-    "m": 60_000.0,
-    "min": 60_000.0,
-    "h": 3_600_000.0,
-    "d": 86_400_000.0,
-}
 
 
 # -- what is read
@@ -76,45 +64,6 @@ class SubscribePattern(NamedTuple):
 
 
 Strategy = Assign | Subscribe | SubscribePattern
-
-
-# -- where it is read
-
-
-class Earliest(NamedTuple):
-    """Each partition's first offset."""
-
-
-class Latest(NamedTuple):
-    """Each partition's end."""
-
-
-class ByOffset(NamedTuple):
-    """Offsets by partition; -1 is the latest, -2 the earliest."""
-
-    offsets: Offsets
-
-
-class ByTimestamp(NamedTuple):
-    """The first offset at or after a timestamp in ms, by partition."""
-
-    timestamps: Offsets
-
-
-class ByGlobalTimestamp(NamedTuple):
-    """The same timestamp in ms for every partition."""
-
-    timestamp: int
-
-
-class AsOf(NamedTuple):
-    """Option `asOfOffsets`: partitions that are not named did not exist, and are not read."""
-
-    offset: StreamOffset
-
-
-Limit = Earliest | Latest | ByOffset | ByTimestamp | ByGlobalTimestamp
-EndLimit = Limit | AsOf
 
 
 @dataclass(frozen=True)
@@ -152,22 +101,22 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
     if streaming:
         _refuse_for_streams(own)
     strategy = _strategy(own)
-    start = _limit(own, "starting", Latest() if streaming else Earliest())
+    start = parse_limit(own, "starting", Latest() if streaming else Earliest())
     end: EndLimit = Latest()
     if not streaming:
-        end = _as_of(own) or _limit(own, "ending", Latest())
-        _check_batch(start, end)
+        end = parse_as_of(own) or parse_limit(own, "ending", Latest())
+        check_batch(start, end)
     _refuse_client_names(own)
     connection = connection_of(own)
-    max_offsets = _positive(own, "maxOffsetsPerTrigger")
-    min_offsets = _positive(own, "minOffsetsPerTrigger")
+    max_offsets = positive(own, "maxOffsetsPerTrigger")
+    min_offsets = positive(own, "minOffsetsPerTrigger")
     if min_offsets is not None and max_offsets is not None and min_offsets > max_offsets:
         raise OptionError(
             f"The value of minOffsetPerTrigger({min_offsets}) is higher than the "
             f"maxOffsetsPerTrigger({max_offsets}). Lower 'minOffsetsPerTrigger'."
         )
     group_id = client_name(own, "group.id")
-    commit_offsets = _boolean(own, "commitOffsets", False)
+    commit_offsets = boolean(own, "commitOffsets", False)
     if commit_offsets and not group_id:
         raise OptionError(
             "Option 'commitOffsets' needs the group to commit to. "
@@ -179,24 +128,24 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         start=start,
         end=end,
         no_match_latest=_no_match_latest(own),
-        fail_on_data_loss=_boolean(own, "failOnDataLoss", True),
-        min_partitions=_positive(own, "minPartitions"),
-        max_records_per_partition=_positive(own, "maxRecordsPerPartition"),
+        fail_on_data_loss=boolean(own, "failOnDataLoss", True),
+        min_partitions=positive(own, "minPartitions"),
+        max_records_per_partition=positive(own, "maxRecordsPerPartition"),
         max_offsets=max_offsets,
         min_offsets=min_offsets,
-        max_bytes=_positive(own, "maxBytesPerTrigger"),
-        max_trigger_delay_s=_duration_s(own, "maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY),
-        num_retries=_positive(own, "fetchOffset.numRetries") or DEFAULT_NUM_RETRIES,
-        retry_interval_s=_natural(own, "fetchOffset.retryIntervalMs", DEFAULT_RETRY_INTERVAL_MS)
+        max_bytes=positive(own, "maxBytesPerTrigger"),
+        max_trigger_delay_s=duration_s(own, "maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY),
+        num_retries=positive(own, "fetchOffset.numRetries") or DEFAULT_NUM_RETRIES,
+        retry_interval_s=natural(own, "fetchOffset.retryIntervalMs", DEFAULT_RETRY_INTERVAL_MS)
         / 1000,
-        poll_timeout_s=_natural(own, "kafkaConsumer.pollTimeoutMs", DEFAULT_POLL_TIMEOUT_MS) / 1000,
+        poll_timeout_s=natural(own, "kafkaConsumer.pollTimeoutMs", DEFAULT_POLL_TIMEOUT_MS) / 1000,
         fetch_bytes=_fetch_bytes(own),
         group_id=group_id,
         read_committed=_read_committed(own),
         columns=_columns(own),
-        filter_pushdown=_boolean(own, "filterPushdown", False),
+        filter_pushdown=boolean(own, "filterPushdown", False),
         commit_offsets=commit_offsets,
-        offset_metadata=_boolean(own, "offsetMetadata", True),
+        offset_metadata=boolean(own, "offsetMetadata", True),
     )
 
 
@@ -282,122 +231,6 @@ _JAVA_CLASSES = {
 }
 
 
-def _limit(own: Mapping[str, str], side: str, default: Limit) -> Limit:
-    """`startingTimestamp` > `startingOffsetsByTimestamp` > `startingOffsets`; or `ending...`."""
-    text = own.get(f"{side}timestamp")
-    if text is not None:
-        try:
-            return ByGlobalTimestamp(int(text.strip()))
-        except ValueError:
-            raise OptionError(
-                f"Expected a single long value, got {text.strip()}. "
-                f"Set option '{side}Timestamp' to milliseconds since 1970."
-            ) from None
-    text = own.get(f"{side}offsetsbytimestamp")
-    if text is not None:
-        return ByTimestamp(parse_timestamps(text.strip()))
-    text = own.get(f"{side}offsets")
-    if text is None:
-        return default
-    if text.strip().lower() == "latest":
-        return Latest()
-    if text.strip().lower() == "earliest":
-        return Earliest()
-    return ByOffset(parse_offsets(text.strip()))
-
-
-def _check_batch(start: Limit, end: EndLimit) -> None:
-    if isinstance(start, Latest):
-        raise OptionError(
-            "starting offset can't be latest for batch queries on Kafka. "
-            "Set option 'startingOffsets' to 'earliest' or to offsets."
-        )
-    if isinstance(end, Earliest):
-        raise OptionError(
-            "ending offset can't be earliest for batch queries on Kafka. "
-            "Set option 'endingOffsets' to 'latest' or to offsets."
-        )
-    for limit, forbidden, text in (
-        (start, LATEST, "startingOffsets for {} can't be latest for batch queries on Kafka."),
-        (end, EARLIEST, "ending offset for {} can't be earliest for batch queries on Kafka."),
-    ):
-        if isinstance(limit, ByOffset):
-            for tp in sorted(limit.offsets):
-                if limit.offsets[tp] == forbidden:
-                    raise OptionError(text.format(tp))
-    if isinstance(start, ByOffset) and isinstance(end, ByOffset):
-        _check_pair(start.offsets, end.offsets, "offset")
-    if isinstance(start, ByTimestamp) and isinstance(end, ByTimestamp):
-        _check_pair(start.timestamps, end.timestamps, "timestamp")
-
-
-def _check_pair(start: Offsets, end: Offsets, kind: str) -> None:
-    if start.keys() != end.keys():
-        raise OptionError(
-            "The specified start offset and end offset should have the same topic-partitions. "
-            f"Topic-partitions for start offset: {show_partitions(start)}, topic-partitions for "
-            f"end offset: {show_partitions(end)}."
-        )
-    for tp in sorted(start):
-        if start[tp] > end[tp] and start[tp] >= 0 and end[tp] >= 0:
-            raise OptionError(
-                f"The specified start {kind} {start[tp]} is greater than the end {kind} {end[tp]} "
-                f"for topic {tp.topic} partition {tp.partition}."
-            )
-
-
-def _as_of(own: Mapping[str, str]) -> EndLimit | None:
-    """Batch time travel: `asOfTimestamp` and `asOfOffsets`."""
-    given = [name for name in ("asOfTimestamp", "asOfOffsets") if name.lower() in own]
-    if not given:
-        return None
-    rivals = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-    others = given[1:] + [name for name in rivals if name.lower() in own]
-    if others:
-        raise OptionError(
-            f"Options '{given[0]}' and '{others[0]}' both say where the query ends. "
-            "Remove one of them."
-        )
-    text = own[given[0].lower()].strip()
-    if given[0] == "asOfTimestamp":
-        return ByGlobalTimestamp(_timestamp_ms(text) + 1)
-    offsets = parse_offset_line(text)
-    if any(each < 0 for each in offsets.ends.values()):
-        raise OptionError(
-            f"Option 'asOfOffsets' is '{text}', but a query as of some offsets needs offsets "
-            "from 0 on. Replace -1 and -2 by offsets."
-        )
-    return AsOf(offsets)
-
-
-def parse_offset_line(text: str) -> StreamOffset:
-    """Offsets, or a line of a checkpoint's file `offsets/N`. Raises OptionError."""
-    import json
-
-    try:
-        value = json.loads(text)
-        if not isinstance(value, dict):
-            raise ValueError(value)
-    except ValueError:
-        return StreamOffset(parse_offsets(text))
-    return StreamOffset.from_json(value) if "__mqd" in value else StreamOffset(parse_offsets(text))
-
-
-def _timestamp_ms(text: str) -> int:
-    if text.lstrip("-").isdigit():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise OptionError(
-            f"Option 'asOfTimestamp' is '{text}', which is no time. Write milliseconds since 1970 "
-            "or ISO 8601, for example '2026-11-23T12:00:00Z'."
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
-
-
 def _refuse_for_streams(own: Mapping[str, str]) -> None:
     for key, name, what in (
         ("endingoffsets", "endingOffsets", "ending offset"),
@@ -457,14 +290,14 @@ def _fetch_bytes(own: Mapping[str, str]) -> int | None:
     text = client_name(own, "fetch.max.bytes")
     if text is None:
         return None
-    value = _number(text, PREFIX + "fetch.max.bytes")
+    value = number(text, PREFIX + "fetch.max.bytes")
     if value <= 0:
         raise OptionError(f"Option 'kafka.fetch.max.bytes' must be positive, but it is '{text}'.")
     return value
 
 
 def _columns(own: Mapping[str, str]) -> tuple[str, ...]:
-    headers = _boolean(own, "includeHeaders", False)
+    headers = boolean(own, "includeHeaders", False)
     text = own.get("columns")
     if text is None:
         return (*COLUMNS, HEADERS) if headers else COLUMNS
@@ -487,52 +320,3 @@ def _columns(own: Mapping[str, str]) -> tuple[str, ...]:
             f"Choose among: {', '.join(known.values())}."
         )
     return tuple(wanted)
-
-
-def _boolean(own: Mapping[str, str], name: str, default: bool) -> bool:
-    text = own.get(name.lower())
-    if text is None:
-        return default
-    if text.strip().lower() not in ("true", "false"):
-        raise OptionError(f"Option '{name}' must be 'true' or 'false', but it is '{text}'.")
-    return text.strip().lower() == "true"
-
-
-def _number(text: str, name: str) -> int:
-    try:
-        return int(text.strip())
-    except ValueError:
-        raise OptionError(f"Option '{name}' must be a whole number, but it is '{text}'.") from None
-
-
-def _positive(own: Mapping[str, str], name: str) -> int | None:
-    text = own.get(name.lower())
-    if text is None:
-        return None
-    value = _number(text, name)
-    if value <= 0:
-        raise OptionError(f"{name} must be positive, but it is '{text}'.")
-    return value
-
-
-def _natural(own: Mapping[str, str], name: str, default: int) -> int:
-    text = own.get(name.lower())
-    if text is None:
-        return default
-    value = _number(text, name)
-    if value < 0:
-        raise OptionError(f"Option '{name}' must not be negative, but it is '{text}'.")
-    return value
-
-
-def _duration_s(own: Mapping[str, str], name: str, default: str) -> float:
-    """A time as Spark writes it: `15m`, `500ms`; a number alone is milliseconds."""
-    text = own.get(name.lower(), default)
-    found = re.fullmatch(r"(-?[0-9]+)\s*([a-z]*)", text.strip().lower())
-    factor = _UNITS_MS.get(found.group(2) or "ms") if found else None
-    if found is None or factor is None:
-        raise OptionError(
-            f"Option '{name}' is '{text}', which is no time. "
-            "Write a number and a unit (us, ms, s, m, h, d), for example '15m'."
-        )
-    return int(found.group(1)) * factor / 1000

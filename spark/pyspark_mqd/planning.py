@@ -193,7 +193,7 @@ def batch_ranges(starts: Offsets, ends: Offsets) -> list[OffsetRange]:
         if start > end:
             raise OptionError(
                 f"The resolved start offset {start} is greater than the resolved end offset {end} "
-                f"for topic {tp.topic} partition {tp.partition}. The start is beyond the log's end, "
+                f"for topic {tp.topic} partition {tp.partition}. The start is beyond the log, "
                 "or start and end are given in different ways. Compare the options "
                 "'startingOffsets', 'startingTimestamp', 'endingOffsets' and 'endingTimestamp' "
                 "with the partition's offsets."

@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from .connection import logger, unused_names
 from .errors import OptionError
 from .options import COLUMNS, HEADERS, columns_of, ignored_in_batch, parse_options
 
@@ -78,10 +79,11 @@ def _same_type(given: DataType, own: DataType) -> bool:
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """The reader of a batch query. Raises OptionError."""
-    from .batch_reader import BatchReader, PushdownReader, logger
+    from .batch_reader import BatchReader, PushdownReader
 
     check_schema(schema)
     parsed = parse_options(options, streaming=False)
+    _log_unused(options)
     for name in ignored_in_batch(options):
         logger.warning("%s option ignored in batch queries", name)
     kind = PushdownReader if parsed.filter_pushdown else BatchReader
@@ -93,4 +95,12 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
     from .stream_reader import StreamReader
 
     check_schema(schema)
-    return StreamReader(parse_options(options, streaming=True), schema)
+    parsed = parse_options(options, streaming=True)
+    _log_unused(options)
+    return StreamReader(parsed, schema)
+
+
+def _log_unused(options: Mapping[str, str]) -> None:
+    unused = unused_names(options)
+    if unused:
+        logger.info("These configurations were supplied but are not used: %s", ", ".join(unused))

@@ -22,8 +22,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from mqd.errors import MqError
-
 from .offset_reader import OffsetReader
 from .offsets import CommitTarget, Offsets, StreamOffset, TopicState, by_topic
 from .options import SourceOptions
@@ -176,16 +174,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         if not options.commit_offsets or options.group_id is None:
             return
+        from .listener import commit_offsets
+
         offsets = StreamOffset.from_json(end).ends
-        try:
-            outcomes = self._reader.client.admin.alter_group_offsets(options.group_id, offsets)
-            failures = [each for each in outcomes.values() if each is not None]
-        except MqError as error:
-            failures = [error]  # type: ignore[list-item]
-        if failures:
-            logger.warning(
-                "Offsets are not committed to group '%s': %s", options.group_id, failures[0]
-            )
+        reason = commit_offsets(options.connection, options.group_id, offsets)
+        if reason is not None:
+            logger.warning("Offsets are not committed to group '%s': %s", options.group_id, reason)
 
     def stop(self) -> None:
         """Nothing to do: the worker's client ends with the process."""
