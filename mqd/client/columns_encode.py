@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mqd import limits
-from mqd.client.columns_hash import data_of, offsets_of
+from mqd.client.columns_buffers import binary, data_of, nulls_of, offsets_of
 from mqd.client.columns_schema import HEADERS_TYPE
 from mqd.client.columns_varints import Ints, varint_sizes, write_varints
 from mqd.client.errors import ClientError
@@ -39,6 +39,8 @@ from mqd.types import NO_EPOCH, NO_PRODUCER_ID
 BATCH_BYTES: Final = 512 * limits.KIB
 JOINED_BYTES_MAX: Final = 512 * limits.MIB
 """Rows are encoded together up to this estimate: Arrow's offsets are 32 bits."""
+STAMP_MAX: Final = 2**62
+"""Differences of timestamps stay within 64 bits."""
 RECORD_OVERHEAD_BYTES: Final = 22
 """The most that a record takes beside its key, value and headers in batches of fewer than 2**20 rows, timestamps apart."""
 _RECORD_BYTES_MAX = 2**31 - 1 - 2 * limits.KIB
@@ -250,7 +252,7 @@ def _records(
     at += offset_bytes
     write_varints(out, at, key_numbers, key_bytes)
     return pc.binary_join_element_wise(
-        _binary(begins, out),
+        binary(begins, out),
         _without_nulls(keys),
         _varints(value_numbers, value_bytes),
         _without_nulls(values),
@@ -274,7 +276,7 @@ def _headers(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
         _without_nulls(values),
         _EMPTY,
     )
-    blocks = _binary(offsets_of(pairs)[_running(counts)], data_of(pairs))
+    blocks = binary(offsets_of(pairs)[_running(counts)], data_of(pairs))
     numbers = _zigzag(counts)
     return _varints(numbers, varint_sizes(numbers)), blocks
 
@@ -283,15 +285,7 @@ def _varints(numbers: Ints, sizes: Ints) -> pa.Array:
     begins = _running(sizes)
     out = np.empty(int(begins[-1]), np.uint8)
     write_varints(out, begins[:-1], numbers, sizes)
-    return _binary(begins, out)
-
-
-def _binary(begins: Ints, data: np.ndarray[Any, Any]) -> pa.Array:
-    return pa.Array.from_buffers(
-        pa.binary(),
-        len(begins) - 1,
-        [None, pa.py_buffer(begins.astype(np.int32)), pa.py_buffer(data)],
-    )
+    return binary(begins, out)
 
 
 def _zigzag(numbers: Ints) -> Any:
@@ -310,22 +304,17 @@ def _running(sizes: Ints) -> Ints:
 def _value_bytes(column: pa.Array) -> Ints:
     """The bytes of each value. Arrow lets a null have some; they do not count."""
     sizes = np.diff(offsets_of(column))
-    if column.null_count:
-        sizes[_nulls(column)] = 0
+    if (nulls := nulls_of(column)) is not None:
+        sizes[nulls] = 0
     return sizes
 
 
 def _field_sizes(column: pa.Array) -> Ints:
     """The same with -1 for null, as it is on the wire."""
     sizes = np.diff(offsets_of(column))
-    if column.null_count:
-        sizes[_nulls(column)] = -1
+    if (nulls := nulls_of(column)) is not None:
+        sizes[nulls] = -1
     return sizes
-
-
-def _nulls(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    nulls: np.ndarray[Any, np.dtype[np.bool_]] = column.is_null().to_numpy(zero_copy_only=False)
-    return nulls
 
 
 def _without_nulls(column: pa.Array) -> pa.Array:
@@ -386,6 +375,8 @@ def _checked(
         if flat.null_count or flat.field(0).null_count:
             raise _refused("'headers' has a header without a key", "give each header a key")
     if isinstance(timestamps_ms, int):
+        if abs(timestamps_ms) > STAMP_MAX:
+            raise _refused(f"'timestamps_ms' has {timestamps_ms}", "pass milliseconds since 1970")
         return timestamps_ms
     if timestamps_ms.type != pa.int64():
         raise _refused(
@@ -394,6 +385,9 @@ def _checked(
     if timestamps_ms.null_count:
         raise _refused("'timestamps_ms' has a null", "fill nulls with the current time")
     stamps: Ints = timestamps_ms.to_numpy()
+    if count and max(int(stamps.max()), -int(stamps.min())) > STAMP_MAX:
+        far = stamps[np.argmax(np.abs(stamps))]
+        raise _refused(f"'timestamps_ms' has {far}", "pass milliseconds since 1970")
     return stamps
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mqd.client.columns_varints import Bytes, Int32s, Ints
+from mqd.client.columns_buffers import data_of, offsets_of
+from mqd.client.columns_varints import Int32s
 from mqd.client.partitioner import murmur2
 
 Hashes = np.ndarray[Any, np.dtype[np.uint32]]
@@ -77,19 +78,3 @@ def _hash_rows(rows: np.ndarray[tuple[int, int], np.dtype[np.uint8]], out: Hashe
     hashes ^= hashes >> np.uint32(13)
     hashes *= _M
     np.bitwise_xor(hashes, hashes >> np.uint32(15), out=out)
-
-
-def offsets_of(column: pa.Array) -> Ints:
-    """Where each value of a binary column begins in its data, and where the last one ends; a slice has its own."""
-    buffer = column.buffers()[1]
-    if buffer is None or not len(column):
-        return np.zeros(len(column) + 1, np.int64)
-    kind = np.dtype(np.int64) if pa.types.is_large_binary(column.type) else np.dtype(np.int32)
-    return np.frombuffer(buffer, kind, len(column) + 1, column.offset * kind.itemsize).astype(
-        np.int64
-    )
-
-
-def data_of(column: pa.Array) -> Bytes:
-    buffer = column.buffers()[2]
-    return np.zeros(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)

@@ -6,84 +6,114 @@ headers has null.
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 import numpy as np
 import pyarrow as pa
 
+from mqd.client.columns_buffers import bitmap, gather
 from mqd.client.columns_schema import HEADER_TYPE, HEADERS_TYPE
-from mqd.client.columns_varints import Bytes, Ints, read_varints
+from mqd.client.columns_varints import BYTES_MAX_32, Bools, Bytes, Ints, read_varints
 from mqd.errors import ErrorCode, MqError
-from mqd.protocol.batch import Buffer, corrupt
+from mqd.protocol.batch import Buffer, corrupt, read_varint
+
+HEADERS_MAX: Final = 1 << 20
+"""Headers of one record, at most: a header of two bytes takes twenty times as much here."""
+
+_TOGETHER_MIN = 16
+"""Fewer records than this are read header by header: that costs less than numpy calls."""
+
+
+class _Pairs(NamedTuple):
+    """Where the keys and values of all headers are."""
+
+    key_begins: Ints
+    key_ends: Ints
+    value_begins: Ints
+    value_ends: Ints
+    value_nulls: Bools
 
 
 def headers_column(body: Buffer, array: Bytes, positions: Ints, ends: Ints) -> pa.Array:
-    """The headers of the records whose header counts are at `positions` and which end at `ends`."""
+    """The headers of the records whose header counts are at `positions` and which end at `ends`. There is at least one record."""
     counts, behind = read_varints(array, positions)
     if (counts < 0).any() or (counts > (ends - behind) // 2).any():
         raise corrupt("a count of headers does not fit its record")
+    if int(counts.max()) > HEADERS_MAX:
+        raise MqError(
+            ErrorCode.INVALID_RECORD,
+            f"a record has {counts.max()} headers; at most {HEADERS_MAX} can be read",
+        )
     first = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=first[1:])
     total = int(first[-1])
-    marks = np.empty(4 * total, np.int64)  # of each header: key begin and end, value begin and end
-    nulls = np.zeros(total, np.bool_)
+    marks = np.empty((4, total), np.int64)
+    pairs = _Pairs(marks[0], marks[1], marks[2], marks[3], np.zeros(total, np.bool_))
     rows = np.flatnonzero(counts)
-    at = behind[rows]
     ordinal = 0
-    while rows.size:
-        sizes, begins = read_varints(array, at)
-        if (sizes < 0).any():
-            raise (
-                MqError(ErrorCode.INVALID_RECORD, "a header key is null")
-                if (sizes == -1).any()
-                else corrupt("a length is negative")
-            )
-        where = first[rows] + ordinal
-        marks[4 * where] = begins
-        marks[4 * where + 1] = at = begins + sizes
-        sizes, begins = read_varints(array, at)
-        if (sizes < -1).any():
-            raise corrupt("a length is negative")
-        marks[4 * where + 2] = begins
-        marks[4 * where + 3] = at = begins + np.maximum(sizes, 0)
-        nulls[where] = sizes < 0
-        behind[rows] = at
+    while rows.size >= _TOGETHER_MIN:
+        behind[rows] = _read_pairs(array, behind[rows], pairs, first[rows] + ordinal)
         ordinal += 1
-        more = counts[rows] > ordinal
-        rows, at = rows[more], at[more]
+        rows = rows[counts[rows] > ordinal]
+    for row in rows.tolist():
+        own = range(int(first[row]) + ordinal, int(first[row + 1]))
+        behind[row] = _walk_pairs(array[: ends[row]].data, int(behind[row]), pairs, own)
     if (behind != ends).any():
         raise corrupt("a record does not end where its length says")
-    return _assemble(body, counts, first, marks, nulls)
+    return _assemble(body, counts, first, pairs)
 
 
-def _assemble(
-    body: Buffer,
-    counts: Ints,
-    first: Ints,
-    marks: Ints,
-    nulls: np.ndarray[tuple[int], np.dtype[np.bool_]],
-) -> pa.Array:
+def _read_pairs(array: Bytes, positions: Ints, pairs: _Pairs, where: Ints) -> Ints:
+    """One header of many records: note where it is, return the positions behind it."""
+    sizes, begins = read_varints(array, positions)
+    if (sizes < 0).any():
+        raise _bad_key(int(sizes.min()))
+    pairs.key_begins[where] = begins
+    pairs.key_ends[where] = ends = begins + sizes
+    sizes, begins = read_varints(array, ends)
+    if (sizes < -1).any():
+        raise corrupt("a length is negative")
+    pairs.value_begins[where] = begins
+    pairs.value_ends[where] = ends = begins + np.maximum(sizes, 0)
+    pairs.value_nulls[where] = sizes < 0
+    return ends
+
+
+def _walk_pairs(data: memoryview, position: int, pairs: _Pairs, where: range) -> int:
+    """The rest of one record's headers, one by one."""
+    for index in where:
+        size, position = read_varint(data, position, BYTES_MAX_32)
+        if size < 0:
+            raise _bad_key(size)
+        pairs.key_begins[index] = position
+        position += size
+        pairs.key_ends[index] = position
+        size, position = read_varint(data, position, BYTES_MAX_32)
+        if size < -1:
+            raise corrupt("a length is negative")
+        pairs.value_begins[index] = position
+        position += max(size, 0)
+        pairs.value_ends[index] = position
+        pairs.value_nulls[index] = size < 0
+    return position
+
+
+def _bad_key(size: int) -> MqError:
+    if size == -1:
+        return MqError(ErrorCode.INVALID_RECORD, "a header key is null")
+    return corrupt("a length is negative")
+
+
+def _assemble(body: Buffer, counts: Ints, first: Ints, pairs: _Pairs) -> pa.Array:
     """All positions are checked: within each record they ascend up to its end."""
-    total = len(nulls)
-    raw = pa.Array.from_buffers(
-        pa.binary(),
-        max(4 * total - 1, 0),
-        [None, pa.py_buffer(marks.astype(np.int32)), pa.py_buffer(body)],
-    )
-    every_fourth = np.arange(0, 4 * total, 4, dtype=np.int32)
-    keys = raw.take(pa.array(every_fourth))
-    values = raw.take(pa.array(every_fourth + np.int32(2)))
+    keys = gather(body, pairs.key_begins, pairs.key_ends)
+    values = gather(body, pairs.value_begins, pairs.value_ends, pairs.value_nulls)
     try:
         keys = keys.cast(pa.string())
     except pa.ArrowInvalid:
         raise MqError(ErrorCode.INVALID_RECORD, "a header key is not UTF-8") from None
-    if nulls.any():
-        values = pa.Array.from_buffers(pa.binary(), total, [_bitmap(~nulls), *values.buffers()[1:]])
-    pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADER_TYPE))
+    children = pa.StructArray.from_arrays([keys, values], fields=list(HEADER_TYPE))
     present = counts > 0
-    valid = None if present.all() else _bitmap(present)
-    return pa.Array.from_buffers(
-        HEADERS_TYPE, len(counts), [valid, pa.py_buffer(first.astype(np.int32))], children=[pairs]
-    )
-
-
-def _bitmap(present: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(present, bitorder="little"))
+    valid = None if present.all() else bitmap(present)
+    offsets = pa.py_buffer(first.astype(np.int32))
+    return pa.Array.from_buffers(HEADERS_TYPE, len(counts), [valid, offsets], children=[children])

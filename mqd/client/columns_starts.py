@@ -35,8 +35,6 @@ def find_starts(data: Buffer, array: Bytes, spans: list[Span]) -> tuple[Ints, In
     starts: list[int] = []
     lasts, stops = [], []
     for span in spans:
-        if span.records * RECORD_BYTES_MIN > span.end - span.begin:
-            raise corrupt(f"{span.records} records in {span.end - span.begin} bytes")
         try:
             stop = _walk(data, span.begin, span.records, starts)
         except IndexError:

@@ -1,0 +1,213 @@
+"""A few thousand records of known beginnings and ends to one Arrow batch: one varint of all records at a time.
+
+What must hold: fields follow one another within their record, and the position behind the last field that is read is compared
+with the record's end before a buffer is wrapped into Arrow. Positions only grow, so that one comparison covers all before it.
+Fields of columns that are not wanted are stepped over, or not reached at all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from mqd.client.columns_buffers import gather
+from mqd.client.columns_headers import headers_column
+from mqd.client.columns_schema import TIMESTAMP_TYPE
+from mqd.client.columns_varints import (
+    BYTES_MAX_32,
+    BYTES_MAX_64,
+    Bools,
+    Bytes,
+    Ints,
+    read_varints,
+    read_varlongs,
+    skip_varints,
+)
+from mqd.errors import ErrorCode, MqError
+from mqd.protocol.batch import Buffer, corrupt
+
+_MICROSECONDS_MS_MAX = (2**63 - 1) // 1000
+"""Milliseconds that fit into 64 bits as microseconds."""
+
+
+class Wish(NamedTuple):
+    """What the caller of `decode` wants: `schema`'s columns of the records with offsets in `[start, end)`."""
+
+    schema: pa.Schema
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class Batch(NamedTuple):
+    """A record batch with wanted rows: its records are `[begin, end)` of a body."""
+
+    begin: int
+    end: int
+    records: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+    """What timestamps count from; with `stamped`, the timestamp of all records."""
+    stamped: bool
+    """Whether a broker wrote the time of appending."""
+    cut: bool
+    """Whether `start` or `end` of the wish lies inside."""
+
+
+class Slice(NamedTuple):
+    """Records one behind the other: for each batch how many, for each record where it begins and ends in `body`."""
+
+    body: Buffer
+    array: Bytes
+    batches: list[Batch]
+    records: list[int]
+    begins: Ints
+    ends: Ints
+
+    def of_batches(self, values: list[int]) -> Ints:
+        """A value of each batch, for each of its records."""
+        if len(values) == 1:
+            return np.full(len(self.begins), values[0], np.int64)
+        return np.repeat(np.array(values, np.int64), self.records)
+
+
+def rows_of(some: Slice, wish: Wish, previous: int) -> tuple[pa.RecordBatch, int]:
+    """(the wanted rows, the last record's offset). `previous`: the offset before these records; returned where none was read.
+
+    MqError: CORRUPT_MESSAGE or INVALID_RECORD.
+    """
+    try:
+        return _rows_of(some, wish, previous)
+    except IndexError:
+        raise corrupt("a record is cut off") from None
+
+
+def _rows_of(some: Slice, wish: Wish, previous: int) -> tuple[pa.RecordBatch, int]:
+    names = wish.schema.names
+    made: dict[str, pa.Array] = {}
+    array, ends = some.array, some.ends
+    first, behind = 0, len(ends)
+    cut = any(batch.cut for batch in some.batches)
+    fields = not {"key", "value", "headers"}.isdisjoint(names)
+    numbers = cut or fields or not {"offset", "timestamp"}.isdisjoint(names)
+    if numbers and behind:
+        # behind the length and the attributes, of which none are assigned
+        at = skip_varints(array, some.begins, BYTES_MAX_32) + 1
+        if "timestamp" in names:
+            deltas, at = read_varlongs(array, at)
+            timestamps = _microseconds(some, deltas)
+        else:
+            at = skip_varints(array, at, BYTES_MAX_64)
+        if cut or "offset" in names:
+            deltas, at = read_varints(array, at)
+            offsets = _offsets(some, deltas, previous)
+            previous = int(offsets[-1])
+            if cut:
+                first, behind = np.searchsorted(offsets, (wish.start, wish.end)).tolist()
+        elif fields:
+            at = skip_varints(array, at, BYTES_MAX_32)
+        if (at >= ends).any():
+            raise corrupt("a record is cut off")
+        if "offset" in names:
+            made["offset"] = pa.array(offsets[first:behind])
+        if "timestamp" in names:
+            made["timestamp"] = pa.array(timestamps[first:behind]).view(TIMESTAMP_TYPE)
+        if fields and first < behind:
+            _fields(some, at[first:behind], ends[first:behind], names, made)
+    _constants(some, wish, first, behind, made)
+    columns = [
+        made[field.name] if field.name in made else pa.array([], field.type)
+        for field in wish.schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=wish.schema), previous
+
+
+def _offsets(some: Slice, deltas: Ints, previous: int) -> Ints:
+    """Offsets ascend strictly, within what the header of each batch says."""
+    offsets = some.of_batches([batch.base_offset for batch in some.batches]) + deltas
+    last = some.of_batches([batch.last_offset for batch in some.batches])
+    ascending = offsets[0] > previous and (offsets[1:] > offsets[:-1]).all()
+    if not ascending or (deltas < 0).any() or (offsets > last).any():
+        raise corrupt("offsets do not ascend within their batch")
+    return offsets
+
+
+def _microseconds(some: Slice, deltas: Ints) -> Ints:
+    """Timestamps in microseconds. MqError(INVALID_RECORD) where one does not fit into 64 bits."""
+    bases = [batch.timestamp for batch in some.batches]
+    if any(batch.stamped for batch in some.batches):
+        deltas = np.where(
+            np.repeat([batch.stamped for batch in some.batches], some.records), 0, deltas
+        )
+    if (
+        max(bases) + int(deltas.max()) > _MICROSECONDS_MS_MAX
+        or min(bases) + int(deltas.min()) < -_MICROSECONDS_MS_MAX
+    ):
+        first = 0
+        for base, records in zip(bases, some.records, strict=True):
+            own = deltas[first : first + records]
+            if (
+                not -_MICROSECONDS_MS_MAX
+                <= base + int(own.min())
+                <= base + int(own.max())
+                <= _MICROSECONDS_MS_MAX
+            ):
+                raise MqError(
+                    ErrorCode.INVALID_RECORD,
+                    "a timestamp does not fit into microseconds; leave out the column 'timestamp'",
+                )
+            first += records
+    return (some.of_batches(bases) + deltas) * 1000
+
+
+def _fields(some: Slice, at: Ints, ends: Ints, names: list[str], made: dict[str, pa.Array]) -> None:
+    """key, value and headers of the records whose keys' lengths are at `at`, as far as they are wanted."""
+    array, body = some.array, some.body
+    key_begins, key_ends, key_nulls = _field(array, at)
+    if "value" not in names and "headers" not in names:
+        if (key_ends >= ends).any():
+            raise corrupt("a key does not end within its record")
+        made["key"] = gather(body, key_begins, key_ends, key_nulls)
+        return
+    value_begins, value_ends, value_nulls = _field(array, key_ends)
+    if (value_ends >= ends).any():  # behind it, at least the count of headers
+        raise corrupt("a key or value does not end within its record")
+    if "headers" in names:
+        made["headers"] = headers_column(body, array, value_ends, ends)
+    elif ((array[value_ends] == 0) & (value_ends + 1 != ends)).any():
+        raise corrupt("a record does not end where its length says")
+    if "key" in names:
+        made["key"] = gather(body, key_begins, key_ends, key_nulls)
+    if "value" in names:
+        made["value"] = gather(body, value_begins, value_ends, value_nulls)
+
+
+def _field(array: Bytes, at: Ints) -> tuple[Ints, Ints, Bools | None]:
+    """(where each begins, where it ends, which are null) of the fields whose lengths are at `at`; a null takes nothing."""
+    sizes, begins = read_varints(array, at)
+    lowest = int(sizes.min())
+    if lowest >= 0:
+        return begins, begins + sizes, None
+    if lowest < -1:
+        raise corrupt("a length is negative")
+    return begins, begins + np.maximum(sizes, 0), sizes < 0
+
+
+def _constants(some: Slice, wish: Wish, first: int, behind: int, made: dict[str, pa.Array]) -> None:
+    """topic, partition and timestampType of the rows `[first, behind)`."""
+    count = behind - first
+    names = wish.schema.names
+    if "topic" in names:
+        name = wish.topic.encode()
+        offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(name))
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(name * count)]
+        made["topic"] = pa.Array.from_buffers(pa.string(), count, buffers)
+    if "partition" in names:
+        made["partition"] = pa.array(np.full(count, wish.partition, np.int32))
+    if "timestampType" in names:
+        kinds = np.array([batch.stamped for batch in some.batches], np.int32)
+        made["timestampType"] = pa.array(np.repeat(kinds, some.records)[first:behind])
