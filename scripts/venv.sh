@@ -31,3 +31,7 @@ constraints=$(pwd)/constraints.txt
 # the environment variable, not -c: it also holds for the environment that the wheel is built in
 PIP_CONSTRAINT=$constraints PIP_DISABLE_PIP_VERSION_CHECK=1 "$venv/bin/python" -m pip install --quiet --editable '.[dev]' \
   || fail "installing failed; it needs a network to the package index"
+
+# PySpark looks for data sources in the folders of sys.path, where an editable install puts nothing
+"$venv/bin/python" -c 'import pathlib, sys, sysconfig
+pathlib.Path(sysconfig.get_path("purelib"), "mqd-spark.pth").write_text(sys.argv[1] + "\n")' "$(pwd)/spark"
