@@ -34,6 +34,18 @@ with warnings.catch_warnings():
         DefaultRecordBatchBuilder as PythonBuilder,
     )
 
+__all__ = [
+    "PythonBatch",
+    "PythonBuilder",
+    "decoded",
+    "rows_of",
+    "some_batches",
+    "some_records",
+    "walked",
+    "with_header",
+    "with_records",
+]
+
 Row = dict[str, Any]
 Outcome = list[Row] | None
 """Rows, or None for an MqError."""

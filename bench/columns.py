@@ -1,0 +1,213 @@
+"""How many records a second does one core turn into Arrow columns, and back?
+
+    python -m bench.columns [--records 400000] [--seconds 1.0] [--rows-max 32768] [--json FILE]
+
+Values have 100 bytes (or 92 to 108), keys 12. Each line is one shape: records of one batch, codec, headers. Time is processor time
+of this one thread, the best of several runs, CRC included; Arrow uses one thread. `walk` is `mqd.protocol.batch.iterate_records` on
+the same bytes: the record-by-record reader that columns replace. Decoding runs with each way to find records that this machine
+has; encoding includes murmur2 of every key, sixteen partitions, and the seal of every batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from mqd.client import columns
+from mqd.protocol.batch import HEADER_BYTES, Codec, iterate_batches, iterate_records, validate
+
+STAMP_MS = 1_790_000_000_000
+PARTITIONS = 16
+FETCH_BYTES = 8 << 20
+HEADERS_TYPE = columns.schema(["headers"]).field(0).type
+
+
+class Shape(NamedTuple):
+    """What records of a run look like."""
+
+    name: str
+    batch_bytes: int
+    mixed: bool = False
+    """Sizes of values and keys vary, and a tenth of the keys is null."""
+    headers: bool = False
+    codec: Codec = Codec.NONE
+
+
+SHAPES = (
+    Shape("equal sizes", 16 << 10),
+    Shape("equal sizes", 64 << 10),
+    Shape("equal sizes", 1 << 20),
+    Shape("mixed sizes", 16 << 10, mixed=True),
+    Shape("mixed sizes", 64 << 10, mixed=True),
+    Shape("mixed sizes", 1 << 20, mixed=True),
+    Shape("one header", 64 << 10, mixed=True, headers=True),
+    Shape("lz4", 64 << 10, mixed=True, codec=Codec.LZ4),
+    Shape("zstd", 64 << 10, mixed=True, codec=Codec.ZSTD),
+)
+
+
+class Rows(NamedTuple):
+    """Arrow columns as a sink gets them."""
+
+    keys: pa.Array
+    values: pa.Array
+    stamps: pa.Array
+    headers: pa.Array | None
+
+
+def rows_of(shape: Shape, count: int) -> Rows:
+    dice = random.Random(1)
+    pool = bytes(dice.randrange(97, 123) for _ in range(4096))
+    keys: list[bytes | None] = []
+    values = []
+    for index in range(count):
+        size = 100 + (dice.randrange(-8, 9) if shape.mixed else 0)
+        begin = dice.randrange(0, 3900)
+        values.append(pool[begin : begin + size])
+        if shape.mixed and dice.random() < 0.1:
+            keys.append(None)
+        else:
+            number = dice.randrange(10**8)
+            keys.append(b"key-%d" % number if shape.mixed else b"key-%08d" % number)
+    headers = None
+    if shape.headers:
+        one = [{"key": "trace-id", "value": b"0123456789abcdef"}]
+        headers = pa.array([one] * count, HEADERS_TYPE)
+    stamps = pa.array(STAMP_MS + np.arange(count) // 20)
+    return Rows(pa.array(keys, pa.binary()), pa.array(values, pa.binary()), stamps, headers)
+
+
+def answers_of(shape: Shape, rows: Rows) -> list[bytes]:
+    """What fetches of 8 MiB would return: the batches of one partition, numbered."""
+    batches = columns.encode(
+        rows.keys,
+        rows.values,
+        np.zeros(len(rows.values), np.int32),
+        timestamps_ms=rows.stamps,
+        headers=rows.headers,
+        codec=shape.codec,
+        batch_bytes=shape.batch_bytes,
+    )
+    answers, data, offset = [], bytearray(), 0
+    for batch in batches:
+        batch.data[:8] = offset.to_bytes(8, "big")
+        offset += batch.records
+        batch.seal(1, 0, 0, transactional=False)
+        if len(data) + len(batch.data) > FETCH_BYTES:
+            answers.append(bytes(data))
+            data.clear()
+        data += batch.data
+    return [*answers, bytes(data)]
+
+
+def best_of(seconds: float, run: Callable[[], int]) -> float:
+    """Records a second of processor time: the best run within about `seconds`, of at least three."""
+    best, begun, runs = 0.0, time.process_time(), 0
+    while runs < 3 or time.process_time() - begun < seconds:
+        start = time.process_time()
+        count = run()
+        best = max(best, count / (time.process_time() - start))
+        runs += 1
+    return best
+
+
+def decode_rate(seconds: float, answers: list[bytes], **options: Any) -> float:
+    def run() -> int:
+        return sum(
+            batch.num_rows
+            for data in answers
+            for batch in columns.decode(data, "bench", 0, **options)
+        )
+
+    return best_of(seconds, run)
+
+
+def walk_rate(answers: list[bytes]) -> float:
+    def run() -> int:
+        count = 0
+        for position, size, header in iterate_batches(answers[0]):
+            validate(answers[0], position, end=position + size)
+            count += sum(1 for _ in iterate_records(answers[0], position, header=header))
+            if count > 40_000:
+                break
+        return count
+
+    return best_of(0.0, run)
+
+
+def encode_rate(seconds: float, shape: Shape, rows: Rows, rows_max: int) -> float:
+    count = len(rows.values)
+
+    def run() -> int:
+        for first in range(0, count, rows_max):
+            keys = rows.keys.slice(first, rows_max)
+            partitions = columns.partition_for_keys(keys, PARTITIONS)
+            partitions[partitions < 0] = 5
+            for batch in columns.encode(
+                keys,
+                rows.values.slice(first, rows_max),
+                partitions,
+                timestamps_ms=rows.stamps.slice(first, rows_max),
+                headers=None if rows.headers is None else rows.headers.slice(first, rows_max),
+                codec=shape.codec,
+                batch_bytes=shape.batch_bytes,
+            ):
+                batch.seal(1, 0, 0, transactional=False)
+        return count
+
+    return best_of(seconds, run)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--records", type=int, default=400_000)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of processor time per figure")
+    parser.add_argument("--rows-max", type=int, default=32_768, help="rows of an Arrow batch")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    pa.set_cpu_count(1)
+    print("Millions of records per second and core")
+    print(
+        f"{'shape':12} {'batch':>8} {'records':>8} {'decode':>7} {'headers':>8} {'encode':>7} {'walk':>6} {'ratio':>6}"
+    )
+    lines = []
+    for shape in SHAPES:
+        rows = rows_of(shape, options.records)
+        answers = answers_of(shape, rows)
+        size, per_batch = next(
+            (size - HEADER_BYTES, header.records_count)
+            for _, size, header in iterate_batches(answers[0])
+        )
+        line = {
+            "shape": shape.name,
+            "batch_bytes": size,
+            "records_per_batch": per_batch,
+            "decode": decode_rate(options.seconds, answers, rows_max=options.rows_max),
+            "decode_all": decode_rate(
+                options.seconds, answers, rows_max=options.rows_max, columns=columns.COLUMNS
+            ),
+            "encode": encode_rate(options.seconds, shape, rows, options.rows_max),
+            "walk": walk_rate(answers),
+        }
+        lines.append(line)
+        print(
+            f"{shape.name:12} {size:8} {per_batch:8} {line['decode'] / 1e6:7.2f} {line['decode_all'] / 1e6:8.2f}"
+            f" {line['encode'] / 1e6:7.2f} {line['walk'] / 1e6:6.3f} {line['decode'] / line['walk']:6.1f}",
+            flush=True,
+        )
+    if options.json:
+        options.json.write_text(json.dumps(lines, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
