@@ -97,6 +97,8 @@ class RangePlan:
         self.topic_id = ZERO_UUID
         self._bytes_max = bytes_max
         self._empty_once = False
+        self._readable = NO_OFFSET
+        """Where the log was readable to at the last answer."""
 
     @property
     def is_done(self) -> bool:
@@ -117,7 +119,10 @@ class RangePlan:
         self.topic_id = topic_id
 
     def body(self, view: ClusterView, *, max_wait_ms: int) -> Mapping[str, Any]:
-        """The Fetch request, for any version. It opens no session."""
+        """The Fetch request, for any version. It opens no session.
+
+        It waits for data only where the log may end before the range does.
+        """
         row = {
             "partition": self.tp.partition,
             "current_leader_epoch": view.leader_epoch_of(self.tp),
@@ -125,7 +130,7 @@ class RangePlan:
             "partition_max_bytes": self._bytes_max,
         }
         return {
-            "max_wait_ms": max_wait_ms,
+            "max_wait_ms": max_wait_ms if self._readable < self.end else 0,
             "min_bytes": 1,
             "max_bytes": self._bytes_max,
             "isolation_level": int(self.read_committed),
@@ -150,6 +155,7 @@ class RangePlan:
             return Next.OUT_OF_RANGE
         if row.error_code:
             raise error_from_wire(row.error_code, self._subject())
+        self._readable = row.last_stable_offset if self.read_committed else row.high_watermark
         if not row.records:
             return self._on_empty(row)
         self._empty_once = False
@@ -224,8 +230,7 @@ class RangePlan:
     def _on_empty(self, row: Any) -> Waiting | Next:
         """Nothing is readable here: the log ends, or compaction removed all batches up to where it
         ends."""
-        readable = row.last_stable_offset if self.read_committed else row.high_watermark
-        if readable < self.end:
+        if self._readable < self.end:
             self._empty_once = False
             self.waiting = Waiting(row.high_watermark, row.last_stable_offset)
             return self.waiting

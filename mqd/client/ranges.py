@@ -2,9 +2,9 @@
 `async with open_range(client, tp, start, end) as reader`, then `async for fetched in reader`.
 
 A face over `range_plan.py`. One task fetches: it sends the next request as soon as the headers of
-the last answer are scanned, while the caller decodes. One answer waits for the caller and one is
-under way, so at most two are held. Fetches have a connection of their own, because a fetch that
-waits for data would hold up everything behind it.
+the last answer are scanned, while the caller decodes. At most two answers are under way or wait for
+the caller. Fetches have a connection of their own, because a fetch that waits for data would hold
+up everything behind it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ FETCH = 1
 _FETCH_TOPIC_IDS_FROM = 13
 _MAX_WAIT_S = 0.5
 """A fetch waits at the broker for so long; then it is sent again, perhaps to another leader."""
-_READY_MAX = 1
-"""Answers that wait for the caller while the next one is under way."""
+_HELD_MAX = 2
+"""Answers that are under way or wait for the caller."""
 _SLACK_S = 1.0
 _UNKNOWN_TOPIC_GRACE_S = 5.0
 """News of a topic just made reaches every node within this time."""
@@ -115,7 +115,7 @@ class RangeReader:
         """Fetch to the end of the range or to the first failure."""
         try:
             while not self._plan.is_done:
-                while len(self._ready) > _READY_MAX - 1:
+                while len(self._ready) >= _HELD_MAX:
                     await self._changed.wait()
                 fetched = await self._fetch()
                 if fetched is not None:

@@ -436,8 +436,8 @@ class FakeBroker(FakeCoordinator):
                     fits = not data or len(data) + len(batch) <= row.partition_max_bytes
                     if fits and row.fetch_offset <= parse_header(batch).last_offset < end:
                         data += batch
-                answer: Answer = {"partition_index": row.partition, "error_code": code, "high_watermark": end, "records": bytes(data)}
-                answer["last_stable_offset"] = partition.last_stable_offset
+                answer: Answer = {"partition_index": row.partition, "error_code": code, "high_watermark": partition.end}
+                answer |= {"last_stable_offset": partition.last_stable_offset, "records": bytes(data)}
                 aborted = [each for each in partition.aborted if each[2] >= row.fetch_offset]
                 answer["aborted_transactions"] = [{"producer_id": each[0], "first_offset": each[1]} for each in aborted]
                 rows.append(answer)
