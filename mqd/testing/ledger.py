@@ -27,6 +27,12 @@ MEANINGS = {
     "txn-unknown": "a record that no transaction wrote",
     "txn-reordered": "records of one transaction are not in the order in which they were sent",
     "txn-zombie": "the commit of a producer that had been replaced was accepted",
+    "2pc-stolen": "a prepared transaction was ended, or taken over, by somebody else than its driver",
+    "2pc-zombie": "whoever wrote a prepared transaction has ended it with the epoch of its records",
+    "2pc-swept": "a transaction whose id was initialized anew was committed afterwards",
+    "2pc-repeat": "a decision was accepted, and refused when it was repeated",
+    "2pc-turned": "a transaction was ended, and the opposite decision was accepted afterwards",
+    "2pc-other": "another transaction was prepared than the one that its producer had open",
     "txn-ghost": "a record is there for readers of committed records, and not for those of all records, or at another offset",
     "txn-reader": "a reader of committed records saw something else than what is there in the end",
     "copy-missing": "a record was not copied",
@@ -101,6 +107,10 @@ class Ledger:
             self.commits += 1
         else:
             self._note("txn-zombie", transaction.values[0][0], transaction.name)
+
+    def broken(self, kind: str, transaction: Transaction, example: str) -> None:
+        """Something about a prepared transaction is not as promised."""
+        self._note(kind, transaction.values[0][0], f"{transaction.name}: {example}")
 
     def read(self, reader: str, partition: TopicPartition, records: Log) -> None:
         """A reader of committed records, which began at the beginning, got these."""

@@ -37,6 +37,7 @@ from mqd.testing.ledger import Ledger
 from mqd.testing.plots import Plots, draw_plot
 from mqd.testing.probes import Probes
 from mqd.testing.transactions import TOPIC, Transactional
+from mqd.testing.two_phase import TwoPhase
 from mqd.testing.workload import Workload
 from mqd.testing.world import current_world, run
 from mqd.types import GROUPS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
@@ -56,6 +57,7 @@ OPTIONS = {
     "replica.fetch.wait.max.ms": "400",
     "auto.create.topics.enable": "false",
 }
+TWO_PHASE = "transaction.two.phase.commit.enable"
 COPIED = "a"
 """The topic whose copy is made in transactions."""
 COORDINATOR_PARTITIONS = 2
@@ -73,9 +75,9 @@ COORDINATOR_OPTIONS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 """Besides, where there are groups and transactions: few partitions, for each costs time, and timers of a run of seconds."""
-LOADS = ("plain", "copy", "groups", "all")
-"""What clients do: produce and consume; and besides, transactions and the copy of a topic; groups that read; or both."""
-_LIKELIHOODS = (0.5, 0.2, 0.2, 0.1)
+LOADS = ("plain", "copy", "groups", "all", "prepare")
+"""What clients do: produce and consume; and besides, transactions and the copy of a topic; groups that read; both; or two-phase commits."""
+_LIKELIHOODS = (0.5, 0.15, 0.15, 0.1, 0.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,7 @@ class _Run:
         self.history = History()
         self.ledger = Ledger()
         self.transactional: Transactional | None = None
+        self.two_phase: TwoPhase | None = None
         self.group_ledger = GroupLedger()
         self.groups: Groups | None = None
         self.scope = trio.CancelScope()
@@ -214,7 +217,8 @@ class _Run:
         if self.load == "plain":
             return OPTIONS
         flush = {"log.flush.before.ack": "true"} if self.plan.mode is Mode.POWER_ALL else {}
-        return OPTIONS | COORDINATOR_OPTIONS | flush
+        two_phase = {TWO_PHASE: "true"} if self.load == "prepare" else {}
+        return OPTIONS | COORDINATOR_OPTIONS | flush | two_phase
 
     def _restarted(self, node_id: int) -> None:
         self.history.restarted(node_id)
@@ -365,9 +369,14 @@ class _Run:
         if self.load != "groups":
             copied = [partition for partition in partitions if partition.topic == COPIED]
             self.transactional = Transactional(ledger=self.ledger, new_client=new_client, source=self.source, end_of=end_of)
-            self.transactional.start(nursery, written, copied, writers=choose.choice([0, 1, 2]), copiers=choose.choice([1, 2, 3]))
+            if self.load == "prepare":
+                self.transactional.start(nursery, written, [], writers=1, copiers=0)
+                self.two_phase = TwoPhase(ledger=self.ledger, new_client=new_client, source=self.source)
+                self.two_phase.start(nursery, written, workers=choose.choice([1, 2, 3]))
+            else:
+                self.transactional.start(nursery, written, copied, writers=choose.choice([0, 1, 2]), copiers=choose.choice([1, 2, 3]))
             members.append(self.transactional.members)
-        if self.load != "copy":
+        if self.load in ("groups", "all"):
             self.groups = Groups(
                 ledger=self.group_ledger, new_client=new_client, source=self.source, end_of=end_of, request_seconds=REQUEST_SECONDS
             )
@@ -385,6 +394,9 @@ class _Run:
                 await self.transactional.drain(client)
                 missing = "an end of the transactions' clients"
                 await self.transactional.stop()
+            if self.two_phase is not None:
+                missing = "an end of prepared transactions"
+                await self.two_phase.stop()
             while (missing := self.probes.unstable()) is not None:  # noqa: ASYNC110
                 await trio.sleep(LOOK_SECONDS)
         if scope.cancelled_caught:
@@ -439,6 +451,8 @@ class _Run:
             counts["reconnects"] = self.workload.statistics.reconnects
         if self.transactional is not None:
             counts.update(self.transactional.counts)
+        if self.two_phase is not None:
+            counts.update(self.two_phase.counts)
         counts["committed_transactions"] = self.ledger.commits
         counts["aborted_transactions"] = sum(one.outcome is Outcome.FAIL for one in self.ledger.transactions)
         counts["read_committed"] = self.ledger.reads

@@ -23,6 +23,8 @@ from mqd.coordinator.group.offset_store import OffsetStore
 from mqd.coordinator.service import CoordinatorService
 from mqd.coordinator.txn import state
 from mqd.coordinator.txn.service import MarkerSender
+from mqd.coordinator.txn.shard import SealPartitions, TransactionShard
+from mqd.errors import ErrorCode, MqError
 from mqd.log.directory import SyncPlan
 from mqd.log.partition_log import PartitionLog
 from mqd.log.producers import Producers
@@ -412,3 +414,102 @@ def aborted_transactions_not_synced() -> Patches:
             original(self, segment)
 
     yield SyncPlan, "add_aborted", add
+
+
+# -- prepared transactions (KIP-939)
+
+
+@bug("the next coordinator does not know that a transaction is prepared", load="prepare")
+def preparation_forgotten() -> Patches:
+    original = TransactionShard.on_loaded
+
+    def on_loaded(self: TransactionShard, now: Any) -> Any:
+        for name, one in self._transactions.items():
+            if one.is_prepared:
+                self._transactions[name] = replace(one, next_producer_id=-1, next_producer_epoch=NO_EPOCH)
+        self._unsealed.clear()
+        return original(self, now)
+
+    yield TransactionShard, "on_loaded", on_loaded
+
+
+@bug("a prepared transaction times out", load="prepare")
+def prepared_transaction_times_out() -> Patches:
+    yield state, "timed_out", lambda current, now_ms: current.state is state.ONGOING and current.started_ms + 2500 < now_ms
+
+
+@bug("partitions of a prepared transaction are not sealed: the epoch of its records may write more", load="prepare")
+def seal_left_out() -> Patches:
+    original = MarkerSender._hand_out
+
+    def hand_out(self: MarkerSender, nursery: Any, job: Any) -> None:
+        if isinstance(job.outcome.markers, SealPartitions):
+            nursery.start_soon(self._report, job.outcome, list(job.partitions))
+        else:
+            original(self, nursery, job)
+
+    yield MarkerSender, "_hand_out", hand_out
+
+
+@bug("the leader of a partition alone knows that a transaction is sealed, and the next one does not", load="prepare")
+def seal_not_replicated() -> Patches:
+    original = ReplicaService.append_seal_nowait
+
+    def append(self: ReplicaService, partition: Partition, producer: Any, coordinator_epoch: int, now_ms: int) -> Any:
+        if partition.log.producers.may_seal(*producer, coordinator_epoch):
+            partition.log.producers.seal(*producer, now_ms)
+        return original(self, partition, producer, coordinator_epoch, now_ms)
+
+    yield ReplicaService, "append_seal_nowait", append
+
+
+@bug("who wrote a prepared transaction may still end it", load="prepare")
+def writer_ends_what_is_prepared() -> Patches:
+    original = state.end
+
+    def end(current: Any, producer: Any, **how: Any) -> Any:
+        if current is not None and current.is_prepared and producer == current.producer:
+            producer = current.owner
+        return original(current, producer, **how)
+
+    yield state, "end", end
+
+
+@bug("a decision about a prepared transaction cannot be repeated", load="prepare")
+def repeated_decision_refused() -> Patches:
+    original = state.end
+
+    def end(current: Any, producer: Any, **how: Any) -> Any:
+        ended = original(current, producer, **how)
+        if ended is None:
+            raise MqError(ErrorCode.INVALID_TXN_STATE, "It has ended.")
+        return ended
+
+    yield state, "end", end
+
+
+@bug("the commit of a transaction that is aborted is accepted", load="prepare")
+def commit_of_an_aborted_transaction_accepted() -> Patches:
+    original = state.end
+
+    def end(current: Any, producer: Any, **how: Any) -> Any:
+        try:
+            return original(current, producer, **how)
+        except MqError as error:
+            if error.code is not ErrorCode.INVALID_TXN_STATE or current.is_prepared:
+                raise
+            return None
+
+    yield state, "end", end
+
+
+@bug("who initializes a transactional id to keep its transaction has it aborted", load="prepare")
+def kept_transaction_is_aborted() -> Patches:
+    original = TransactionShard._prepare
+
+    def prepare(self: TransactionShard, ticket: Any, op: Any, current: Any, now: Any) -> Any:
+        if current.is_prepared and op.expected is None:
+            return self._initialize(ticket, replace(op, keep=False), now)
+        return original(self, ticket, op, current, now)
+
+    yield TransactionShard, "_prepare", prepare

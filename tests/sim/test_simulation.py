@@ -29,9 +29,16 @@ def test_seeds(nodes: int, seed: int) -> None:
     assert result.counts["acknowledged"] > 50 and result.counts["read"] > 50
 
 
-@pytest.mark.parametrize(("load", "counts"), [("copy", ("committed_transactions", "read_committed")), ("groups", ("offset_commits",))])
-def test_seeds_with_coordinators(load: str, counts: tuple[str, ...]) -> None:
-    settings = Settings(seed=1, seconds=3.0, load=load)
+@pytest.mark.parametrize(
+    ("load", "seconds", "counts"),
+    [
+        ("copy", 3.0, ("committed_transactions", "read_committed")),
+        ("groups", 3.0, ("offset_commits",)),
+        ("prepare", 8.0, ("prepared_transactions", "driven_transactions")),
+    ],
+)
+def test_seeds_with_coordinators(load: str, seconds: float, counts: tuple[str, ...]) -> None:
+    settings = Settings(seed=1, seconds=seconds, load=load)
     result = run_seed(settings)
     assert not result.violations, (result.violations, settings.command)
     assert all(result.counts[name] > 10 for name in counts)
