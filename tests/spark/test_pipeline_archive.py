@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from chaos.ensemble import Ensemble  # noqa: E402
-from mqd.client.sync import BlockingClient  # noqa: E402
-from pyspark_mqd.pipelines import archive_commit  # noqa: E402
-from pyspark_mqd.pipelines.archive import Configuration, Runner  # noqa: E402
-from pyspark_mqd.pipelines.archive_layout import covered_ranges, listing  # noqa: E402
-from pyspark_mqd.pipelines.cli import Failure  # noqa: E402
+from chaos.ensemble import Ensemble
+from mqd.client.sync import BlockingClient
+from pyspark_mqd.pipelines import archive_commit
+from pyspark_mqd.pipelines.archive import Configuration, Runner
+from pyspark_mqd.pipelines.archive_layout import covered_ranges, listing
+from pyspark_mqd.pipelines.cli import Failure
 
 NOW = {"availableNow": True}
 

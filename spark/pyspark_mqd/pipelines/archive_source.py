@@ -50,10 +50,7 @@ class ArchiveSource(DataSource):
         own = {name: self.options[name] for name in OWN_OPTIONS}
         left = {name: value for name, value in self.options.items() if name not in own}
         source = DefaultSource(CaseInsensitiveDict(left))
-        columns = source.schema()
-        if isinstance(columns, str):
-            columns = StructType.fromDDL(columns)
-        return ArchiveReader(source.streamReader(columns), own)
+        return ArchiveReader(source.streamReader(source.schema()), own)
 
 
 class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -17,9 +17,10 @@ from pyspark_mqd.pipelines import report
 from pyspark_mqd.pipelines.cli import Failure, Settings, options, parse_pairs, split_list
 
 if TYPE_CHECKING:
-    from mqd.client.sync import BlockingClient
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from mqd.client.sync import BlockingClient
 
 GUARANTEES = ("exactly-once", "atomic-batch", "at-least-once")
 MAX_OFFSETS = 1_000_000

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -119,26 +120,30 @@ def run_query(
     query: StreamingQuery,
     progress: Progress,
     count: Callable[[], int] | None = None,
+    *,
+    quiet: bool = False,
     poll_s: float = POLL_S,
 ) -> None:
     """Show how far a streaming query is until it ends. Raises what made it fail.
 
     `count` gives the records so far; without it they are the input rows of the query. After Ctrl-C
-    or SIGTERM the query is stopped, then the interruption rises.
+    or SIGTERM the query is stopped, then the interruption rises. `quiet`: something else is shown.
     """
     rows = _Rows()
     try:
         while not query.awaitTermination(poll_s):  # type: ignore[arg-type]
             rows.update(query.recentProgress)
             done = rows.count if count is None else count()
-            progress.update(done, done + rows.backlog if rows.backlog else None)
+            if not quiet:
+                progress.update(done, done + rows.backlog if rows.backlog else None)
     except BaseException as error:
         if not isinstance(error, Exception):
             query.stop()
         raise
     finally:
         rows.update(query.recentProgress)
-        progress.finish(rows.count if count is None else count())
+        if not quiet:
+            progress.finish(rows.count if count is None else count())
 
 
 class _Rows:
@@ -175,3 +180,23 @@ def _offsets(text: Any) -> dict[tuple[str, str], int]:
             if isinstance(place, int) and partition.isdecimal():
                 found[topic, partition] = place
     return found
+
+
+def run_jobs(
+    work: Callable[[], object], progress: Progress, count: Callable[[], int], poll_s: float = 1.0
+) -> None:
+    """Run a batch job, and show how far it is by `count`, which a thread calls meanwhile."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(poll_s):
+            progress.update(count())
+
+    watcher = threading.Thread(target=watch, name="progress", daemon=True)
+    watcher.start()
+    try:
+        work()
+    finally:
+        ended.set()
+        watcher.join()
+    progress.finish(count())

@@ -1,0 +1,361 @@
+"""`mqd-spark upsert`: change events in Debezium's envelope, merged into a Delta table.
+
+`changes` is pure: rows of the source to one row a key, the newest change of it, with its place in
+the order of changes. A Delta MERGE applies them through delta-rs. Its commit carries the app
+transaction (query id, batch id), so that a re-run of a micro-batch changes nothing.
+
+The order of changes is (source.lsn, or source.file and source.pos; source.ts_ms; offset). A change that is older
+than the row in the table has no effect. After a hard delete no row is left to compare with: an
+older change that arrives in a later micro-batch brings the row back. `--soft-delete` keeps deleted
+rows with `_deleted = true`, and has no such gap.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyspark_mqd.pipelines import report
+from pyspark_mqd.pipelines.cli import Failure, Settings, options, split_list
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
+
+MAX_OFFSETS = 500_000
+ORDER = "_order"
+DELETED = "_deleted"
+OWN_COLUMNS = (ORDER, DELETED)
+_DIGITS = 20
+_SIMPLE_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """`keys` are the columns that identify a row; `schema` is DDL, or None to infer it."""
+
+    source: Mapping[str, str]
+    to: Path
+    checkpoint: str
+    keys: tuple[str, ...]
+    schema: str | None = None
+    soft_delete: bool = False
+
+
+def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
+    """A streaming DataFrame of parsed envelopes."""
+    return envelopes(spark.readStream.format("mqd").options(**configuration.source).load())
+
+
+def envelopes(frame: DataFrame) -> DataFrame:
+    """Columns `op`, `before`, `after` (JSON), `_order`, and `value` where it is not an envelope.
+
+    The envelope is the value itself, or its field `payload` where schemas are enabled. Tombstones
+    and messages without a row (transaction marks, schema changes) are dropped.
+    """
+    from pyspark.sql import functions as f
+
+    text = f.decode("value", "UTF-8")
+    whole = frame.where("value is not null").withColumn("_text", text)
+    envelope = f.coalesce(f.get_json_object("_text", "$.payload"), f.col("_text"))
+    parsed = whole.withColumn("_envelope", envelope).select(
+        f.get_json_object("_envelope", "$.op").alias("op"),
+        f.get_json_object("_envelope", "$.before").alias("before"),
+        f.get_json_object("_envelope", "$.after").alias("after"),
+        _order(f.col("_envelope")).alias(ORDER),
+        f.col("topic"),
+        f.col("partition"),
+        f.col("offset"),
+        f.when(f.try_parse_json("_text").isNull(), f.col("_text")).alias("bad"),
+    )
+    return parsed.where("bad is not null or op in ('c', 'u', 'r', 'd')")
+
+
+def _order(envelope: Column) -> Column:
+    """The place of a change in the order of changes, as text that sorts like it.
+
+    A snapshot read (`r`) has the position at which the snapshot began, so later changes win.
+    """
+    from pyspark.sql import functions as f
+
+    def number(*paths: str) -> Column:
+        found = f.coalesce(*[f.get_json_object(envelope, path) for path in paths], f.lit("0"))
+        plain = f.regexp_replace(found, r"\D", "")
+        return f.lpad(plain, _DIGITS, "0")
+
+    return f.concat_ws(
+        ".",
+        number("$.source.file"),
+        number("$.source.lsn", "$.source.pos", "$.source.scn"),
+        number("$.source.ts_ms", "$.ts_ms"),
+        f.lpad(f.col("offset").cast("string"), _DIGITS, "0"),
+    )
+
+
+def changes(frame: DataFrame, keys: tuple[str, ...], schema: str) -> DataFrame:
+    """One row a key: the newest change. The columns of `schema`, `_order` and `_deleted`."""
+    from pyspark.sql import Window, functions as f
+
+    row = f.from_json(f.when(f.col("op") == "d", f.col("before")).otherwise(f.col("after")), schema)
+    flat = frame.where("bad is null").select(
+        row.alias("row"), ORDER, (f.col("op") == "d").alias(DELETED)
+    )
+    flat = flat.select("row.*", ORDER, DELETED).dropna(subset=list(keys))
+    newest = Window.partitionBy(*keys).orderBy(f.col(ORDER).desc())
+    return flat.withColumn("_rank", f.row_number().over(newest)).where("_rank = 1").drop("_rank")
+
+
+def infer_schema(frame: DataFrame) -> str | None:
+    """The DDL of the rows in a micro-batch; None where it has none."""
+    from pyspark.sql import functions as f
+
+    row = f.coalesce(f.col("after"), f.col("before"))
+    rows = frame.where("bad is null").select(f.try_parse_json(row).alias("row"))
+    found = rows.where("row is not null").agg(f.schema_of_variant_agg("row")).head()
+    text = None if found is None else found[0]
+    if not text or not text.startswith("OBJECT<"):
+        return None
+    # A column that has only nulls so far becomes text.
+    return re.sub(r"\bVOID\b", "STRING", text.replace("OBJECT<", "STRUCT<"))
+
+
+def merged_schema(known: str | None, found: str | None) -> str | None:
+    """The columns that the table has with their types, then new ones of this micro-batch."""
+    if known is None or found is None:
+        return known or found
+    have, new = columns_of(known), columns_of(found)
+    names = {name.lower() for name in have.names}
+    fields = [*have.fields, *(each for each in new.fields if each.name.lower() not in names)]
+    return ", ".join(f"`{each.name}` {each.dataType.simpleString()}" for each in fields)
+
+
+def check_keys(keys: tuple[str, ...], schema: str) -> None:
+    """Raises Failure where a key is not a column."""
+    names = columns_of(schema).names
+    for key in keys:
+        if key not in names:
+            raise Failure(
+                f"The change events have no column '{key}', which --key names.",
+                remedy=f"Their columns are: {', '.join(names)}.",
+            )
+
+
+def columns_of(ddl: str) -> StructType:
+    """DDL as columns."""
+    from pyspark.sql.types import StructType
+
+    found = StructType.fromDDL(ddl)
+    assert isinstance(found, StructType)
+    return found
+
+
+# -- the table
+
+
+class Target:
+    """The Delta table, and one MERGE for each micro-batch."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self.counts = {"events": 0, "inserted": 0, "updated": 0, "deleted": 0, "malformed": 0}
+        self.failure: Failure | None = None
+
+    def merge(self, frame: DataFrame, batch: int) -> None:
+        """Apply a micro-batch of envelopes, unless an earlier attempt did."""
+        query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        assert query is not None
+        try:
+            self.merge_as(query, frame, batch)
+        except Failure as failure:
+            self.failure = failure
+            raise
+
+    def merge_as(self, query: str, frame: DataFrame, batch: int) -> None:
+        """`merge` under the id of a query."""
+        from pyspark_mqd.pipelines.archive_delta import require_deltalake
+
+        deltalake = require_deltalake()
+        place, keys = str(self._configuration.to), self._configuration.keys
+        table = deltalake.DeltaTable(place) if deltalake.DeltaTable.is_deltatable(place) else None
+        applied = None if table is None else table.transaction_version(query)
+        if applied is not None and applied >= batch:
+            return
+        frame = frame.persist()
+        try:
+            self.counts["events"] += frame.count()
+            self.counts["malformed"] += frame.where("bad is not null").count()
+            schema = self._schema(frame, table)
+            if schema is None:
+                return
+            check_keys(keys, schema)
+            rows = _utc(changes(frame, keys, schema).toArrow())
+        finally:
+            frame.unpersist()
+        properties = deltalake.CommitProperties(
+            app_transactions=[deltalake.Transaction(query, batch)]
+        )
+        if table is None:
+            deltalake.DeltaTable.create(place, rows.schema, mode="ignore", name="mqd upsert")
+            table = deltalake.DeltaTable(place)
+        self._count(execute(table, rows, keys, self._configuration.soft_delete, properties))
+
+    def _schema(self, frame: DataFrame, table: Any) -> str | None:
+        given = self._configuration.schema
+        if given is not None:
+            return given
+        known = None
+        if table is not None:
+            names = [n for n in pa_schema(table).names if n not in OWN_COLUMNS]
+            known = ddl_of(pa_schema(table), names)
+        return merged_schema(known, infer_schema(frame))
+
+    def _count(self, metrics: Mapping[str, Any]) -> None:
+        self.counts["inserted"] += metrics.get("num_target_rows_inserted", 0)
+        self.counts["updated"] += metrics.get("num_target_rows_updated", 0)
+        self.counts["deleted"] += metrics.get("num_target_rows_deleted", 0)
+
+
+def execute(
+    table: Any, rows: pa.Table, keys: tuple[str, ...], soft_delete: bool, properties: Any
+) -> dict[str, Any]:
+    """One MERGE; returns its metrics. Older changes than the table's rows have no effect."""
+    same = " AND ".join(f't."{key}" = s."{key}"' for key in keys)
+    newer = f't."{ORDER}" < s."{ORDER}"'
+    merger = table.merge(
+        rows, same, source_alias="s", target_alias="t", merge_schema=True,
+        commit_properties=properties,
+    )  # fmt: skip
+    if soft_delete:
+        merger = merger.when_matched_update_all(newer).when_not_matched_insert_all()
+    else:
+        gone = f's."{DELETED}" = true'
+        merger = merger.when_matched_delete(f"{newer} AND {gone}")
+        merger = merger.when_matched_update_all(f'{newer} AND s."{DELETED}" = false')
+        merger = merger.when_not_matched_insert_all(f's."{DELETED}" = false')
+    metrics: dict[str, Any] = merger.execute()
+    return metrics
+
+
+def pa_schema(table: Any) -> pa.Schema:
+    """The schema of a Delta table."""
+    import pyarrow as pa
+
+    return pa.schema(table.schema().to_arrow())
+
+
+def ddl_of(schema: pa.Schema, names: list[str]) -> str:
+    """Columns of an Arrow schema as DDL."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    return ", ".join(f"`{n}` {from_arrow_type(schema.field(n).type).simpleString()}" for n in names)
+
+
+def _utc(rows: pa.Table) -> pa.Table:
+    """Times in UTC: delta-rs refuses the names of other zones."""
+    import pyarrow as pa
+
+    fields = [
+        field.with_type(pa.timestamp("us", "UTC"))
+        if pa.types.is_timestamp(field.type) and field.type.tz is not None
+        else field
+        for field in rows.schema
+    ]
+    return rows.cast(pa.schema(fields))
+
+
+def start(
+    spark: SparkSession,
+    configuration: Configuration,
+    target: Target,
+    trigger: Mapping[str, Any],
+    *,
+    name: str = "upsert",
+) -> StreamingQuery:
+    """Start the query."""
+    writer = plan(spark, configuration).writeStream.foreachBatch(target.merge)
+    writer = writer.queryName(name).option("checkpointLocation", configuration.checkpoint)
+    return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+@click.command()
+@options(spark=True, stream=True)
+@click.option("--topics", metavar="NAME,..", required=True, help="Topics with change events.")
+@click.option("--to", metavar="DIR", required=True, help="The folder of the Delta table.")
+@click.option("--key", "keys", metavar="COLUMN,..", required=True, help="The table's key.")
+@click.option(
+    "--schema", metavar="DDL",
+    help="Columns such as 'id long, name string'  [default: inferred, new ones are added]",
+)  # fmt: skip
+@click.option(
+    "--soft-delete", is_flag=True, help="Keep deleted rows, with '_deleted' set to true."
+)
+@click.option(
+    "--starting-offsets", default="earliest", metavar="PLACE",
+    help="Where a new checkpoint begins: earliest, latest, or Spark's JSON.",
+)  # fmt: skip
+@click.option(
+    "--max-offsets-per-trigger", type=click.IntRange(1), default=MAX_OFFSETS,
+    help="The size of a micro-batch at most; its newest changes pass through the driver.",
+)  # fmt: skip
+def command(
+    settings: Settings,
+    topics: str,
+    to: str,
+    keys: str,
+    schema: str | None,
+    soft_delete: bool,
+    starting_offsets: str,
+    max_offsets_per_trigger: int,
+) -> None:
+    """Merge change events in Debezium's JSON envelope into a Delta table, exactly once.
+
+    Creates, updates, deletes and snapshot reads are applied in the order of the source's log, also
+    where events are repeated or late. Tombstones have no effect of their own.
+
+    \b
+    Example: mqd-spark upsert --topics db.public.users --to users --key id --checkpoint state/users
+    """
+    from pyspark_mqd.pipelines.archive import local_folder
+
+    names = tuple(split_list(keys))
+    for key in names:
+        if _SIMPLE_NAME.fullmatch(key) is None:
+            raise click.BadParameter(f"{key!r} is not the name of a column", param_hint="--key")
+    source = {
+        **settings.source_options(),
+        "subscribe": ",".join(split_list(topics)),
+        "startingOffsets": starting_offsets,
+        "maxOffsetsPerTrigger": str(max_offsets_per_trigger),
+        "kafka.isolation.level": "read_committed",
+    }
+    folder = local_folder(to, "--to")
+    configuration = Configuration(
+        source, folder, settings.checkpoint, names, schema, soft_delete
+    )
+    _run(settings, configuration)
+
+
+def _run(settings: Settings, configuration: Configuration) -> None:
+    from pyspark_mqd.pipelines.archive_delta import require_deltalake
+    from pyspark_mqd.pipelines.progress import Progress, run_query
+    from pyspark_mqd.pipelines.session import session
+
+    require_deltalake()
+    target = Target(configuration)
+    with session(settings, "upsert") as spark, Progress("upsert", unit="events") as progress:
+        query = start(spark, configuration, target, settings.trigger.arguments())
+        try:
+            run_query(query, progress, lambda: target.counts["events"])
+        except Exception:
+            if target.failure is not None:
+                raise target.failure from None
+            raise
+        finally:
+            report.show_summary(settings.output, target.counts)
