@@ -142,7 +142,7 @@ async def _places(client: ClusterClient, tps: list[TopicPartition], place: place
 async def _pump(consumer: Consumer, printer: Printer, count: int | None) -> int:
     written = 0
     async for batch in consumer:
-        records = batch.records if count is None else batch.records[: count - written]
+        records = list(batch.records if count is None else batch.records[: count - written])
         printer.write(batch, records)
         written += len(records)
         if written == count:

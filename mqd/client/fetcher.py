@@ -8,7 +8,7 @@ Invariants: position <= fetch_offset; at most one fetch of a partition is under 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, NamedTuple
@@ -34,7 +34,8 @@ class FetchedBatch:
 
     topic: str
     partition: int
-    records: list[Record]
+    records: Sequence[Record]
+    """Made when they are looked at, and each time anew: keep a `list` of them to look at them often."""
     next_offset: int
     """The consumer's position after this batch."""
     high_watermark: int
@@ -314,7 +315,9 @@ class Fetcher:
         each.position = header.next_offset if each.end is None else min(header.next_offset, each.end)
         return FetchedBatch(each.tp.topic, each.tp.partition, records, each.position, high_watermark)
 
-    def _visible(self, each: _Partition, view: memoryview, position: int, size: int, header: BatchHeader, aborts: _Aborts) -> list[Record]:
+    def _visible(
+        self, each: _Partition, view: memoryview, position: int, size: int, header: BatchHeader, aborts: _Aborts
+    ) -> Sequence[Record]:
         validate(view, position, end=position + size)
         hidden = self._read_committed and aborts.hides(header)
         if header.is_control:
@@ -325,10 +328,7 @@ class Fetcher:
         if hidden:
             return []
         end = header.next_offset if each.end is None else each.end
-        records = read_records(view, position, header=header)
-        if records and (records[0].offset < each.position or records[-1].offset >= end):
-            return [record for record in records if each.position <= record.offset < end]
-        return records
+        return read_records(view, position, header=header).between(each.position, end)
 
 
 def _corrupt(tp: TopicPartition, offset: int, why: object) -> ClientError:

@@ -540,6 +540,10 @@ def _check_record(value: object, key: object, headers: tuple[tuple[object, objec
     for header in headers:
         if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str) and isinstance(header[1], _BYTES)):
             raise misuse(f"{header!r:.60} is no header of a record", "give pairs of a name (str) and a content (bytes or None)")
+        try:
+            header[0].encode()
+        except UnicodeEncodeError:
+            raise misuse(f"{header[0]!a:.60} is no name of a header: it has no UTF-8", "name it in whole characters") from None
     if timestamp is not None and not (isinstance(timestamp, int) and 0 <= timestamp <= _TIMESTAMP_MAX):
         raise misuse(f"{timestamp!r:.60} is no timestamp of a record", "give milliseconds since 1970 as an int, or leave it out")
     if partition is not None and not isinstance(partition, int):

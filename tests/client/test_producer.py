@@ -482,3 +482,56 @@ async def test_a_record_that_is_none_is_refused_before_it_spoils_others(nursery:
             await producer.enqueue(**{"topic": "a", **record})
         assert caught.value.remedy and (await good.wait()).offset == 0
         assert (await producer.send("a", b"another")).offset == 1
+
+
+async def test_a_name_without_utf8_is_refused_and_harms_no_other_record(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+    async with producing(cluster) as (_, producer):
+        await producer.enqueue("a", b"before")
+        with pytest.raises(ClientError, match="no UTF-8"):
+            await producer.enqueue("a", b"x", headers=[("\ud800", b"")])
+        await producer.enqueue("a", b"after")
+    assert partition.values() == [b"before", b"after"]
+
+
+async def test_a_buffer_may_be_used_again_once_its_record_is_queued(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+    buffer = bytearray(b"1111")
+    async with producing(cluster) as (_, producer):
+        first = await producer.enqueue("a", memoryview(buffer), key=bytearray(b"k"))  # type: ignore[arg-type]
+        buffer[:] = b"2222"
+        await producer.enqueue("a", buffer)  # type: ignore[arg-type]
+        assert (await first.wait()).offset == 0
+    assert partition.values() == [b"1111", b"2222"]
+
+
+async def test_other_tasks_have_their_turn_while_one_queues(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with producing(cluster) as (_, producer), trio.open_nursery() as others:
+        await producer.send("a", b"")
+        others.start_soon(count)
+        for _ in range(1024):
+            await producer.enqueue("a", b"x", partition=0)
+        assert turns >= 4
+        others.cancel_scope.cancel()
+
+
+async def test_what_was_sent_is_not_kept_in_memory(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    async with producing(cluster) as (_, producer):
+        deliveries = [await producer.enqueue("a", bytes(1000)) for _ in range(10)]
+        await producer.flush()
+        assert all(len(each._batch.writer._body) == 0 and each._batch.sealed is None for each in deliveries)
+        assert [(await each.wait()).offset for each in deliveries] == list(range(10))
