@@ -268,8 +268,10 @@ class RawProducer:
 
     async def _end(self, doing: str) -> None:
         calls = self._transactional()
-        if await calls.end(doing):
-            self._queue.restart(calls.state.producer_id, calls.state.producer_epoch)
+        await calls.end(doing)
+        identity = calls.state.producer_id, calls.state.producer_epoch
+        if identity != self.producer:
+            self._queue.restart(*identity)
 
     # -- inside: what goes where
 

@@ -241,7 +241,7 @@ class Transactions:
     def on_kept(self, answer: Any) -> PreparedTransaction:
         """Raises ClientError; what is retriable is to be asked again. The epoch of the answer ends the transaction, and not the one
         under which the records were written: the coordinator fences whoever has that."""
-        assert self.phase is Phase.PREPARED
+        assert self.phase in (Phase.PREPARED, Phase.ABORTING)
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
             self.epoch_unsure = False
             return PreparedTransaction(self.transactional_id, self.producer_id, self.producer_epoch, prepared=False)

@@ -157,14 +157,13 @@ class TransactionCalls:
             state.fail(ClientError(ErrorCode.REQUEST_TIMED_OUT, f"sending {what} was cancelled"))
             raise
 
-    async def end(self, doing: str) -> bool:
-        """Carry out what `Transactions.end` began. True if there is another producer epoch now."""
+    async def end(self, doing: str) -> None:
+        """Carry out what `Transactions.end` began. There may be another producer epoch then."""
         state = self.state
         what = f"{doing} the transaction of {state.transactional_id!r}"
-        before = state.producer_id, state.producer_epoch
-        if state.epoch_unsure:  # an InitProducerId that does not keep the transaction aborts it
-            await self._call(what, INIT_PRODUCER_ID, state.init_body, state.on_init)
-        elif state.needs_epoch:
+        if state.epoch_unsure:  # `prepare` had no answer; asked again, it says who may end it
+            await self._call(what, INIT_PRODUCER_ID, state.keep_body, state.on_kept)
+        if state.needs_epoch:
             # While it is open, InitProducerId would fence whoever opened it: us.
             # First it must be over, if the coordinator knows of it.
             at_most = END_TXN_V2_FROM - 1
@@ -176,7 +175,6 @@ class TransactionCalls:
             limit = None if state.version_2 else END_TXN_V2_FROM - 1
             await self._call(what, END_TXN, state.end_body, state.on_ended, at_most=limit)
         state.over()
-        return before != (state.producer_id, state.producer_epoch)
 
     async def prepare(self) -> PreparedTransaction:
         """Hand the open transaction over to whoever decides (KIP-939). May be called again after

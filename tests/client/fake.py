@@ -125,6 +125,8 @@ class FakePartition:
     removing: list[int] = field(default_factory=list)
     producers: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     """producer id -> (epoch, first sequence, count, base offset) of its last batch"""
+    recent: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    """(producer id, epoch, first sequence) -> base offset of every batch, where a broker remembers five"""
     open: dict[int, int] = field(default_factory=dict)
     """producer id -> first offset of its open transaction"""
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
@@ -170,15 +172,17 @@ class FakePartition:
         if header.producer_id >= 0:
             last = self.producers.get(header.producer_id)
             if last is not None:
-                epoch, sequence, count, base = last
+                epoch, sequence, count, _ = last
                 if header.producer_epoch < epoch:
                     return int(ErrorCode.INVALID_PRODUCER_EPOCH), -1
-                if header.producer_epoch == epoch and header.base_sequence == sequence:
-                    return 0, base
+                known = self.recent.get((header.producer_id, header.producer_epoch, header.base_sequence))
+                if known is not None:
+                    return 0, known
                 if header.base_sequence != (sequence + count if header.producer_epoch == epoch else 0):
                     return int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), -1
             elif header.base_sequence != 0:
                 return int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), -1
+            self.recent[header.producer_id, header.producer_epoch, header.base_sequence] = self.end
             self.producers[header.producer_id] = (header.producer_epoch, header.base_sequence, header.records_count, self.end)
         batch[BASE_OFFSET_POSITION : BASE_OFFSET_POSITION + 8] = self.end.to_bytes(8, "big")
         base = self.end

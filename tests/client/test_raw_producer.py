@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from mqd.client.cluster import ClusterClient, connect
+from mqd.client.errors import ClientError, DeadlineExceeded, ProducerClosed
 from mqd.client.raw_producer import RawProducer, open_raw_producer
-from mqd.protocol.batch import Record, build_batch, iterate_records
+from mqd.errors import ErrorCode
+from mqd.protocol.batch import Record, build_batch, iterate_records, parse_header
 from mqd.types import TopicPartition
-from tests.client.fake import PRODUCE, FakeCluster, HangUp
+from tests.client.fake import PRODUCE, FakeBroker, FakeCluster, Hang, HangUp
+from tests.client.test_producer import refusing
 
 A0 = TopicPartition("a", 0)
 
@@ -58,24 +62,297 @@ async def producing(cluster: FakeCluster, **options: Any) -> AsyncIterator[tuple
         yield client, producer
 
 
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def as_usual(broker: FakeBroker, request: Any) -> None:
+    """An action: what the broker does by itself."""
+
+
+async def send_all(producer: RawProducer, batches: list[Built]) -> None:
+    for batch in batches:
+        await producer.send("a", batch)
+
+
+def produces(cluster: FakeCluster, node_id: int = 1) -> int:
+    return sum(key == PRODUCE for key, _ in cluster.brokers[node_id].requests)
+
+
 async def test_batches_arrive_in_order(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery, nodes=2)
     cluster.add_topic("a", 3)
     async with producing(cluster) as (_, producer):
         for partition in range(3):
-            for batch in numbered(partition, 0, 100):
-                await producer.send("a", batch)
+            await send_all(producer, numbered(partition, 0, 100))
         await producer.flush()
         for partition in range(3):
-            assert values_of(cluster, TopicPartition("a", partition)) == [b"%d" % n for n in range(100)]
+            assert values_of(cluster, TopicPartition("a", partition)) == numbers(100)
+        headers = [parse_header(batch) for batch in cluster.partition(A0).batches]
+        assert [header.base_sequence for header in headers] == list(range(0, 100, 3))
+        assert {(header.producer_id, header.producer_epoch) for header in headers} == {producer.producer}
+
+
+async def test_five_are_in_flight_after_the_first_and_requests_carry_several_partitions(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a", 3)
+    gate = trio.Event()
+    seen: list[list[int]] = []
+
+    served = cluster.one._on_0
+
+    async def gated(request: Any) -> Any:
+        seen.append([row.index for topic in request.topic_data for row in topic.partition_data])
+        await gate.wait()
+        return await served(request)
+
+    cluster.one._on_0 = gated  # type: ignore[method-assign]
+    async with producing(cluster, buffer_bytes_max=1 << 20) as (_, producer):
+        for batches in zip(*(numbered(partition, 0, 60) for partition in range(3)), strict=True):
+            await send_all(producer, list(batches))
+        await wait_all_tasks_blocked()
+        assert producer._queue.in_flight <= 3  # the first batch of each partition goes alone
+        gate.set()
+        await wait_all_tasks_blocked()
+        await producer.flush()
+    assert any(len(each) == 3 for each in seen)
+    for partition in range(3):
+        assert values_of(cluster, TopicPartition("a", partition)) == numbers(60)
+
+
+async def test_several_batches_of_a_partition_are_in_flight(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    async with producing(cluster) as (_, producer):
+        await send_all(producer, numbered(0, 0, 3))
+        await producer.flush()
+        cluster.one.script(PRODUCE, *[Hang(after=True)] * 5)
+        before = produces(cluster)
+        await send_all(producer, numbered(0, 3, 60))
+        await wait_all_tasks_blocked()
+        assert produces(cluster) - before == producer._queue.in_flight == 5
+        cluster.one.hang_up_all()
+        await producer.flush()
+    assert values_of(cluster, A0) == numbers(60)
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_a_broken_connection_loses_and_doubles_nothing(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, after: bool) -> None:
+@pytest.mark.parametrize("place", range(8))
+async def test_a_broken_connection_loses_and_doubles_nothing(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, after: bool, place: int
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
-    cluster.one.script(PRODUCE, lambda *_: None, HangUp(after=after), HangUp(after=after), lambda *_: None, HangUp(after=after))
+    cluster.one.script(
+        PRODUCE, *[as_usual] * place, HangUp(after=after), HangUp(after=after), as_usual, HangUp(after=after)
+    )
     async with producing(cluster) as (_, producer):
-        for batch in numbered(0, 0, 100):
-            await producer.send("a", batch)
-    assert values_of(cluster, A0) == [b"%d" % n for n in range(100)]
+        await send_all(producer, numbered(0, 0, 100))
+    assert values_of(cluster, A0) == numbers(100)
+
+
+@pytest.mark.parametrize("code", [5, 6, 7, 19, 20, 56, 2, 51])
+@pytest.mark.parametrize("place", [0, 1, 3])
+async def test_what_passes_is_sent_again_in_order(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, code: int, place: int
+) -> None:
+    """The broker refuses what comes behind with OUT_OF_ORDER_SEQUENCE_NUMBER, since it was in flight already."""
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a", 2)
+    act = refusing(ErrorCode(code))
+    cluster.one.script(PRODUCE, *[as_usual] * place, act, as_usual, act, act)
+    async with producing(cluster) as (_, producer):
+        for batches in zip(numbered(0, 0, 60), numbered(1, 0, 60), strict=True):
+            await send_all(producer, list(batches))
+    for partition in range(2):
+        assert values_of(cluster, TopicPartition("a", partition)) == numbers(60)
+
+
+async def test_an_unanswered_request_is_sent_again_with_the_same_sequence(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    cluster.one.script(PRODUCE, as_usual, Hang(after=True), as_usual, Hang())
+    batches = numbered(0, 0, 30)
+    async with producing(cluster) as (_, producer):
+        await send_all(producer, batches)
+    assert values_of(cluster, A0) == numbers(30)
+    assert [len(batch.seals) for batch in batches] == [1] * 10
+
+
+async def test_a_moved_leader_is_found(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery, nodes=2)
+    (partition,) = cluster.add_topic("a")
+    async with producing(cluster) as (_, producer):
+        await send_all(producer, numbered(0, 0, 30))
+        partition.leader, partition.leader_epoch = 2, 1
+        await send_all(producer, numbered(0, 30, 90))
+        await producer.flush()
+        assert produces(cluster, 2)
+    assert values_of(cluster, A0) == numbers(90)
+
+
+async def test_a_node_that_is_gone_for_a_while_is_waited_for(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    async with producing(cluster) as (_, producer):
+        await send_all(producer, numbered(0, 0, 30))
+        cluster.down.add(1)
+        cluster.one.hang_up_all()
+        await send_all(producer, numbered(0, 30, 60))
+        await trio.sleep(20)
+        cluster.down.clear()
+    assert values_of(cluster, A0) == numbers(60)
+
+
+async def test_a_duplicate_is_an_acknowledgement_only_after_doubt(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    cluster.one.script(PRODUCE, Hang(after=True), refusing(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
+    async with producing(cluster) as (_, producer):
+        await send_all(producer, numbered(0, 0, 6))
+    assert values_of(cluster, A0) == numbers(6)
+    cluster.one.script(PRODUCE, refusing(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
+    with pytest.raises(ClientError, match="a-0: duplicate sequence number"):
+        async with producing(cluster) as (_, producer):
+            await send_all(producer, numbered(0, 0, 6))
+
+
+FATAL = [
+    (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "does not continue producer id 1001 at sequence 0: it lost acknowledged"),
+    (ErrorCode.UNKNOWN_PRODUCER_ID, "does not continue producer id"),
+    (ErrorCode.INVALID_PRODUCER_EPOCH, "a-0: invalid producer epoch"),
+    (ErrorCode.INVALID_RECORD, "a-0: invalid record"),
+    (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "a-0: topic authorization failed"),
+]
+
+
+@pytest.mark.parametrize(("code", "words"), FATAL)
+async def test_a_failure_fails_the_whole_producer(nursery: trio.Nursery, code: ErrorCode, words: str) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a", 2)
+    cluster.one.script(PRODUCE, refusing(code))
+    with pytest.raises(ClientError, match=words):
+        async with producing(cluster) as (_, producer):
+            await send_all(producer, numbered(0, 0, 30))
+            for _ in range(2):
+                with pytest.raises(ClientError, match=words) as info:
+                    await producer.flush()
+                assert info.value.code is code
+                with pytest.raises(ClientError, match=words):
+                    await producer.send("a", Built(1, b"x"))
+    assert values_of(cluster, A0) == values_of(cluster, TopicPartition("a", 1)) == []
+
+
+async def test_a_batch_that_is_too_large_is_named(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a", 2)
+    cluster.one.script(PRODUCE, refusing(ErrorCode.MESSAGE_TOO_LARGE, "max is 10"))
+    with pytest.raises(
+        ClientError,
+        match=r"topic 'a' refused a batch of \d+ bytes for partition 1: it is larger than max.message.bytes",
+    ) as info:
+        async with producing(cluster) as (_, producer):
+            await producer.send("a", Built(1, b"x"))
+    assert info.value.remedy == "raise the topic's max.message.bytes, or lower batchSize"
+
+
+async def test_a_broker_that_stores_out_of_order_is_found_out(nursery: trio.Nursery) -> None:
+    """A broker that has forgotten the producer takes any sequence: the batch that was refused cannot come before any more."""
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+
+    async def forgetful(request: Any) -> Any:
+        row = {"index": 0, "error_code": 0, "base_offset": 0}
+        return {"responses": [{"topic_id": request.topic_data[0].topic_id, "partition_responses": [row]}]}
+
+    with pytest.raises(ClientError, match="stored sequence 6 of producer id 1001 although it had refused 3 before it"):
+        async with producing(cluster) as (_, producer):
+            await send_all(producer, numbered(0, 0, 3))
+            await producer.flush()
+            cluster.one.script(PRODUCE, refusing(ErrorCode.NOT_ENOUGH_REPLICAS))
+            cluster.one._on_0 = forgetful  # type: ignore[method-assign]
+            await send_all(producer, numbered(0, 3, 12))
+
+
+async def test_send_waits_for_room_only(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    cluster.one.script(PRODUCE, Hang(after=True))
+    size = len(Built(0, b"x" * 1000).data)
+    async with producing(cluster, buffer_bytes_max=3 * size) as (_, producer):
+        for _ in range(3):
+            await producer.send("a", Built(0, b"x" * 1000))
+        with trio.move_on_after(0.05) as scope:
+            await producer.send("a", Built(0, b"x" * 1000))
+        assert scope.cancelled_caught
+        cluster.one.hang_up_all()
+        await producer.send("a", Built(0, b"y" * 1000))
+        await producer.send("a", Built(0, b"z" * 10_000))  # larger than the buffer: alone
+    assert [bytes(value or b"")[:1] for value in values_of(cluster, A0)] == [b"x", b"x", b"x", b"y", b"z"]
+
+
+async def test_what_is_never_acknowledged_fails_in_time(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    cluster.one.script(PRODUCE, *[refusing(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
+    began = trio.current_time()
+    with pytest.raises(
+        DeadlineExceeded, match="a-0: a batch was not acknowledged within 9 s; last: a-0: not enough replicas"
+    ):
+        async with producing(cluster, delivery_timeout_s=9.0) as (_, producer):
+            await send_all(producer, numbered(0, 0, 30))
+    assert 8 < trio.current_time() - began < 11
+
+
+async def test_unknown_topics_and_partitions_are_refused(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a", 2)
+    async with producing(cluster) as (_, producer):
+        for partition in (-1, 2):
+            with pytest.raises(ClientError, match=f"partition a-{partition}: the topic has partitions 0 to 1"):
+                await producer.send("a", Built(partition, b"x"))
+        with pytest.raises(ClientError, match="topic 'b': it does not exist"):
+            await producer.send("b", Built(0, b"x"))
+        cluster.topics["a"].append(type(cluster.partition(A0))())
+        await producer.send("a", Built(2, b"x"))  # a new partition is seen
+    assert values_of(cluster, TopicPartition("a", 2)) == [b"x"]
+
+
+async def test_a_topic_that_was_created_again_is_not_written_to(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    with pytest.raises(ClientError, match="topic 'a' was deleted and created again"):
+        async with producing(cluster) as (_, producer):
+            await send_all(producer, numbered(0, 0, 30))
+            await producer.flush()
+            cluster.add_topic("a")
+            cluster.one.script(PRODUCE, *[refusing(ErrorCode.UNKNOWN_TOPIC_ID)] * 10)
+            await send_all(producer, numbered(0, 30, 60))
+    assert values_of(cluster, A0) == []
+
+
+async def test_an_exception_drops_what_is_unsent_and_the_end_flushes(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    cluster.one.script(PRODUCE, Hang())
+    with pytest.raises(KeyError):
+        async with producing(cluster) as (_, producer):
+            await send_all(producer, numbered(0, 0, 30))
+            await wait_all_tasks_blocked()
+            raise KeyError
+    assert values_of(cluster, A0) == []
+    with pytest.raises(ProducerClosed):
+        await producer.send("a", Built(0, b"x"))
+    async with producing(cluster) as (_, producer):
+        await send_all(producer, numbered(0, 0, 30))
+    assert values_of(cluster, A0) == numbers(30)
