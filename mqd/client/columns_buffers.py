@@ -12,6 +12,13 @@ from mqd.client.columns_varints import Bools, Bytes, Ints
 from mqd.protocol.batch import Buffer
 
 
+def _even(count: int) -> pa.Array:
+    return pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))
+
+
+_EVEN = _even(32_768)
+
+
 def gather(body: Buffer, begins: Ints, ends: Ints, nulls: Bools | None = None) -> pa.Array:
     """The bytes `[begin, end)` of `body` for each row, copied by Arrow. Positions ascend; the begin of a null equals its end."""
     count = len(begins)
@@ -21,7 +28,8 @@ def gather(body: Buffer, begins: Ints, ends: Ints, nulls: Bools | None = None) -
     fields_and_gaps = pa.Array.from_buffers(
         pa.binary(), max(2 * count - 1, 0), [None, pa.py_buffer(offsets), pa.py_buffer(body)]
     )
-    column = fields_and_gaps.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+    fields = _EVEN.slice(0, count) if count <= len(_EVEN) else _even(count)
+    column = fields_and_gaps.take(fields)
     if nulls is None or not nulls.any():
         return column
     return pa.Array.from_buffers(pa.binary(), count, [bitmap(~nulls), *column.buffers()[1:]])

@@ -266,8 +266,7 @@ def _headers(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
     counts = _counts(headers)
     flat = headers.flatten()
     keys, values = flat.field(0).cast(pa.binary()), flat.field(1)
-    if flat.offset or len(keys) != len(flat):
-        raise AssertionError("flatten() returned a slice")
+    assert len(keys) == len(values) == len(flat)
     key_numbers, value_numbers = _zigzag(_field_sizes(keys)), _zigzag(_field_sizes(values))
     pairs = pc.binary_join_element_wise(
         _varints(key_numbers, varint_sizes(key_numbers)),

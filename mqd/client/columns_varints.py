@@ -16,48 +16,65 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Numbers = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
+"""As few bytes each as the largest one needs: less to move."""
 
 BYTES_MAX_32 = 5
 BYTES_MAX_64 = 10
 
 
-def read_varints(data: Bytes, positions: Ints) -> tuple[Ints, Ints]:
-    """(values, positions behind them) of the 32-bit varints at `positions`. MqError(CORRUPT_MESSAGE) where one does not end."""
+def read_varints(data: Bytes, positions: Ints) -> tuple[Numbers, Ints]:
+    """(values, positions behind them) of the 32-bit varints at `positions`, of which there is at least one.
+
+    MqError(CORRUPT_MESSAGE) where one does not end.
+    """
+    first = data[positions]
+    if first.max() < 0x80:
+        return _unzigzag(first.view(np.int8)), positions + 1
+    two = first >= 0x80
+    at = positions + two
+    second = data[at]
+    if (first & second & 0x80).any():
+        return _read_long(data, positions)
+    raw = (first & 0x7F).astype(np.int16)
+    raw |= (second * two).astype(np.int16) << 7
+    at += 1
+    return _unzigzag(raw), at
+
+
+def _read_long(data: Bytes, positions: Ints) -> tuple[Ints, Ints]:
+    """Some have more than two bytes."""
     byte = data[positions]
-    if not byte.size or byte.max() < 0x80:
-        return _unzigzag(byte.astype(np.int64)), positions + 1
     raw = (byte & 0x7F).astype(np.int64)
     behind = positions + 1
     rows = np.flatnonzero(byte & 0x80)
-    for group in range(1, BYTES_MAX_32):
+    for shift in range(7, 7 * BYTES_MAX_32, 7):
         at = behind[rows]
         byte = data[at]
-        raw[rows] |= (byte & 0x7F).astype(np.int64) << (7 * group)
+        raw[rows] |= (byte & 0x7F).astype(np.int64) << shift
         behind[rows] = at + 1
         rows = rows[byte >= 0x80]
         if not rows.size:
             break
-    else:
-        raise corrupt("a varint does not end")
-    if group == BYTES_MAX_32 - 1 and int(raw.max()) >> 32:
+    if rows.size or int(raw.max()) >> 32:
         raise corrupt("a varint does not end")
     return _unzigzag(raw), behind
 
 
-def read_varlongs(data: Bytes, positions: Ints) -> tuple[Ints, Ints]:
+def read_varlongs(data: Bytes, positions: Ints) -> tuple[Numbers, Ints]:
     """The same for varints of 64 bits."""
-    byte = data[positions]
-    if not byte.size or byte.max() < 0x80:
-        return _unzigzag(byte.astype(np.int64)), positions + 1
-    raw = (byte & 0x7F).astype(np.uint64)
+    first = data[positions]
+    if first.max() < 0x80:
+        return _unzigzag(first.view(np.int8)), positions + 1
+    raw = (first & 0x7F).astype(np.uint64)
     behind = positions + 1
-    rows = np.flatnonzero(byte & 0x80)
-    for group in range(1, BYTES_MAX_64):
+    rows = np.flatnonzero(first & 0x80)
+    for shift in range(7, 7 * BYTES_MAX_64, 7):
         at = behind[rows]
         byte = data[at]
-        if group == BYTES_MAX_64 - 1 and int(byte.max()) > 1:
+        if shift == 63 and int(byte.max()) > 1:
             raise corrupt("a varint does not end")
-        raw[rows] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * group)
+        raw[rows] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
         behind[rows] = at + 1
         rows = rows[byte >= 0x80]
         if not rows.size:
@@ -68,9 +85,15 @@ def read_varlongs(data: Bytes, positions: Ints) -> tuple[Ints, Ints]:
 
 def skip_varints(data: Bytes, positions: Ints, bytes_max: int) -> Ints:
     """The positions behind the varints at `positions`; their values are not looked at."""
-    rows = np.flatnonzero(data[positions] & 0x80)
-    behind = positions + 1
-    for _ in range(1, bytes_max):
+    first = data[positions]
+    if first.max() < 0x80:
+        return positions + 1
+    two = first >= 0x80
+    behind = positions + two
+    second = data[behind]
+    behind += 1
+    rows = np.flatnonzero(first & second & 0x80)
+    for _ in range(2, bytes_max):
         if not rows.size:
             return behind
         at = behind[rows]
@@ -81,7 +104,7 @@ def skip_varints(data: Bytes, positions: Ints, bytes_max: int) -> Ints:
     return behind
 
 
-def _unzigzag(raw: Ints) -> Ints:
+def _unzigzag(raw: Any) -> Any:
     return (raw >> 1) ^ -(raw & 1)
 
 
