@@ -147,17 +147,9 @@ class OffsetReader:
     def with_begins(self, known: StreamOffset, latest: StreamOffset) -> StreamOffset:
         """`latest` with the log starts of partitions that are new since `known`."""
         new = [
-            tp
-            for tp in latest.ends
-            if tp not in known.ends or known.is_replaced(tp.topic, latest)
+            tp for tp in latest.ends if tp not in known.ends or known.is_replaced(tp.topic, latest)
         ]
-        begins = self.log_starts(new)
-        topics = dict(latest.topics)
-        for name in {tp.topic for tp in begins}:
-            rows = {tp.partition: place for tp, place in begins.items() if tp.topic == name}
-            state = topics.get(name, TopicState())
-            topics[name] = TopicState(state.topic_id, state.epochs, rows)
-        return StreamOffset(latest.ends, topics, latest.commit)
+        return latest.with_begins(self.log_starts(new)) if new else latest
 
     def offset_bytes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, float]:
         """The mean size of an offset of each partition, from what its log takes on disk."""

@@ -94,7 +94,7 @@ class TopicState:
     epochs: Mapping[int, int] = field(default_factory=dict)
     """partition -> leader epoch of the end offset."""
     begins: Mapping[int, int] = field(default_factory=dict)
-    """partition -> first offset, for partitions that the offset before this one does not have."""
+    """partition -> first offset of the batch that ends here, where the offset before lacks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +166,15 @@ class StreamOffset:
         """Where a partition begins that is new in this batch, where it is known."""
         state = self.topics.get(tp.topic)
         return None if state is None else state.begins.get(tp.partition)
+
+    def with_begins(self, begins: Offsets) -> StreamOffset:
+        """The same end, with first offsets recorded for these partitions where it has none."""
+        topics = dict(self.topics)
+        for name in {tp.topic for tp in self.ends}:
+            rows = {tp.partition: each for tp, each in begins.items() if tp.topic == name}
+            state = topics.get(name, TopicState())
+            topics[name] = TopicState(state.topic_id, state.epochs, {**rows, **state.begins})
+        return StreamOffset(self.ends, topics, self.commit)
 
     def is_replaced(self, topic: str, later: StreamOffset) -> bool:
         """Whether `topic` was deleted and created again between this offset and a later one."""

@@ -45,11 +45,12 @@ class Loss(NamedTuple):
 def effective_start(
     start: StreamOffset, end: StreamOffset, begins: Offsets
 ) -> dict[TopicPartition, int]:
-    """Where each partition of `end` is read from: `begins` for partitions of new topics."""
+    """Where each partition of `end` is read from: `begins` win, for they are part of the batch."""
     starts = {}
     for tp in end.ends:
-        known = tp in start.ends and not start.is_replaced(tp.topic, end)
-        place = start.ends[tp] if known else begins.get(tp)
+        place = begins.get(tp)
+        if place is None and not start.is_replaced(tp.topic, end):
+            place = start.ends.get(tp)
         if place is not None:
             starts[tp] = place
     return starts
@@ -121,9 +122,9 @@ def plan_ranges(
 ) -> tuple[list[OffsetRange], list[Loss]]:
     """The ranges of a micro-batch in order of topic and partition, and what is missing in them.
 
-    `begins`: the first offsets of partitions that `start` does not have.
+    `begins`: first offsets of partitions that `start` does not have, and others that `end` records.
     """
-    losses = changes(start, end)
+    losses = changes(start, end, begins)
     lost = {loss.tp for loss in losses}
     starts = effective_start(start, end, begins)
     ranges = []
@@ -205,8 +206,10 @@ def batch_ranges(starts: Offsets, ends: Offsets) -> list[OffsetRange]:
 # -- what was lost
 
 
-def changes(start: StreamOffset, latest: StreamOffset) -> list[Loss]:
-    """Losses that two offsets show: topics and partitions that are gone, new, or shorter."""
+def changes(
+    start: StreamOffset, latest: StreamOffset, begins: Offsets | None = None
+) -> list[Loss]:
+    """Losses that two offsets show: topics and partitions that are gone, or shorter."""
     losses = []
     for tp in sorted(start.ends):
         begun = start.ends[tp]
@@ -222,7 +225,7 @@ def changes(start: StreamOffset, latest: StreamOffset) -> list[Loss]:
         elif tp not in latest.ends:
             reason = f"partition {tp} was deleted, so its records from offset {begun} on are gone"
             losses.append(Loss(tp, reason))
-        elif latest.ends[tp] < begun:
+        elif latest.ends[tp] < begun and tp not in (begins or ()):
             losses.append(_went_back(tp, begun, latest.ends[tp]))
     return losses
 

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from .offset_reader import OffsetReader
-from .offsets import CommitTarget, Offsets, StreamOffset, TopicState, by_topic
+from .offsets import EXTRA_KEY, CommitTarget, Offsets, StreamOffset, TopicState, by_topic
 from .options import SourceOptions
 from .planning import (
     changes,
@@ -57,6 +57,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen: StreamOffset | None = None
         """The end of a query with Trigger.AvailableNow."""
         self._last_batch_s: float | None = None
+        self._initial: dict[str, Any] | None = None
 
     # -- offsets, in order of Spark's calls
 
@@ -64,7 +65,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen = self._reader.latest()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return self._written(self._reader.resolve(self._options.start, starting=True))
+        self._initial = self._written(self._reader.resolve(self._options.start, starting=True))
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         options = self._options
@@ -85,11 +87,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._waits(starts, ends):
                 return start
             ends = self._limited(starts, ends)
-        if ends == before.ends and not any(
-            before.is_replaced(topic, latest) for topic in before.topics
-        ):
+        replaced = any(before.is_replaced(topic, latest) for topic in before.topics)
+        if ends == before.ends and not replaced and not self._is_to_lose_metadata(start):
             return start
-        return self._written(StreamOffset(ends, latest.topics))
+        end = StreamOffset(ends, latest.topics)
+        return self._written(end.with_begins(before.ends) if start == self._initial else end)
+
+    def _is_to_lose_metadata(self, start: Mapping[str, Any]) -> bool:
+        """`offsetMetadata=false` writes a plain offset once, also without new records."""
+        return EXTRA_KEY in start and not self._options.offset_metadata
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return None if self._latest is None else dict(by_topic(self._latest.ends))
@@ -147,6 +153,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         before, after = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        if start == self._initial:  # the first batch again: others may have been added since
+            before = StreamOffset(
+                {tp: place for tp, place in before.ends.items() if tp in after.ends}, before.topics
+            )
         options = self._options
         ranges, losses = plan_ranges(before, after, self._begins(before, after))
         losses += overtaken(ranges, self._reader.log_starts(each.tp for each in ranges))
@@ -156,11 +166,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return input_partitions(parts, topic_ids)
 
     def _begins(self, before: StreamOffset, after: StreamOffset) -> dict[TopicPartition, int]:
-        """First offsets of new partitions: out of the offset, or of the log where it lacks them."""
+        """First offsets of new partitions: out of the offset, or of the log where it lacks them.
+
+        The end offset of the first batch has those of all partitions: `startingOffsets=latest`
+        would mean another place when the batch runs again.
+        """
+        known = {tp: place for tp in after.ends if (place := after.begin(tp)) is not None}
         new = [
             tp for tp in after.ends if tp not in before.ends or before.is_replaced(tp.topic, after)
         ]
-        known = {tp: place for tp in new if (place := after.begin(tp)) is not None}
         return {**self._reader.log_starts(tp for tp in new if tp not in known), **known}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
