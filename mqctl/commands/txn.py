@@ -33,6 +33,7 @@ TRANSACTIONS = (
     render.Column("transactional_id", "TRANSACTIONAL-ID"),
     render.Column("producer_id", "PRODUCER", right=True),
     render.Column("state", "STATE"),
+    render.Column("prepared", "PREPARED"),
     render.Column("coordinator", "COORDINATOR", right=True),
 )
 HANGING = (
@@ -85,24 +86,35 @@ def _admin(client: ClusterClient, settings: Settings, *, patient: bool = True) -
     "--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False), help="Only in this state; several count."
 )
 @click.option("--longer-than", type=Duration(), metavar="TIME", help="Only those whose transaction has been open longer: 90s, 15m, 2h.")
+@click.option("--prepared", is_flag=True, help="Only those whose transaction waits for the decision of another coordinator (KIP-939).")
 @options
-def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], longer_than: int | None) -> None:
+def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], longer_than: int | None, prepared: bool) -> None:
     """Transactional ids, all or those that match PATTERN (with * and ?).
 
     \b
     mqctl txn list --state Ongoing --longer-than 5m
+    mqctl txn list --prepared
     """
     async def work(client: ClusterClient) -> Told[ListedTransaction]:
         return Told(await _admin(client, settings, patient=False).list_transactions_by_node(states, longer_than_ms=longer_than))
 
     told = run(settings, work)
     rows = [
-        {"transactional_id": each.transactional_id, "producer_id": each.producer_id, "state": each.state, "coordinator": each.node_id}
+        {
+            "transactional_id": each.transactional_id,
+            "producer_id": each.producer_id,
+            "state": each.state,
+            "prepared": each.prepared,
+            "coordinator": each.node_id,
+        }
         for each in told.rows
-        if (pattern is None or fnmatchcase(each.transactional_id, pattern)) and (longer_than is None or each.state in OPEN_STATES)
+        if (pattern is None or fnmatchcase(each.transactional_id, pattern))
+        and (longer_than is None or each.state in OPEN_STATES)
+        and (each.prepared or not prepared)
     ]
     if not rows and not told.silent:
-        say("no transactional ids" if pattern is None and not states and longer_than is None else "no transactional id is like that")
+        narrowed = pattern is not None or states or longer_than is not None or prepared
+        say("no transactional id is like that" if narrowed else "no transactional ids")
     if rows or settings.output != "table":
         settings.show(TRANSACTIONS, rows)
     finish(told.results)
@@ -134,6 +146,8 @@ def _described(each: TransactionDescription, now_ms: int) -> dict[str, Any]:
         "state": each.state,
         "producer_id": each.producer_id,
         "producer_epoch": each.producer_epoch,
+        "prepared": each.owner is not None,
+        "owner": f"{each.owner[0]}:{each.owner[1]}" if each.owner is not None else None,
         "timeout_ms": each.timeout_ms,
         "started": places.format_time(each.started_ms) if ongoing else None,
         "open_for": format_duration((now_ms - each.started_ms) / 1000) if ongoing else None,

@@ -88,6 +88,8 @@ class ListedTransaction(NamedTuple):
     producer_id: int
     state: str
     node_id: int
+    prepared: bool = False
+    """It waits for the decision of another coordinator (KIP-939). Apache Kafka does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class TransactionDescription:
     timeout_ms: int
     started_ms: int
     partitions: tuple[TopicPartition, ...]
+    owner: tuple[int, int] | None = None
+    """Of a prepared transaction: the producer id and epoch that end it. Apache Kafka does not tell."""
 
 
 class OpenTransaction(NamedTuple):

@@ -66,7 +66,7 @@ class TransactionAdmin(Calls):
                 unknown = ", ".join(answer.unknown_state_filters)
                 raise ClientError(ErrorCode.INVALID_REQUEST, f"no transaction is ever in state {unknown}")
             return [
-                ListedTransaction(row.transactional_id, row.producer_id, row.transaction_state, node_id)
+                ListedTransaction(row.transactional_id, row.producer_id, row.transaction_state, node_id, row.prepared)
                 for row in answer.transaction_states
             ]
 
@@ -255,6 +255,7 @@ def _described(row: Any, coordinator: str) -> TransactionDescription:
         row.transaction_timeout_ms,
         row.transaction_start_time_ms,
         partitions,
+        (row.owner_producer_id, row.owner_producer_epoch) if row.owner_producer_epoch >= 0 else None,
     )
 
 

@@ -169,7 +169,7 @@ async def test_open_transactions_are_listed_described_and_fenced(nursery: trio.N
         await producer.begin()
         await producer.send("a", b"x", partition=1)
         producer_id, epoch = producer.producer
-        assert [tuple(each) for each in await admin.list_transactions()] == [("t", producer_id, "Ongoing", 1)]
+        assert [tuple(each) for each in await admin.list_transactions()] == [("t", producer_id, "Ongoing", 1, False)]
         assert await admin.list_transactions(["Empty"]) == []
         found = await admin.describe_transactions(["t", "none"])
         assert found["t"] == TransactionDescription("t", "fake:9001", "Ongoing", producer_id, epoch, 60_000, 1000, (A1,))

@@ -6,7 +6,10 @@ UNSUPPORTED_VERSION to `keep_prepared_txn`, so that what follows a preparation i
 
 from __future__ import annotations
 
+import json
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -42,23 +45,33 @@ def broker(two_phase_cluster: Ensemble) -> Broker:
     return Broker("127.0.0.1", two_phase_cluster.nodes[1].port, None, two_phase_cluster.bootstrap)
 
 
+def ask(wire: Wire, name: str, version: int, **fields: Any) -> Any:
+    """A flexible request by mqd's own schemas: kafka-python's have neither InitProducerId v6 nor mqd's tagged fields."""
+    api = apis.by_name(name)
+    wire.send_frame(struct.pack(">hhih", api.key, version, 1, -1) + b"\0" + api.encode_request(version, fields))
+    return api.decode_response(version, wire.frame(), 5 if api.is_flexible(version) else 4)
+
+
 class TwoPhase(Transactions):
     def request(self, **fields: Any) -> Any:
         """InitProducerId v6, once."""
-        api = apis.by_name("InitProducerId")
-        body = api.encode_request(6, {"transactional_id": self.name, "transaction_timeout_ms": 60_000, **fields})
-        self.wire.send_frame(struct.pack(">hhih", 22, 6, 1, -1) + b"\0" + body)
-        return api.decode_response(6, self.wire.frame(), 5)
+        return ask(self.wire, "InitProducerId", 6, transactional_id=self.name, **{"transaction_timeout_ms": 60_000, **fields})
 
-    def init6(self, expected: Who = NOBODY, *, two_phase: bool = False, keep: bool = False, timeout_ms: int = 60_000) -> tuple[int, Who, Who]:
+    def described(self) -> Any:
+        (row,) = ask(self.wire, "DescribeTransactions", 0, transactional_ids=[self.name]).transaction_states
+        return row
+
+    def init6(
+        self, expected: Who = NOBODY, *, two_phase: bool = False, keep: bool = False, timeout_ms: int = 60_000
+    ) -> tuple[int, Who, Who]:
         """Its code, the producer, and the pair of the transaction that was kept."""
 
-        def ask() -> tuple[int, Any]:
+        def once() -> tuple[int, Any]:
             fields = {"enable_2_pc": two_phase, "keep_prepared_txn": keep, "transaction_timeout_ms": timeout_ms}
             answer = self.request(**expected._asdict(), **fields)
             return answer.error_code, answer
 
-        code, answer = self.settled(ask)
+        code, answer = self.settled(once)
         return (
             code,
             Who(answer.producer_id, answer.producer_epoch),
@@ -90,11 +103,8 @@ def topic(broker: Broker, wire: Wire, new_name: Callable[[], str]) -> str:
 def write(wire: Wire, txn: Transactions, who: Who, topic: str, sequence: int = 0, *, partition: int = 0) -> int:
     """The code of a batch in the transaction, added to it by the request itself (KIP-890)."""
     data = Batch(records=records(b"v"), attributes=TRANSACTIONAL, **who._asdict(), base_sequence=sequence).encode()
-    api = apis.by_name("Produce")
     topics = [{"name": topic, "partition_data": [{"index": partition, "records": data}]}]
-    fields = {"transactional_id": txn.name, "acks": -1, "timeout_ms": 30_000, "topic_data": topics}
-    wire.send_frame(struct.pack(">hhih", 0, 12, 1, -1) + b"\0" + api.encode_request(12, fields))
-    (found,) = api.decode_response(12, wire.frame(), 5).responses
+    (found,) = ask(wire, "Produce", 12, transactional_id=txn.name, acks=-1, timeout_ms=30_000, topic_data=topics).responses
     code: int = found.partition_responses[0].error_code
     return code
 
@@ -213,11 +223,30 @@ def test_without_the_option_version_6_does_not_exist(request: pytest.FixtureRequ
     if request.config.getoption("--broker", default=None) is not None:
         pytest.skip("its options are not known")
     kind = request.config.getoption("--kind", default="mqd")
-    with running(ensemble(kind, tmp_path_factory.mktemp(kind), 1, options=GROUP_OPTIONS)) as cluster:
-        with Wire("127.0.0.1", cluster.nodes[1].port) as wire:
-            answer = wire.ask("ApiVersions", 3, client_software_name="test", client_software_version="1")
-            assert {row.api_key: row.max_version for row in answer.api_keys}[22] == 5
-            with pytest.raises(Closed):
-                TwoPhase(wire, "any").request()
+    with (
+        running(ensemble(kind, tmp_path_factory.mktemp(kind), 1, options=GROUP_OPTIONS)) as cluster,
+        Wire("127.0.0.1", cluster.nodes[1].port) as wire,
+    ):
+        answer = wire.ask("ApiVersions", 3, client_software_name="test", client_software_version="1")
+        assert {row.api_key: row.max_version for row in answer.api_keys}[22] == 5
+        with pytest.raises(Closed):
+            TwoPhase(wire, "any").request()
 
 
+
+
+@pytest.mark.mqd_only
+def test_mqctl_shows_what_is_prepared_and_who_may_end_it(txn: TwoPhase, wire: Wire, topic: str, broker: Broker) -> None:
+    """Apache Kafka 4.3.1 does not know which transactions are prepared."""
+
+    def mqctl(*arguments: str) -> Any:
+        command = [sys.executable, "-m", "mqctl", "txn", *arguments, "--bootstrap", broker.address, "-o", "json"]
+        return json.loads(subprocess.run(command, check=True, capture_output=True, timeout=30).stdout)
+
+    writer, owner = prepared(txn, wire, topic)
+    (row,) = mqctl("list", txn.name, "--prepared")
+    assert (row["transactional_id"], row["state"], row["prepared"]) == (txn.name, "Ongoing", True)
+    (row,) = mqctl("describe", txn.name)
+    assert (row["owner"], row["producer_epoch"]) == (f"{owner.producer_id}:{owner.producer_epoch}", writer.producer_epoch)
+    assert txn.end(owner, version=5)[0] == NONE
+    assert mqctl("list", txn.name, "--prepared") == []

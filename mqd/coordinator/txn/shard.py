@@ -418,6 +418,7 @@ class TransactionShard:
         transaction = self._transactions.get(transactional_id)
         if transaction is None:
             raise MqError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"There is no transactional id {transactional_id!r}.")
+        owner = transaction.owner if transaction.is_prepared else NO_PRODUCER
         partitions = sorted(self._unmarked[transactional_id]) if transaction.state.decided else transaction.partitions
         return {
             "error_code": ErrorCode.NONE,
@@ -427,6 +428,8 @@ class TransactionShard:
             "transaction_start_time_ms": transaction.started_ms,
             "producer_id": transaction.producer_id,
             "producer_epoch": transaction.producer_epoch,
+            "owner_producer_id": owner.producer_id,
+            "owner_producer_epoch": owner.producer_epoch,
             "topics": [
                 {"topic": topic, "partitions": [one.partition for one in group]}
                 for topic, group in groupby(partitions, key=lambda one: one.topic)
@@ -437,7 +440,12 @@ class TransactionShard:
         states = {STATES_BY_LABEL[name] for name in op.states if name in STATES_BY_LABEL}
         expression = compiled(op.pattern)
         return [
-            {"transactional_id": name, "producer_id": transaction.producer_id, "transaction_state": transaction.state.label}
+            {
+                "transactional_id": name,
+                "producer_id": transaction.producer_id,
+                "transaction_state": transaction.state.label,
+                "prepared": transaction.is_prepared,
+            }
             for name, transaction in self._transactions.items()
             if (not op.producer_ids or transaction.producer_id in op.producer_ids)
             and (not op.states or transaction.state in states)

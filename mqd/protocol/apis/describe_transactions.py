@@ -21,6 +21,8 @@ RESPONSE = message(
             field("producer_id", INT64),
             field("producer_epoch", INT16),
             field("topics", array(field("topic", STRING), field("partitions", array(INT32)))),  # of the present transaction
+            field("owner_producer_id", INT64, since=0, tag=10_000, default=-1),  # ours: who ends a prepared transaction (KIP-939)
+            field("owner_producer_epoch", INT16, since=0, tag=10_001, default=-1),
         ),
     ),
 )

@@ -6,7 +6,7 @@ v2  only ids that match a pattern; may be answered with INVALID_REGULAR_EXPRESSI
 
 from __future__ import annotations
 
-from mqd.protocol.schema import INT16, INT32, INT64, STRING, Api, array, field, message
+from mqd.protocol.schema import BOOLEAN, INT16, INT32, INT64, STRING, Api, array, field, message
 
 REQUEST = message(
     field("state_filters", array(STRING)),
@@ -21,7 +21,12 @@ RESPONSE = message(
     field("unknown_state_filters", array(STRING)),
     field(
         "transaction_states",
-        array(field("transactional_id", STRING), field("producer_id", INT64), field("transaction_state", STRING)),
+        array(
+            field("transactional_id", STRING),
+            field("producer_id", INT64),
+            field("transaction_state", STRING),
+            field("prepared", BOOLEAN, since=0, tag=10_000, default=False),  # ours: it waits for its owner's decision (KIP-939)
+        ),
     ),
 )
 

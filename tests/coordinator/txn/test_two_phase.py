@@ -8,7 +8,7 @@ import pytest
 
 from mqd.coordinator.shard import Producer
 from mqd.coordinator.txn import records, shard
-from mqd.coordinator.txn.shard import InitializeProducer, PartitionsSealed, ProducerIdWanted, SealPartitions
+from mqd.coordinator.txn.shard import InitializeProducer, ListTransactions, PartitionsSealed, ProducerIdWanted, SealPartitions
 from mqd.coordinator.txn.state import EPOCH_MAX, TWO_PHASE_TIMEOUT_MS, Transaction
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
@@ -299,3 +299,12 @@ def test_without_the_option_it_is_refused_as_apache_kafka_does(monkeypatch: pyte
     with refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED):
         shard.check(InitializeProducer("t", TIMEOUT_MS, **wish), Options())  # type: ignore[arg-type]
     shard.check(InitializeProducer("t", TIMEOUT_MS), Options())  # type: ignore[arg-type]
+
+
+def test_administrators_see_what_is_prepared_and_who_may_end_it(txn: TwoPhase) -> None:
+    _, owner = txn.prepared()
+    described = txn.describe()
+    assert (described["owner_producer_id"], described["owner_producer_epoch"]) == owner
+    assert txn.ask_now(ListTransactions())["transaction_states"][0]["prepared"]
+    txn.end(owner)
+    assert (txn.describe()["owner_producer_epoch"], txn.ask_now(ListTransactions())["transaction_states"][0]["prepared"]) == (-1, False)
