@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -146,8 +146,8 @@ def summary_of(
     help="The size of a micro-batch at most.",
 )  # fmt: skip
 @click.option(
-    "--query-name", default="mirror", metavar="NAME",
-    help="Names the query and its markers; unique among the mirrors of the target.",
+    "--marker-topic", metavar="NAME",
+    help="The target topic under which markers are committed  [default: the first one]",
 )  # fmt: skip
 def command(
     settings: Settings,
@@ -160,7 +160,7 @@ def command(
     delivery_guarantee: str,
     starting_offsets: str,
     max_offsets_per_trigger: int,
-    query_name: str,
+    marker_topic: str | None,
 ) -> None:
     """Copy topics to another cluster, with keys, headers, timestamps and partitions.
 
@@ -184,14 +184,18 @@ def command(
     target = {
         **settings.client,
         "kafka.bootstrap.servers": to,
-        "includeHeaders": "true",
+        "timestampColumn": "timestamp",
         "deliveryGuarantee": delivery_guarantee,
     }
     configuration = Configuration(
         source, target, settings.checkpoint, parse_pairs(mapped, "--map"), prefix, same_partitions
     )
     counts, created = _prepare(settings, configuration, names, topics_pattern)
-    _run(settings, configuration, query_name, counts, created)
+    if not counts:
+        raise Failure(f"No topic matches '{topics_pattern}'.")
+    marker = marker_topic or configuration.target_of(next(iter(counts)))
+    configuration = replace(configuration, target={**target, "markerTopic": marker})
+    _run(settings, configuration, counts, created)
 
 
 def _prepare(
@@ -215,7 +219,6 @@ def _prepare(
 def _run(
     settings: Settings,
     configuration: Configuration,
-    name: str,
     counts: Mapping[str, int],
     created: Sequence[str],
 ) -> None:
@@ -223,7 +226,7 @@ def _run(
     from pyspark_mqd.pipelines.session import EXACTLY_ONCE, session
 
     with session(settings, "mirror", EXACTLY_ONCE) as spark, Progress("mirror") as progress:
-        query = start(spark, configuration, settings.trigger.arguments(), name=name)
+        query = start(spark, configuration, settings.trigger.arguments())
         try:
             run_query(query, progress)
         finally:

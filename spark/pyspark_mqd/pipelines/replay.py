@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark_mqd.pipelines.replay_read import Bounds, Task
 
-GUARANTEES = ("at-least-once", "exactly-once", "atomic-batch")
+GUARANTEES = ("at-least-once", "atomic-batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,6 @@ class Configuration:
 
 def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
     """The records as a DataFrame with the columns of the sink; one task a partition."""
-    from pyspark.sql import functions as f
-
     tasks, bounds, rate = configuration.tasks, configuration.bounds, configuration.rate
     share = None if rate is None else rate / max(1, len(tasks))
 
@@ -64,12 +62,13 @@ def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
     kept = ["key", "value", "headers", "timestamp"]
     if configuration.same_partitions:
         kept.append("partition")
-    return frame.select(*kept, f.lit(configuration.topic).alias("topic"))
+    return frame.select(*kept)
 
 
 def run(spark: SparkSession, configuration: Configuration) -> None:
     """Write the records to the topic."""
     writer = plan(spark, configuration).write.format("mqd").mode("append")
+    writer = writer.option("topic", configuration.topic).option("timestampColumn", "timestamp")
     writer.options(**configuration.target).save()
 
 
@@ -141,7 +140,7 @@ def check_target(settings: Settings, topic: str, partitions: int, *, yes: bool) 
 )  # fmt: skip
 @click.option(
     "--delivery-guarantee", type=click.Choice(GUARANTEES), default="at-least-once",
-    help="The guarantee of the sink; a task that runs again may double records.",
+    help="With atomic-batch all records become visible at once, or none.",
 )  # fmt: skip
 @click.option("--yes", is_flag=True, help="Write into a topic that is not empty.")
 def command(
@@ -182,11 +181,7 @@ def command(
     wanted = 1 + max(task.partition for task in tasks) if same_partitions else 1
     target = to or topic
     check_target(settings, target, wanted, yes=yes)
-    sink = {
-        **settings.source_options(),
-        "includeHeaders": "true",
-        "deliveryGuarantee": delivery_guarantee,
-    }
+    sink = {**settings.source_options(), "deliveryGuarantee": delivery_guarantee}
     _run(settings, Configuration(tasks, bounds, sink, target, same_partitions, rate))
 
 

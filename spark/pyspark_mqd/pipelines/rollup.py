@@ -121,14 +121,14 @@ def name_of_group(group: str) -> str:
     return group if group in _PLAIN_GROUPS else column_name(group)
 
 
-def as_records(frame: DataFrame, topic: str, by: Sequence[str]) -> DataFrame:
+def as_records(frame: DataFrame, by: Sequence[str]) -> DataFrame:
     """Rows of the sink: the group as the key, all columns as JSON in the value."""
     from pyspark.sql import functions as f
 
     names = [name_of_group(each) for each in by]
     key = f.to_json(f.struct("window_start", *names)).cast("binary")
     value = f.to_json(f.struct(*frame.columns)).cast("binary")
-    return frame.select(key.alias("key"), value.alias("value"), f.lit(topic).alias("topic"))
+    return frame.select(key.alias("key"), value.alias("value"))
 
 
 # -- where windows go
@@ -136,8 +136,8 @@ def as_records(frame: DataFrame, topic: str, by: Sequence[str]) -> DataFrame:
 
 def to_topic(frame: DataFrame, configuration: Configuration, topic: str) -> Any:
     """The query that writes closed windows to a topic."""
-    rows = as_records(frame, topic, configuration.by)
-    writer = rows.writeStream.outputMode("append").format("mqd")
+    rows = as_records(frame, configuration.by)
+    writer = rows.writeStream.outputMode("append").format("mqd").option("topic", topic)
     return writer.options(**configuration.sink)
 
 
@@ -241,10 +241,6 @@ def start(
     type=click.Choice(["exactly-once", "atomic-batch", "at-least-once"]),
     help="The guarantee of the sink, with --to-topic.",
 )  # fmt: skip
-@click.option(
-    "--query-name", default="rollup", metavar="NAME",
-    help="Names the query and its markers; unique among the rollups of the cluster.",
-)  # fmt: skip
 def command(
     settings: Settings,
     topics: str,
@@ -260,7 +256,6 @@ def command(
     starting_offsets: str,
     max_offsets_per_trigger: int | None,
     delivery_guarantee: str,
-    query_name: str,
 ) -> None:
     """Aggregate records over windows of time, into a topic, Parquet files or a live table.
 
@@ -297,13 +292,12 @@ def command(
         event_time=event_time,
         sink={**settings.source_options(), "deliveryGuarantee": delivery_guarantee},
     )
-    _run(settings, configuration, query_name, to_topic, to_parquet, limit)
+    _run(settings, configuration, to_topic, to_parquet, limit)
 
 
 def _run(
     settings: Settings,
     configuration: Configuration,
-    name: str,
     topic: str | None,
     parquet: str | None,
     limit: int,
@@ -325,7 +319,7 @@ def _run(
         else:
             live = LiveTable(limit, len(configuration.by), output=settings.output)
             writer = frame.writeStream.outputMode("update").foreachBatch(live.update)
-        query = start(writer, configuration, settings.trigger.arguments(), name=name)
+        query = start(writer, configuration, settings.trigger.arguments())
         run_query(query, progress, quiet=topic is None and folder is None)
         if topic is not None or folder is not None:
             summary = {"to": topic or str(folder), "records": progress.done}

@@ -1,0 +1,172 @@
+"""What `replay`, `mirror`, `rollup` and `archive` decide before Spark runs. No Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+from pyspark_mqd.pipelines import archive, mirror, progress, replay, rollup  # noqa: E402
+from pyspark_mqd.pipelines.archive_commit import Archive  # noqa: E402
+from pyspark_mqd.pipelines.archive_layout import (  # noqa: E402
+    ArchivedFile,
+    ArchivedRange,
+    listing,
+)
+from pyspark_mqd.pipelines.archive_stage import stage, unique_path  # noqa: E402
+from pyspark_mqd.pipelines.cli import Failure  # noqa: E402
+from pyspark_mqd.pipelines.replay_read import (  # noqa: E402
+    SCHEMA,
+    Bounds,
+    Pace,
+    read_task,
+    tasks_of,
+)
+from tests.spark.test_pipelines_archive_files import NOON, batch_of  # noqa: E402
+
+NOON_US = round(NOON.timestamp() * 1_000_000)
+HOUR_US = 3_600_000_000
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Offsets 0 to 29 of a partition, an hour apart; the second range has two dates."""
+    archived = Archive(tmp_path, "tag")
+    for number, (start, end) in enumerate(((0, 10), (10, 30))):
+        covered = ArchivedRange("t", 0, start, end)
+        batch = batch_of(start, end, hours=1.0)
+        staged = list(stage([batch], covered, lambda _: unique_path(archived.staging)))
+        archived.commit("q", number, staged)
+    return tmp_path
+
+
+def offsets(lake: Path, bounds: Bounds) -> list[int]:
+    found: list[int] = []
+    for task in tasks_of(list(listing(lake)), bounds):
+        for batch in read_task(task, bounds):
+            assert batch.schema == SCHEMA
+            found += batch.column("offset").to_pylist()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("bounds", "wanted"),
+    [
+        (Bounds(), range(30)),
+        (Bounds(5, 12), range(5, 12)),
+        (Bounds(start_us=NOON_US + 8 * HOUR_US, end_us=NOON_US + 9 * HOUR_US), [8, 18]),
+        (Bounds(20, None, NOON_US, NOON_US + 12 * HOUR_US), [20, 21]),
+        (Bounds(start_us=NOON_US + 100 * HOUR_US), []),
+    ],
+)
+def test_records_are_replayed_in_order_within_bounds(
+    lake: Path, bounds: Bounds, wanted: Any
+) -> None:
+    assert offsets(lake, bounds) == list(wanted)
+
+
+def test_only_files_that_may_matter_are_read() -> None:
+    dates = ("2026-11-22", "2026-11-23", "2026-11-24", "", "__HIVE_DEFAULT_PARTITION__")
+    day = NOON_US - 12 * HOUR_US
+    files = [ArchivedFile(Path(date), date, ArchivedRange("t", 3, 0, 5)) for date in dates]
+    bounds = Bounds(start_us=day, end_us=day + 24 * HOUR_US)
+    assert [file.date for file in files if bounds.holds(file)] == ["2026-11-23"]
+    assert [file.date for file in files if Bounds(5).holds(file)] == []
+    kept = [file.date for file in files if Bounds(4).holds(file)]
+    assert kept == [date for date in dates if date]
+
+
+def test_pace_holds_a_task_back() -> None:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    pace = Pace(10.0, clock=lambda: now[0], sleep=sleep)
+    sizes = [each.num_rows for each in pace.hold(iter([batch_of(0, 25), batch_of(25, 30)]))]
+    assert sizes == [10, 10, 5, 5]
+    assert now[0] == pytest.approx(2.5)
+
+
+def test_times() -> None:
+    assert replay.parse_time("2026-11-23T12:00:00Z") == NOON_US
+    assert replay.parse_time("2026-11-23 12:00") == NOON_US
+    assert replay.parse_time("2026-11-23T13:00:00+01:00") == NOON_US
+    assert replay.parse_time("2026-11-23") == NOON_US - 12 * HOUR_US
+    with pytest.raises(click.BadParameter):
+        replay.parse_time("yesterday")
+
+
+def test_an_archive_without_the_topic_is_refused(lake: Path) -> None:
+    with pytest.raises(Failure, match="no records of topic 'u'"):
+        replay.archived_files(lake, "u", delta=False)
+
+
+# -- mirror
+
+
+@pytest.mark.parametrize(
+    ("topics", "names", "prefix", "pattern"),
+    [
+        (["a"], {}, "", None),
+        (["a", "b"], {"a": "b"}, "x.", None),
+        (["a"], {}, "a.", "^a"),
+    ],
+)
+def test_a_mirror_that_reads_what_it_writes_is_refused(
+    topics: list[str], names: dict[str, str], prefix: str, pattern: str | None
+) -> None:
+    configuration = mirror.Configuration({}, {}, "", names, prefix)
+    with pytest.raises(Failure, match="read and written"):
+        mirror.refuse_circle(configuration, topics, pattern, same_cluster=True)
+    mirror.refuse_circle(configuration, topics, pattern, same_cluster=False)
+
+
+def test_names_of_mirrored_topics() -> None:
+    configuration = mirror.Configuration({}, {}, "", {"a": "b"}, "copy.")
+    mirror.refuse_circle(configuration, ["a", "c"], "^[ac]$", same_cluster=True)
+    assert [configuration.target_of(topic) for topic in ("a", "c")] == ["b", "copy.c"]
+
+
+# -- rollup, archive, upsert, progress
+
+
+def test_aggregates() -> None:
+    parsed = [rollup.parse_aggregate(text) for text in ("count", "sum:$.a.b", "avg:$.x=mean")]
+    assert [(each.function, each.path, each.name) for each in parsed] == [
+        ("count", "", "count"),
+        ("sum", "$.a.b", "sum_a_b"),
+        ("avg", "$.x", "mean"),
+    ]
+    for text in ("median:$.a", "sum", "sum:a", "count:$.a"):
+        with pytest.raises(click.BadParameter):
+            rollup.parse_aggregate(text)
+
+
+def test_resuming_from_an_archive() -> None:
+    covered = {("t", 0): [(0, 5), (7, 9)], ("t", 1): [(3, 4)]}
+    assert json.loads(archive.resume_offsets({"t": 3, "u": 1}, covered)) == {
+        "t": {"0": 9, "1": 4, "2": -2},
+        "u": {"0": -2},
+    }
+
+
+def test_object_stores_are_refused_in_words(tmp_path: Path) -> None:
+    assert archive.local_folder(f"file://{tmp_path}", "--to") == tmp_path
+    assert archive.local_folder("lake", "--to").is_absolute()
+    with pytest.raises(Failure, match="no atomic rename"):
+        archive.local_folder("s3a://bucket/lake", "--to")
+
+
+def test_backlog_of_a_query() -> None:
+    source = {
+        "latestOffset": '{"t": {"0": 10, "1": 5}, "__mqd": {"version": 1}}',
+        "endOffset": {"t": {"0": 4, "1": 5}},
+    }
+    assert progress.backlog(source) == 6
+    assert progress.backlog({"latestOffset": None, "endOffset": "no json"}) == 0
