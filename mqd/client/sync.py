@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import trio
 
@@ -27,10 +27,15 @@ from mqd.client import (
 )
 from mqd.client.descriptions import NewTopic
 from mqd.client.errors import ClientError
-from mqd.client.fetcher import FetchedBatch
+from mqd.client.fetcher import ARROW_ROWS_MAX, FetchedBatch
 from mqd.client.group import GroupMetadata
 from mqd.client.producer import Delivery, RecordMetadata
 from mqd.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mqd.client.arrow import ArrowBatches, ArrowProducer
 
 ResultT = TypeVar("ResultT")
 ThingT = TypeVar("ThingT")
@@ -264,6 +269,8 @@ _enqueue = _blocking(producer_module.Producer.enqueue)
 class _Reads(Protocol):
     async def next(self) -> FetchedBatch | None: ...
 
+    def arrow_batches(self, columns: Sequence[str] | None, *, rows_max: int) -> ArrowBatches: ...
+
     def assignment(self) -> list[TopicPartition]: ...
 
 
@@ -289,9 +296,37 @@ class _BlockingReader(Generic[ReaderT]):
         while (batch := self.next()) is not None:
             yield batch
 
+    def arrow_batches(self, columns: Sequence[str] | None = None, *, rows_max: int = ARROW_ROWS_MAX) -> BlockingArrowBatches:
+        """The records as Arrow batches in place of `next`, as `Consumer.arrow_batches`. Needs `pip install 'mqd[arrow]'`."""
+        return BlockingArrowBatches(self._loop, self._twin.arrow_batches(columns, rows_max=rows_max))
+
     def assignment(self) -> list[TopicPartition]:
         """What is read: of a group's member, what it owns."""
         return self._twin.assignment()
+
+
+class BlockingArrowBatches:
+    """`ArrowBatches` without await: iterate over it, or take the `next` one."""
+
+    def __init__(self, loop: _Loop, twin: ArrowBatches) -> None:
+        self._loop = loop
+        self._twin = twin
+        self.schema = twin.schema
+        """Of every batch."""
+
+    def next(self, timeout_s: float | None = None) -> pa.RecordBatch | None:
+        """The next Arrow batch; None at the end, and after `timeout_s` without one."""
+
+        async def there() -> pa.RecordBatch | None:
+            with trio.move_on_after(math.inf if timeout_s is None else timeout_s):
+                return await self._twin.next()
+            return None
+
+        return self._loop.call(there)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while (batch := self.next()) is not None:
+            yield batch
 
 
 class BlockingConsumer(_BlockingReader[consumer_module.Consumer]):
@@ -364,6 +399,22 @@ class BlockingRangeReader:
             yield fetched
 
 
+class BlockingArrowProducer:
+    """`ArrowProducer` without await."""
+
+    def __init__(self, loop: _Loop, twin: ArrowProducer) -> None:
+        self._loop = loop
+        self._twin = twin
+
+    def send(self, topic: str, rows: pa.Table | pa.RecordBatch) -> int:
+        """As `ArrowProducer.send`."""
+        return self._loop.call(self._twin.send, topic, rows)
+
+    def flush(self) -> None:
+        """Wait until every row is acknowledged. Raises the first failure of the producer."""
+        self._loop.call(self._twin.flush)
+
+
 class BlockingRawProducer:
     """`RawProducer` without await."""
 
@@ -418,6 +469,18 @@ class BlockingClient:
         with self._loop.entered(group_consumer_module.open_group_consumer(self._twin, group, topics, **options)) as twin:
             yield BlockingGroupConsumer(self._loop, twin)
 
+    def partition_count(self, topic: str, *, timeout_s: float = 60.0, fresh: bool = False) -> int:
+        """How many partitions a topic has; brokers that are so configured create a topic that is missing. `fresh` asks them again."""
+
+        async def there() -> int:
+            if fresh:
+                await self._twin.refresh([topic], create=True)
+            deadline = trio.current_time() + timeout_s
+            info = await self._twin.topic(topic, deadline=deadline, create=True, unknown_grace_s=5.0)
+            return len(info.partitions)
+
+        return self._loop.call(there)
+
     @contextmanager
     def range_reader(self, tp: TopicPartition, start: int, end: int, **options: Any) -> Iterator[BlockingRangeReader]:
         """A reader of offsets `[start, end)` as raw batches for the length of a block; options as of `open_range`."""
@@ -429,6 +492,14 @@ class BlockingClient:
         """A producer of prebuilt batches for the length of a block; options as of `open_raw_producer`."""
         with self._loop.entered(raw_producer_module.open_raw_producer(self._twin, **options)) as twin:
             yield BlockingRawProducer(self._loop, twin)
+
+    @contextmanager
+    def arrow_producer(self, **options: Any) -> Iterator[BlockingArrowProducer]:
+        """A producer of Arrow tables for the length of a block; options as of `open_arrow_producer`. Needs `pip install 'mqd[arrow]'`."""
+        from mqd.client.arrow import open_arrow_producer
+
+        with self._loop.entered(open_arrow_producer(self._twin, **options)) as twin:
+            yield BlockingArrowProducer(self._loop, twin)
 
     def end_transaction(
         self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool, *, timeout_s: float = 60.0

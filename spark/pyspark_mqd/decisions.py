@@ -172,9 +172,9 @@ def course_of(
         f"Batch {batch_id} cannot be written exactly once: group '{query}.driver' has {last}, and "
         f"the record of batch {batch_id - 1} is missing. Records expire when a query is stopped "
         "for longer than 'offsets.retention.minutes' of the brokers (7 days by default), and a "
-        "query whose delivery guarantee has changed has none. Rows of this batch may be in the topic "
-        "already. Compare the topic with the batch; then set option 'acceptMissingMarkers' to "
-        "'true' for one start to write the batch, or start with a new checkpoint."
+        "query whose delivery guarantee has changed has none. Rows of this batch may be in the "
+        "topic already. Compare the topic with the batch; then set option 'acceptMissingMarkers' "
+        "to 'true' for one start to write the batch, or start with a new checkpoint."
     )
 
 
