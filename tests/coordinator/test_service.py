@@ -471,6 +471,30 @@ async def test_records_of_a_transaction_count_when_its_marker_commits_them(tmp_p
         assert runtime.shard.pending == {}
 
 
+async def test_offsets_of_a_prepared_transaction_are_sealed_and_wait_for_its_marker(tmp_path: Path) -> None:
+    """KIP-939: the epoch that wrote them writes no more, here and with the next coordinator."""
+    producer = Producer(7, 0)
+    async with running(tmp_path) as (runtime, _):
+        partition = runtime.lead(1)
+        await runtime.loaded()
+        guard = partition.log.producers.guard(7, 0, -1, False, runtime.clock.now_ms)
+        assert guard is not None
+        guard.confirmed = True
+        await runtime.ask("put-with", producer, b"k", b"1")
+        for _ in range(2):
+            await runtime.coordinator.write_seal(0, Producer(7, 1), 5)
+        for epoch in (1, 2):
+            with pytest.raises(MqError) as caught:
+                await runtime.ask("put-with", producer, b"k", b"2")
+            assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+            runtime.lead(epoch + 1)
+            await runtime.loaded()
+        assert await runtime.ask("get", b"k") == {"value": None}
+        assert partition.log.producers.open
+        await runtime.coordinator.write_marker(0, Producer(7, 1), 5, True, 1)
+        assert not partition.log.producers.open
+
+
 async def test_everywhere_means_every_shard_that_is_led_here(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead()

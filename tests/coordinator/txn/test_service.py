@@ -13,7 +13,7 @@ import trio.testing
 
 from mqd.coordinator.shard import Producer
 from mqd.coordinator.txn.service import REQUEST_SECONDS, MarkerSender, MarkerStatistics
-from mqd.coordinator.txn.shard import AbortTimedOut, MarkersWritten, SpareProducerId, WriteMarkers
+from mqd.coordinator.txn.shard import AbortTimedOut, MarkersWritten, PartitionsSealed, SealPartitions, SpareProducerId, WriteMarkers
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import SystemClock
 from mqd.io.entropy import RandomEntropy
@@ -51,7 +51,7 @@ class Cluster:
         self.shard_bugs: list[Exception] = []
         self.unheard_of: list[int] = []
         """Error codes of a later release, told in place of others."""
-        self.reports: list[MarkersWritten] = []
+        self.reports: list[MarkersWritten | PartitionsSealed] = []
         self.refusals: list[ErrorCode] = []
         """What the shard answers before it listens."""
         self.held = True
@@ -69,7 +69,7 @@ class Cluster:
             entropy=RandomEntropy(),
         )
 
-    def want(self, wanted: WriteMarkers, epoch: int = EPOCH) -> None:
+    def want(self, wanted: WriteMarkers | SealPartitions, epoch: int = EPOCH) -> None:
         self.left[wanted.transactional_id] = set(wanted.partitions)
         self.sender.perform(SHARD, epoch, wanted)
 
@@ -386,3 +386,49 @@ async def test_a_bug_in_a_shard_holds_up_no_other(autojump_clock: trio.testing.M
         await trio.sleep(1)
         assert cluster.aborts, "it goes on"
     assert "a shard does not hear of markers, told again transactional_id=t" in caplog.text
+
+
+# -- seals (KIP-939)
+
+
+def seals(id: str = "t", producer_id: int = 4000, *partitions: TopicPartition) -> SealPartitions:
+    return SealPartitions(id, Producer(producer_id, 1), partitions or (A0, A1, B0))
+
+
+async def test_seals_find_their_leaders_and_the_shard_hears_of_them(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        cluster.leaders[A1] = None
+        cluster.want(seals())
+        await trio.sleep(1)
+        assert cluster.left["t"] == {A1}
+        cluster.leaders[A1] = 2
+        await trio.sleep(10)
+        producer = (4000, 1)
+        assert sorted(cluster.sealed) == [(1, producer, A0, EPOCH), (1, producer, B0, EPOCH), (2, producer, A1, EPOCH)]
+        assert cluster.left["t"] == set() and all(isinstance(one, PartitionsSealed) for one in cluster.reports)
+        assert not cluster.told
+
+
+async def test_seals_and_markers_for_one_node_go_in_requests_of_their_own(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        cluster.want(markers("busy", 4001, B0))
+        await trio.sleep(0.0005)
+        for number in range(4):
+            cluster.want(seals(f"s{number}", 5000 + number, A0))
+            cluster.want(markers(f"m{number}", 6000 + number, A0))
+        await trio.sleep(5)
+        assert [producer[0] for _, producer, _, _ in cluster.sealed] == [5000, 5001, 5002, 5003]
+        assert [told[1] for told in cluster.told] == [4001, 6000, 6001, 6002, 6003]
+        assert not any(cluster.left.values())
+
+
+async def test_an_outcome_takes_the_place_of_a_seal(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as cluster:
+        cluster.leaders[A0] = None
+        cluster.want(seals("t", 4000, A0))
+        await trio.sleep(1)
+        cluster.want(markers("t", 4000, A0))
+        cluster.leaders[A0] = 1
+        await trio.sleep(10)
+        assert not cluster.sealed and [told[1] for told in cluster.told] == [4000]
+        assert not cluster.sender._wanted

@@ -1,6 +1,9 @@
 """Whatever comes in whatever order, with time-outs, failovers and writes that are lost: a transaction is in all of its partitions or in
 none, as its client was told; and a producer that was replaced changes nothing any more.
 
+Some transactions are prepared (KIP-939): then time ends nothing, and only the pair that the preparation returned does. Partitions that are
+sealed take no record of the epoch before.
+
 Clients write a record into each partition that they have added; partitions end a producer's records when a marker comes, and refuse
 markers of an older coordinator, as the log does. Markers come in any order, late, and more than once.
 """
@@ -22,7 +25,9 @@ from mqd.coordinator.txn.shard import (
     EndTransaction,
     InitializeProducer,
     MarkersWritten,
+    PartitionsSealed,
     ProducerIdWanted,
+    SealPartitions,
     SpareProducerId,
     WriteMarkers,
 )
@@ -41,6 +46,8 @@ class Client:
     producer: Producer | None = None
     tag: int | None = None
     """Of its open transaction."""
+    is_owner: bool = False
+    """It has prepared the transaction, and was not replaced since."""
 
 
 @dataclass
@@ -58,7 +65,7 @@ class Sent:
     """One marker on its way to one partition."""
 
     coordinator_epoch: int
-    markers: WriteMarkers
+    markers: WriteMarkers | SealPartitions
     partition: TopicPartition
 
 
@@ -83,14 +90,18 @@ class World:
         self.delivered: set[Sent] = set()
         self.replaced: set[Producer] = set()
         self.seen: Producer | None = None
-        self.commits = self.aborts = 0
+        self.commits = self.aborts = self.preparations = 0
+        self.prepared: Producer | None = None
+        """The owner of the prepared transaction, as a client was told: nobody else ends it, and time does not."""
+        self.tag_of: dict[int, dict[int, int]] = {}
+        """By producer id and epoch."""
 
     def run(self) -> None:
-        names = ["init", "add", "end", "write_marker", "write_late_marker", "advance", "fail_over", "lose"]
-        for name in self.dice.choices(names, weights=[3, 12, 9, 30, 2, 3, 2, 2], k=STEPS):
+        names = ["init", "add", "end", "prepare", "write_marker", "write_late_marker", "advance", "fail_over", "lose"]
+        for name in self.dice.choices(names, weights=[3, 12, 9, 9, 30, 2, 3, 2, 2], k=STEPS):
             client = self.dice.choice(self.clients)
             match name:
-                case "init" | "add" | "end" | "lose":
+                case "init" | "add" | "end" | "prepare" | "lose":
                     getattr(self, name)(client)
                 case "advance":
                     self.txn.advance(self.dice.choice([1, 5, 30]))
@@ -114,12 +125,28 @@ class World:
 
     def init(self, client: Client) -> None:
         expected = client.producer if self.dice.random() < 0.4 else None
+        if expected in (None, self.prepared):
+            self.prepared = None  # the sweep
         answer = self.ask(InitializeProducer("t", 20_000, expected))
         if isinstance(answer, ErrorCode):
             assert answer in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.PRODUCER_FENCED), answer
         else:
-            client.producer, client.tag = Producer(**answer), None
+            client.producer, client.tag, client.is_owner = Producer(**answer), None, False
             assert client.producer not in self.replaced
+
+    def prepare(self, client: Client) -> None:
+        """Of a transaction of its own, mostly; the rest is recovery, by whoever comes."""
+        expected = client.producer if self.dice.random() < 0.8 else None
+        answer = self.ask(InitializeProducer("t", 20_000, expected, two_phase=True, keep=True))
+        if isinstance(answer, ErrorCode):
+            assert answer in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.PRODUCER_FENCED), answer
+            return
+        tag = self.tag_of.get(answer.get("ongoing_txn_producer_id", -1), {}).get(answer.get("ongoing_txn_producer_epoch", -1))
+        client.producer, client.tag = Producer(answer["producer_id"], answer["producer_epoch"]), tag
+        client.is_owner = "ongoing_txn_producer_id" in answer
+        if client.is_owner:
+            self.prepared = client.producer
+            self.preparations += 1
 
     def add(self, client: Client) -> None:
         if client.producer is None:
@@ -129,9 +156,11 @@ class World:
         if isinstance(answer, ErrorCode):
             return
         assert client.producer not in self.replaced, "a producer that was replaced has added partitions"
+        assert not client.is_owner, "a prepared transaction got more partitions"
         if client.tag is None:
             self.tags += 1
             client.tag = self.tags
+            self.tag_of.setdefault(client.producer.producer_id, {})[client.producer.producer_epoch] = client.tag
         for partition in partitions:
             log = self.logs[partition]
             if log.epochs.get(client.producer.producer_id, -1) <= client.producer.producer_epoch:
@@ -147,13 +176,16 @@ class World:
         answer = self.ask(EndTransaction("t", client.producer, commit, client.version))
         if client.producer in self.replaced:
             assert len(self.txn.log) == before, "a producer that was replaced has ended a transaction"
+        if self.prepared is not None and len(self.txn.log) > before:
+            assert client.producer == self.prepared, "a prepared transaction was ended by somebody else than its owner"
+            self.prepared = None
         if isinstance(answer, ErrorCode):
             return
         if client.tag is not None:
             assert self.promised.setdefault(client.tag, commit) == commit
             self.commits += commit
             self.aborts += not commit
-        client.tag = None
+        client.tag, client.is_owner = None, False
         if client.version >= 2:
             client.producer = Producer(**answer)
 
@@ -167,12 +199,18 @@ class World:
             if not markers.partitions:
                 self.ask(MarkersWritten("t", markers.producer, ()))
             self.pending.extend(Sent(self.coordinator_epoch, markers, partition) for partition in markers.partitions)
+        for effect in self.txn.effects:
+            if isinstance(effect, SealPartitions):
+                self.pending.extend(Sent(self.coordinator_epoch, effect, partition) for partition in effect.partitions)
         self.txn.effects.clear()
         present = self.txn.shard._transactions.get("t")
-        if present is not None and present.producer != self.seen:
+        if self.prepared is not None:
+            assert present is not None and present.is_prepared, "nobody has ended it"
+        acts = None if present is None else present.producer_when_complete if present.was_prepared else present.owner
+        if acts is not None and acts != self.seen:
             if self.seen is not None:
                 self.replaced.add(self.seen)
-            self.seen = present.producer
+            self.seen = acts
             assert self.seen not in self.replaced, "an epoch came back"
 
     def write_marker(self) -> None:
@@ -182,7 +220,8 @@ class World:
         if self.dice.random() < 0.2:
             self.late.append(sent)
         if self.mark(sent):
-            self.ask(MarkersWritten("t", sent.markers.producer, (sent.partition,)))
+            done = MarkersWritten if isinstance(sent.markers, WriteMarkers) else PartitionsSealed
+            self.ask(done("t", sent.markers.producer, (sent.partition,)))
 
     def write_late_marker(self) -> None:
         if self.late:
@@ -194,6 +233,10 @@ class World:
         id_, producer_epoch = markers.producer
         if epoch < log.coordinator_epoch or producer_epoch < log.epochs.get(id_, -1):
             return False
+        if isinstance(markers, SealPartitions):
+            if log.open[id_]:
+                log.epochs[id_] = max(log.epochs[id_], producer_epoch)
+            return True
         if markers.transaction_version < 2 and sent in self.delivered:
             return True  # in the first protocol only the order on a connection tells a repetition from a new marker
         self.delivered.add(sent)
@@ -224,7 +267,10 @@ class World:
         self.fail_over()
 
     def finish(self) -> None:
-        """No client any more: in the end everything has an outcome."""
+        """No client any more: in the end everything has an outcome. What is prepared waits for a sweep."""
+        for _ in range(3):
+            self.prepared = None
+            self.ask(InitializeProducer("t", 20_000, None))
         for _ in range(20):
             self.txn.advance(30)
             self.look()
@@ -252,4 +298,5 @@ def test_the_world_is_busy_enough() -> None:
         world.run()
     assert sum(world.commits for world in worlds) > 10 and sum(world.aborts for world in worlds) > 10
     assert sum(len(world.replaced) for world in worlds) > 50
+    assert sum(world.preparations for world in worlds) > 15
     assert any(world.seen is not None and world.seen.producer_id >= 4000 for world in worlds)
