@@ -69,7 +69,7 @@ def rows_of(shape: Shape, count: int) -> Rows:
     pool = bytes(dice.randrange(97, 123) for _ in range(4096))
     keys: list[bytes | None] = []
     values = []
-    for index in range(count):
+    for _ in range(count):
         size = 100 + (dice.randrange(-8, 9) if shape.mixed else 0)
         begin = dice.randrange(0, 3900)
         values.append(pool[begin : begin + size])

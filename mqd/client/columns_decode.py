@@ -181,7 +181,7 @@ def _slices(body: Buffer, batches: list[Batch], rows_max: int) -> Iterator[Slice
         begin, left = batch.begin, batch.records
         if not left and begin == batch.end:  # what a cleaner leaves
             continue
-        if left * RECORD_BYTES_MIN > batch.end - begin:
+        if not 0 < left * RECORD_BYTES_MIN <= batch.end - begin:
             raise corrupt(f"{left} records in {batch.end - begin} bytes")
         while True:
             if not room:

@@ -37,8 +37,8 @@ from mqd.protocol.batch import (
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID
 
 BATCH_BYTES: Final = 512 * limits.KIB
-JOINED_BYTES_MAX: Final = 512 * limits.MIB
-"""Rows are encoded together up to this estimate: Arrow's offsets are 32 bits."""
+JOINED_BYTES_MAX: Final = 24 * limits.MIB
+"""Rows are encoded together up to this estimate, or one row: malloc keeps what it gets back below 32 MiB."""
 STAMP_MAX: Final = 2**62
 """Differences of timestamps stay within 64 bits."""
 RECORD_OVERHEAD_BYTES: Final = 22
@@ -47,6 +47,9 @@ _RECORD_BYTES_MAX = 2**31 - 1 - 2 * limits.KIB
 
 _ATTRIBUTES = struct.Struct(">h")
 _PRODUCER = struct.Struct(">qhi")
+_POOL = pa.system_memory_pool()
+"""For bytes that live as long as a call. malloc hands them out again; Arrow's default pool returns them to the kernel, and the
+page faults of the next call take as long as its work."""
 _EMPTY = pa.scalar(b"", pa.binary())
 _NO_HEADERS = pa.scalar(b"\0", pa.binary())
 
@@ -124,46 +127,49 @@ def _encode_rows(
     order = _order(partitions)
     if order is not None:
         partitions, sizes = partitions[order], sizes[order]
-        if not isinstance(stamps, int):
-            stamps = stamps[order]
     firsts = _batch_bounds(partitions, sizes, batch_bytes)
-    rows = np.diff(firsts)
-    begins = firsts[:-1]
-    offset_deltas = np.arange(len(partitions)) - np.repeat(begins, rows)
+    begins, counts = firsts[:-1], np.diff(firsts)
+    offset_deltas = np.arange(len(partitions)) - np.repeat(begins, counts)
+    stamp_deltas = None
     if isinstance(stamps, int):
-        bases = tops = np.full(len(rows), stamps, np.int64)
-        stamp_deltas = None
+        bases = tops = np.full(len(counts), stamps, np.int64)
     else:
+        stamps = stamps if order is None else stamps[order]
         bases, tops = stamps[begins], np.maximum.reduceat(stamps, begins)
-        stamp_deltas = stamps - np.repeat(bases, rows)
-    if order is not None:
-        index = pa.array(order)
-        keys, values = keys.take(index), values.take(index)
-        headers = None if headers is None else headers.take(index)
+        stamp_deltas = stamps - np.repeat(bases, counts)
+    if (
+        order is not None
+    ):  # numbers go back to the rows, since to move whole records once costs less than their columns
+        offset_deltas = _put(offset_deltas, order)
+        stamp_deltas = None if stamp_deltas is None else _put(stamp_deltas, order)
     records = _records(keys, values, headers, offset_deltas, stamp_deltas)
-    offsets, data = offsets_of(records), data_of(records).data
+    if order is not None:
+        records = pc.take(records, pa.array(order), memory_pool=_POOL)
+    edges, data = offsets_of(records)[firsts].tolist(), data_of(records).data
     made = []
-    for partition, first, behind, base, top in zip(
-        partitions[begins].tolist(),
-        begins.tolist(),
-        firsts[1:].tolist(),
-        bases.tolist(),
-        tops.tolist(),
-        strict=True,
-    ):
-        body = data[offsets[first] : offsets[behind]]
-        made.append(
-            EncodedBatch(partition, behind - first, _batch(body, behind - first, base, top, codec))
+    for index, (partition, count, base, top) in enumerate(
+        zip(
+            partitions[begins].tolist(), counts.tolist(), bases.tolist(), tops.tolist(), strict=True
         )
+    ):
+        body = data[edges[index] : edges[index + 1]]
+        made.append(EncodedBatch(partition, count, _batch(body, count, base, top, codec)))
     return made
+
+
+def _put(numbers: Ints, order: Ints) -> Ints:
+    """Numbers in the order of partitions, for the rows as they came."""
+    rows = np.empty_like(numbers)
+    rows[order] = numbers
+    return rows
 
 
 def _batch(
     body: memoryview, count: int, base_timestamp: int, max_timestamp: int, codec: Codec
 ) -> bytearray:
     packed = compress(codec, body)
-    data = bytearray(HEADER_BYTES + len(packed))
-    data[HEADER_BYTES:] = packed
+    data = bytearray(HEADER_BYTES)
+    data += packed
     HEADER.pack_into(
         data, 0, 0, len(data) - LOG_OVERHEAD_BYTES, NO_EPOCH, MAGIC, 0, int(codec), count - 1,
         base_timestamp, max_timestamp, NO_PRODUCER_ID, NO_EPOCH, -1, count,
@@ -251,14 +257,18 @@ def _records(
     write_varints(out, at, offsets, offset_bytes)
     at += offset_bytes
     write_varints(out, at, key_numbers, key_bytes)
-    return pc.binary_join_element_wise(
+    return _joined(
         binary(begins, out),
         _without_nulls(keys),
         _varints(value_numbers, value_bytes),
         _without_nulls(values),
         *tail,
-        _EMPTY,
     )
+
+
+def _joined(*pieces: Any) -> pa.Array:
+    """The pieces of each row, one behind the other."""
+    return pc.binary_join_element_wise(*pieces, _EMPTY, memory_pool=_POOL)
 
 
 def _headers(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -268,12 +278,11 @@ def _headers(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
     keys, values = flat.field(0).cast(pa.binary()), flat.field(1)
     assert len(keys) == len(values) == len(flat)
     key_numbers, value_numbers = _zigzag(_field_sizes(keys)), _zigzag(_field_sizes(values))
-    pairs = pc.binary_join_element_wise(
+    pairs = _joined(
         _varints(key_numbers, varint_sizes(key_numbers)),
         keys,
         _varints(value_numbers, varint_sizes(value_numbers)),
         _without_nulls(values),
-        _EMPTY,
     )
     blocks = binary(offsets_of(pairs)[_running(counts)], data_of(pairs))
     numbers = _zigzag(counts)
@@ -317,7 +326,16 @@ def _field_sizes(column: pa.Array) -> Ints:
 
 
 def _without_nulls(column: pa.Array) -> pa.Array:
-    return column.fill_null(b"") if column.null_count else column
+    """With empty values for nulls. Arrow lets a null have bytes; as a rule it has none, and nothing is copied."""
+    nulls = nulls_of(column)
+    if nulls is None:
+        return column
+    offsets = offsets_of(column)
+    if np.diff(offsets)[nulls].any():
+        return column.fill_null(b"")
+    return pa.Array.from_buffers(
+        column.type, len(column), [None, *column.buffers()[1:]], offset=column.offset
+    )
 
 
 def _counts(headers: pa.Array) -> Ints:

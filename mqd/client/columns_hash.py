@@ -1,26 +1,25 @@
 """murmur2 of a column of keys, bit for bit that of `mqd.client.partitioner`, by test.
 
-Keys are sorted by length, so that keys of one length form a matrix: each step of the hash is then a few numpy calls for all of them.
+Four bytes of every key at a time. Keys of one length form a matrix; of other keys the words are gathered wherever they lie.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from mqd.client.columns_buffers import data_of, offsets_of
-from mqd.client.columns_varints import Int32s
+from mqd.client.columns_varints import Bytes, Int32s, Ints
 from mqd.client.partitioner import murmur2
 
 Hashes = np.ndarray[Any, np.dtype[np.uint32]]
 
 _M = np.uint32(0x5BD1E995)
 _SEED = 0x9747B28C
-_ALONE_ROWS_MAX = 16
-"""Up to so many keys of one length are hashed one by one: that costs less than the numpy calls."""
+ALONE_ROWS_MAX = 16
+"""Up to so many keys are hashed one by one: that costs less than numpy calls for each of their words."""
 
 
 def partition_for_keys(keys: pa.Array, partition_count: int) -> Int32s:
@@ -36,45 +35,71 @@ def partition_for_keys(keys: pa.Array, partition_count: int) -> Int32s:
 
 def hash_keys(keys: pa.Array) -> Hashes:
     """murmur2 of each key; of a null, anything."""
-    offsets, data = offsets_of(keys), data_of(keys)
-    hashes = np.empty(len(keys), np.uint32)
     if not len(keys):
-        return hashes
+        return np.empty(0, np.uint32)
+    offsets, data = offsets_of(keys), data_of(keys)
     sizes = np.diff(offsets)
     size = int(sizes[0])
     if (sizes == size).all():
-        _hash_rows(data[offsets[0] : offsets[-1]].reshape(len(keys), size), hashes)
-        return hashes
-    order = np.argsort(sizes, kind="stable")
-    keys = keys.take(pa.array(order))
-    offsets, data = offsets_of(keys), data_of(keys)
-    sizes = np.diff(offsets)
-    sorted_hashes = np.empty_like(hashes)
-    bounds = [0, *(np.flatnonzero(np.diff(sizes)) + 1).tolist(), len(sizes)]
-    for first, behind in pairwise(bounds):
-        rows = data[offsets[first] : offsets[behind]].reshape(behind - first, int(sizes[first]))
-        _hash_rows(rows, sorted_hashes[first:behind])
-    hashes[order] = sorted_hashes
-    return hashes
+        return _of_one_length(data[offsets[0] : offsets[-1]].reshape(len(keys), size))
+    return _of_any_length(data, offsets[:-1], sizes)
 
 
-def _hash_rows(rows: np.ndarray[tuple[int, int], np.dtype[np.uint8]], out: Hashes) -> None:
-    """Keys of one length, a row each."""
+def _of_one_length(rows: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> Hashes:
     count, size = rows.shape
-    if count <= _ALONE_ROWS_MAX:
-        out[:] = [murmur2(row.tobytes()) for row in rows]
-        return
+    if count <= ALONE_ROWS_MAX:
+        return np.array([murmur2(row.tobytes()) for row in rows], np.uint32)
     hashes = np.full(count, (_SEED ^ size) & 0xFFFFFFFF, np.uint32)
     for position in range(0, size & ~3, 4):
-        words = np.ascontiguousarray(rows[:, position : position + 4]).view("<u4")[:, 0] * _M
-        words ^= words >> np.uint32(24)
-        words *= _M
-        hashes *= _M
-        hashes ^= words
+        words = np.ascontiguousarray(rows[:, position : position + 4]).view("<u4")[:, 0]
+        _mix(hashes, words)
     if rest := size & 3:
         for index in range(rest):
             hashes ^= rows[:, size - rest + index].astype(np.uint32) << np.uint32(8 * index)
         hashes *= _M
+    return _finish(hashes)
+
+
+def _of_any_length(data: Bytes, begins: Ints, sizes: Ints) -> Hashes:
+    hashes = sizes.astype(np.uint32) ^ np.uint32(_SEED)
+    wholes = sizes >> 2
+    words: np.ndarray[Any, Any] = np.zeros(0, "<u4")
+    if len(data) >= 4:
+        words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
+    rows, at = np.arange(len(sizes)), begins.copy()
+    alone: list[int] = []
+    for step in range(int(wholes.max())):
+        more = wholes[rows] > step
+        if not more.all():
+            rows = rows[more]
+        if len(rows) <= ALONE_ROWS_MAX:
+            alone = rows.tolist()
+            break
+        some = hashes[rows]
+        _mix(some, words[at[rows]])
+        hashes[rows] = some
+        at[rows] += 4
+    rest = sizes & 3
+    for index in range(3):
+        rows = np.flatnonzero(rest > index)
+        hashes[rows] ^= data[at[rows] + index].astype(np.uint32) << np.uint32(8 * index)
+    hashes[rest > 0] *= _M
+    _finish(hashes)
+    for row in alone:  # much longer than the others
+        hashes[row] = murmur2(data[begins[row] : begins[row] + sizes[row]].tobytes())
+    return hashes
+
+
+def _mix(hashes: Hashes, words: Hashes) -> None:
+    words = words * _M
+    words ^= words >> np.uint32(24)
+    words *= _M
+    hashes *= _M
+    hashes ^= words
+
+
+def _finish(hashes: Hashes) -> Hashes:
     hashes ^= hashes >> np.uint32(13)
     hashes *= _M
-    np.bitwise_xor(hashes, hashes >> np.uint32(15), out=out)
+    hashes ^= hashes >> np.uint32(15)
+    return hashes

@@ -95,8 +95,7 @@ def _rows_of(some: Slice, wish: Wish, previous: int) -> tuple[pa.RecordBatch, in
     fields = not {"key", "value", "headers"}.isdisjoint(names)
     numbers = cut or fields or not {"offset", "timestamp"}.isdisjoint(names)
     if numbers and behind:
-        # behind the length and the attributes, of which none are assigned
-        at = skip_varints(array, some.begins, BYTES_MAX_32) + 1
+        at = some.begins + 1  # behind the attributes, of which none are assigned
         if "timestamp" in names:
             deltas, at = read_varlongs(array, at)
             timestamps = _microseconds(some, deltas)

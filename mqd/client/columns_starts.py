@@ -1,7 +1,8 @@
 """Where the records of a batch begin: the one thing that must be done record by record.
 
-Each record states its length, so a record is found by its predecessor alone. Every way below gives the same positions, by test.
-What holds of an answer: positions ascend strictly, none lies outside its span, and the last record of a finished span ends with it.
+Each record states its length, so a record is found by its predecessor alone: by a loop, or by AwkwardForth where the optional
+package awkward-cpp is installed. Both give the same positions, by test. What holds of an answer: positions ascend, none lies
+outside its span, and the last record of a finished span ends with it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mqd.client.columns_varints import Bytes, Ints
+from mqd.client.columns_varints import BYTES_MAX_32, Bytes, Ints, skip_varints
 from mqd.protocol.batch import Buffer, corrupt
 
 RECORD_BYTES_MIN = 7
@@ -29,25 +30,30 @@ class Span(NamedTuple):
 
 
 def find_starts(data: Buffer, array: Bytes, spans: list[Span]) -> tuple[Ints, Ints]:
-    """(where each record begins, where it ends) for the records of all spans, in order. Each span has at least one.
+    """(where each record begins, behind its length; where it ends) for the records of all spans, in order.
 
-    `array` is `data` as numpy sees it. The position is that of the record's length, which is not negative.
-    MqError(CORRUPT_MESSAGE) where lengths do not fit their span.
+    `array` is `data` as numpy sees it. Each span has at least one record. MqError(CORRUPT_MESSAGE) where lengths do not fit.
     """
     counts = np.array([span.records for span in spans], np.int64)
-    begins, stops = _by_forth(array, spans) if _pays(int(counts.sum())) else _by_loop(data, spans)
+    try:
+        if _pays(int(counts.sum())):
+            lengths, stops = _by_forth(array, spans)
+        else:
+            lengths, stops = _by_loop(data, spans)
+        begins = skip_varints(array, lengths, BYTES_MAX_32)
+    except IndexError:
+        raise corrupt("a record is cut off") from None
+    if (array[lengths] & 1).any():
+        raise corrupt("a record's length is negative")
     limits = np.array([span.end for span in spans], np.int64)
     if (stops > limits).any():
         raise corrupt("a record does not end within its batch")
-    finished = np.array([span.finished for span in spans])
-    if (stops != limits)[finished].any():
-        raise corrupt("bytes follow the last record of a batch, or its count of records is wrong")
-    if (array[begins] & 1).any():
-        raise corrupt("a record's length is negative")
+    if (stops < limits)[[span.finished for span in spans]].any():
+        raise corrupt("bytes follow the last record of a batch")
     ends = np.empty_like(begins)
-    ends[:-1] = begins[1:]
+    ends[:-1] = lengths[1:]
     ends[np.cumsum(counts) - 1] = stops
-    if (ends <= begins).any():
+    if (ends < begins).any():
         raise corrupt("a record ends before it begins")
     return begins, ends
 
@@ -115,10 +121,7 @@ def _by_forth(array: Bytes, spans: list[Span]) -> tuple[Ints, Ints]:
 
 def _by_loop(data: Buffer, spans: list[Span]) -> tuple[Ints, Ints]:
     begins: list[int] = []
-    try:
-        stops = [_walk(data, span.begin, span.records, begins) for span in spans]
-    except IndexError:
-        raise corrupt("a record is cut off") from None
+    stops = [_walk(data, span.begin, span.records, begins) for span in spans]
     return np.array(begins, np.int64), np.array(stops, np.int64)
 
 
