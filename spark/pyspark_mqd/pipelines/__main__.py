@@ -23,6 +23,7 @@ COMMANDS = {
     "offsets": (f"{_FOLDER}.offsets:command", "Show and reset the offsets of a query."),
     "txn": (f"{_FOLDER}.txn:command", "List and end open transactions of queries."),
     "doctor": (f"{_FOLDER}.doctor:command", "Check Java, versions, settings and brokers."),
+    "package": (f"{_FOLDER}.package:command", "Write what spark-submit needs to a folder."),
     "demo": (f"{_FOLDER}.demo:command", "Run a cluster, a producer, archive and rollup."),
 }
 

@@ -254,12 +254,13 @@ def command(
 
 def _run(settings: Settings, runner: Runner) -> None:
     from pyspark_mqd.pipelines.progress import Progress, run_query
-    from pyspark_mqd.pipelines.session import session
+    from pyspark_mqd.pipelines.session import is_merged, session
 
-    with session(settings, "archive") as spark, Progress("archive") as progress:
-        query = runner.start(spark, settings.trigger.arguments())
+    with session(settings, "archive") as spark:
         try:
-            run_query(query, progress, lambda: runner.records)
+            with Progress("archive", quiet=is_merged(settings.output)) as progress:
+                query = runner.start(spark, settings.trigger.arguments())
+                run_query(query, progress, lambda: runner.records)
         except Exception:
             if runner.failure is not None:
                 raise runner.failure from None

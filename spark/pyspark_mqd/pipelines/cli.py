@@ -173,6 +173,13 @@ def _with_prefix(pairs: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    help="How to print the result.",
+)
 _CLUSTER = (
     click.option(
         "-b",
@@ -187,13 +194,7 @@ _CLUSTER = (
         multiple=True,
         help="An option of the client, such as request.timeout.ms=10000. Repeat it for more.",
     ),
-    click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        help="How to print the result.",
-    ),
+    output_option,
 )
 _SPARK = (
     click.option(

@@ -223,12 +223,14 @@ def _run(
     created: Sequence[str],
 ) -> None:
     from pyspark_mqd.pipelines.progress import Progress, run_query
-    from pyspark_mqd.pipelines.session import EXACTLY_ONCE, session
+    from pyspark_mqd.pipelines.session import EXACTLY_ONCE, is_merged, session
 
-    with session(settings, "mirror", EXACTLY_ONCE) as spark, Progress("mirror") as progress:
-        query = start(spark, configuration, settings.trigger.arguments())
+    progress = Progress("mirror", quiet=is_merged(settings.output))
+    with session(settings, "mirror", EXACTLY_ONCE) as spark:
         try:
-            run_query(query, progress)
+            with progress:
+                query = start(spark, configuration, settings.trigger.arguments())
+                run_query(query, progress)
         finally:
             summary = summary_of(configuration, counts, created, progress.done)
             report.show_summary(settings.output, summary)

@@ -52,7 +52,10 @@ def seconds(count: float) -> str:
 
 
 class Progress:
-    """Progress for the length of a block: `update` with how much is done so far."""
+    """Progress for the length of a block: `update` with how much is done so far.
+
+    A quiet one counts, and writes nothing.
+    """
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class Progress:
         *,
         unit: str = "records",
         total: int | None = None,
+        quiet: bool = False,
         stream: Stream | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -68,6 +72,7 @@ class Progress:
         self.total = total
         self.done = 0
         self._stream: Stream = sys.stderr if stream is None else stream
+        self._quiet = quiet
         self._terminal = self._stream.isatty()
         self._clock = clock
         self._begun = self._written = clock()
@@ -78,7 +83,7 @@ class Progress:
         self.done = done
         self.total = self.total if total is None else total
         interval = TERMINAL_INTERVAL_S if self._terminal else LINE_INTERVAL_S
-        if self._clock() - self._written >= interval:
+        if not self._quiet and self._clock() - self._written >= interval:
             self._write()
 
     def add(self, count: int) -> None:
@@ -109,7 +114,7 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.done or self._shown:
+        if (self.done or self._shown) and not self._quiet:
             self._write()
             if self._terminal:
                 self._stream.write("\n")
@@ -120,30 +125,26 @@ def run_query(
     query: StreamingQuery,
     progress: Progress,
     count: Callable[[], int] | None = None,
-    *,
-    quiet: bool = False,
     poll_s: float = POLL_S,
 ) -> None:
     """Show how far a streaming query is until it ends. Raises what made it fail.
 
     `count` gives the records so far; without it they are the input rows of the query. After Ctrl-C
-    or SIGTERM the query is stopped, then the interruption rises. `quiet`: something else is shown.
+    or SIGTERM the query is stopped, then the interruption rises.
     """
     rows = _Rows()
     try:
         while not query.awaitTermination(poll_s):  # type: ignore[arg-type]
             rows.update(query.recentProgress)
             done = rows.count if count is None else count()
-            if not quiet:
-                progress.update(done, done + rows.backlog if rows.backlog else None)
+            progress.update(done, done + rows.backlog if rows.backlog else None)
     except BaseException as error:
         if not isinstance(error, Exception):
             query.stop()
         raise
     finally:
         rows.update(query.recentProgress)
-        if not quiet:
-            progress.finish(rows.count if count is None else count())
+        progress.finish(rows.count if count is None else count())
 
 
 class _Rows:

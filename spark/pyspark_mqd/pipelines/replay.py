@@ -187,7 +187,7 @@ def command(
 
 def _run(settings: Settings, configuration: Configuration) -> None:
     from pyspark_mqd.pipelines.progress import Progress, run_jobs
-    from pyspark_mqd.pipelines.session import session
+    from pyspark_mqd.pipelines.session import is_merged, session
     from pyspark_mqd.pipelines.topics import connected, records_in
 
     def written(client: Any) -> int:
@@ -196,12 +196,10 @@ def _run(settings: Settings, configuration: Configuration) -> None:
         (count,) = require_partitions(client, [configuration.topic]).values()
         return records_in(client, configuration.topic, count)
 
-    with (
-        connected(settings.bootstrap) as client,
-        session(settings, "replay") as spark,
-        Progress("replay") as progress,
-    ):
+    progress = Progress("replay", quiet=is_merged(settings.output))
+    with connected(settings.bootstrap) as client, session(settings, "replay") as spark:
         before = written(client)
-        run_jobs(lambda: run(spark, configuration), progress, lambda: written(client) - before)
+        with progress:
+            run_jobs(lambda: run(spark, configuration), progress, lambda: written(client) - before)
         summary = {"topic": configuration.topic, "partitions": len(configuration.tasks)}
         report.show_summary(settings.output, {**summary, "records": progress.done})

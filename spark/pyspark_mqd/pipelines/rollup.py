@@ -304,13 +304,15 @@ def _run(
 ) -> None:
     from pyspark_mqd.pipelines.archive import local_folder
     from pyspark_mqd.pipelines.progress import Progress, run_query
-    from pyspark_mqd.pipelines.session import EXACTLY_ONCE, ROCKSDB, session
+    from pyspark_mqd.pipelines.session import EXACTLY_ONCE, ROCKSDB, is_merged, session
 
     folder = None if parquet is None else local_folder(parquet, "--to-parquet")
     if topic is not None:
         _check_topic(settings, topic)
     defaults = {**EXACTLY_ONCE, **ROCKSDB, "spark.sql.shuffle.partitions": "4"}
-    with session(settings, "rollup", defaults) as spark, Progress("rollup") as progress:
+    is_live = topic is None and folder is None
+    progress = Progress("rollup", quiet=is_live or is_merged(settings.output))
+    with session(settings, "rollup", defaults) as spark:
         frame = plan(spark, configuration)
         if topic is not None:
             writer = to_topic(frame, configuration, topic)
@@ -319,9 +321,10 @@ def _run(
         else:
             live = LiveTable(limit, len(configuration.by), output=settings.output)
             writer = frame.writeStream.outputMode("update").foreachBatch(live.update)
-        query = start(writer, configuration, settings.trigger.arguments())
-        run_query(query, progress, quiet=topic is None and folder is None)
-        if topic is not None or folder is not None:
+        with progress:
+            query = start(writer, configuration, settings.trigger.arguments())
+            run_query(query, progress)
+        if not is_live:
             summary = {"to": topic or str(folder), "records": progress.done}
             report.show_summary(settings.output, summary)
 

@@ -44,6 +44,11 @@ def is_submitted(environ: Mapping[str, str] = os.environ) -> bool:
     return "PYSPARK_GATEWAY_PORT" in environ
 
 
+def is_merged(output: str) -> bool:
+    """Whether progress would end up in JSON: spark-submit joins our two output streams."""
+    return output == "json" and is_submitted()
+
+
 def settings_for(
     settings: Settings, defaults: Mapping[str, str], *, submitted: bool
 ) -> dict[str, str]:

@@ -345,14 +345,16 @@ def command(
 def _run(settings: Settings, configuration: Configuration) -> None:
     from pyspark_mqd.pipelines.archive_delta import require_deltalake
     from pyspark_mqd.pipelines.progress import Progress, run_query
-    from pyspark_mqd.pipelines.session import session
+    from pyspark_mqd.pipelines.session import is_merged, session
 
     require_deltalake()
     target = Target(configuration)
-    with session(settings, "upsert") as spark, Progress("upsert", unit="events") as progress:
-        query = start(spark, configuration, target, settings.trigger.arguments())
+    progress = Progress("upsert", unit="events", quiet=is_merged(settings.output))
+    with session(settings, "upsert") as spark:
         try:
-            run_query(query, progress, lambda: target.counts["events"])
+            with progress:
+                query = start(spark, configuration, target, settings.trigger.arguments())
+                run_query(query, progress, lambda: target.counts["events"])
         except Exception:
             if target.failure is not None:
                 raise target.failure from None
