@@ -7,10 +7,10 @@ data would hold up everything behind it. Members of groups are in `group_consume
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import trio
 
@@ -20,11 +20,16 @@ from mqd.client.backoff import backoff_s
 from mqd.client.cluster import ClusterClient
 from mqd.client.descriptions import EARLIEST, LATEST, ListedOffset
 from mqd.client.errors import ClientError, ConsumerClosed, misuse
-from mqd.client.fetcher import FetchedBatch, Fetcher, Wanted
+from mqd.client.fetcher import ARROW_ROWS_MAX, FetchedBatch, Fetcher, Handed, Wanted
 from mqd.client.metadata import ClusterView
 from mqd.client.peer import owned_nursery
 from mqd.errors import ErrorCode, MqError
 from mqd.types import ZERO_UUID, TopicPartition
+
+if TYPE_CHECKING:
+    from mqd.client.arrow import ArrowBatches
+
+HandedT = TypeVar("HandedT", bound=Handed)
 
 FETCH = 1
 _FETCH_TOPIC_IDS_FROM = 13
@@ -83,16 +88,22 @@ class Consumer:
 
         Cancel-safe: no batch is lost. After an error the partition concerned stands still until `seek`, others go on.
         """
+        return await self.next_of(self._fetcher.take)
+
+    async def next_of(self, take: Callable[[], HandedT | None]) -> HandedT | None:
+        """As `next`, of what `take` takes from the fetcher."""
         while True:
             await trio.lowlevel.checkpoint()
             self._check_open()
             changed = self._changed
             if self._fetcher.failures:
                 raise self._fetcher.failures.popleft()
-            batch = self._fetcher.take()
-            if batch is not None:
+            batch = take()
+            if batch is not None or self._fetcher.gave_back:
+                self._fetcher.gave_back = False
                 self._wake()
-                if batch.records:
+            if batch is not None:
+                if len(batch.records):
                     return batch
                 continue
             if self._fetcher.is_done():
@@ -107,6 +118,13 @@ class Consumer:
         if batch is None:
             raise StopAsyncIteration
         return batch
+
+    def arrow_batches(self, columns: Sequence[str] | None = None, *, rows_max: int = ARROW_ROWS_MAX) -> ArrowBatches:
+        """The records as Arrow batches in place of `next`: `async for batch in consumer.arrow_batches(["key", "value"])`, each of them
+        of one partition and of at most `rows_max` rows. All columns but `headers` by default. Needs `pip install 'mqd[arrow]'`."""
+        from mqd.client.arrow import ArrowBatches
+
+        return ArrowBatches(self.next_of, self._fetcher, columns, rows_max)
 
     def assignment(self) -> list[TopicPartition]:
         return self._fetcher.assignment()

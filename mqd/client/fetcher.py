@@ -8,10 +8,10 @@ Invariants: position <= fetch_offset; at most one fetch of a partition is under 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from mqd import limits
 from mqd.client.backoff import backoff_s
@@ -28,6 +28,23 @@ _CONTROL_KEY = Struct(">hh")  # version, type
 _CONTROL_ABORT = 0
 
 
+ARROW_ROWS_MAX = 32_768
+"""Rows of an Arrow batch that a consumer hands out, unless the user says otherwise."""
+
+
+class Handed(Protocol):
+    """What a consumer hands out in one piece: records of one partition, or none where only markers were."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def records(self) -> Sized: ...
+    @property
+    def next_offset(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class FetchedBatch:
     """Records of one partition in their order, at most one batch. Empty where a batch held nothing for a consumer (markers)."""
@@ -40,6 +57,23 @@ class FetchedBatch:
     """The consumer's position after this batch."""
     high_watermark: int
     """Where the readable log ended in the answer that brought it: beyond its records. A later leader's may be lower for a moment."""
+
+
+class Chunk(NamedTuple):
+    """Whole record batches of one partition as they came, lent to whoever reads them in another way: see `Fetcher.take_chunk`."""
+
+    tp: TopicPartition
+    generation: int
+    data: memoryview
+    start: int
+    """The first offset that is wanted of them."""
+    end: int | None
+    """The first offset that is not wanted any more."""
+    next_offset: int
+    """Where to read on behind them."""
+    aborted: tuple[tuple[int, int], ...]
+    """(producer id, first offset) of aborted transactions, which `read_committed` hides."""
+    read_committed: bool
 
 
 class Wanted(NamedTuple):
@@ -77,6 +111,10 @@ class _Aborts:
             self._active.add(self._waiting.popleft()[1])
         return header.is_transactional and not header.is_control and header.producer_id in self._active
 
+    def rest(self) -> tuple[tuple[int, int], ...]:
+        """(producer id, first offset) of what is hidden from here on."""
+        return (*((producer_id, 0) for producer_id in self._active), *((producer_id, first) for first, producer_id in self._waiting))
+
     def on_abort_marker(self, producer_id: int) -> None:
         self._active.discard(producer_id)
 
@@ -95,6 +133,8 @@ class _Partition:
     retry_at: float = 0.0
     high_watermark: int = NO_OFFSET
     resetting: bool = False
+    is_lent: bool = False
+    """A chunk was taken and not given back."""
 
 
 class Fetcher:
@@ -116,6 +156,8 @@ class Fetcher:
         self._turns: deque[TopicPartition] = deque()
         self._paused: set[TopicPartition] = set()
         self._generations = 0
+        self.gave_back = False
+        """A chunk was given back, so there is something to fetch: the shell looks at it after each take, and clears it."""
 
     # -- what is read
 
@@ -293,27 +335,87 @@ class Fetcher:
     def take(self) -> FetchedBatch | None:
         """The next batch, partitions by turns; None when nothing is there yet. Damage becomes a failure and stops its partition."""
         for _ in range(len(self._turns)):
-            tp = self._turns[0]
-            self._turns.rotate(-1)
-            each = self._partitions[tp]
-            if each.ahead and tp not in self._paused and (each.end is None or each.position < each.end):
+            if (each := self._next_turn()) is not None:
                 return self._decode(each)
         return None
+
+    def _next_turn(self) -> _Partition | None:
+        """The partition whose turn it is, if something of it may be handed out."""
+        tp = self._turns[0]
+        self._turns.rotate(-1)
+        if self._partitions[tp].is_lent:  # whoever had the chunk has left it
+            self._give_back(tp)
+        each = self._partitions[tp]
+        is_ready = each.ahead and tp not in self._paused and (each.end is None or each.position < each.end)
+        return each if is_ready else None
+
+    def take_chunk(self) -> Chunk | None:
+        """What one answer brought of a partition, or the rest of it, whole and unchecked; partitions by turns. None when nothing is there.
+
+        The position stays until `passed`, `finished` or `damaged` is called; who takes anything else before `finished` gives the chunk
+        back, and its partition is read again from its position."""
+        for _ in range(len(self._turns)):
+            if (each := self._next_turn()) is None:
+                continue
+            first = last = each.ahead[0]
+            while each.ahead and each.ahead[0].view is first.view:
+                last = each.ahead.popleft()
+                each.ahead_bytes -= last.size
+            each.is_lent = True
+            next_offset = last.header.next_offset if each.end is None else min(last.header.next_offset, each.end)
+            data = first.view[first.position : last.position + last.size]
+            rest = first.aborts.rest()
+            return Chunk(each.tp, each.generation, data, each.position, each.end, next_offset, rest, self._read_committed)
+        return None
+
+    def holds(self, chunk: Chunk) -> bool:
+        """Whether more of a chunk may be handed out; else it is given back."""
+        each = self._partitions.get(chunk.tp)
+        if each is None or each.generation != chunk.generation or not each.is_lent:
+            return False
+        if chunk.tp in self._paused:
+            self._give_back(chunk.tp)
+            return False
+        return True
+
+    def _give_back(self, tp: TopicPartition) -> None:
+        """What is missing of a chunk is fetched again."""
+        self.seek(tp, self._partitions[tp].position)
+        self.gave_back = True
+
+    def passed(self, chunk: Chunk, next_offset: int) -> None:
+        """Records before `next_offset` are handed out."""
+        assert self.holds(chunk)
+        self._partitions[chunk.tp].position = next_offset
+
+    def finished(self, chunk: Chunk) -> None:
+        """Everything of a chunk is handed out."""
+        self.passed(chunk, chunk.next_offset)
+        self._partitions[chunk.tp].is_lent = False
+
+    def damaged(self, chunk: Chunk, error: MqError) -> None:
+        """A chunk cannot be read behind the position: the user is told why."""
+        each = self._partitions[chunk.tp]
+        each.is_lent = False
+        self._refuse_damage(each, error)
 
     def _decode(self, each: _Partition) -> FetchedBatch:
         view, position, size, header, aborts, high_watermark = each.ahead[0]
         try:
             records = self._visible(each, view, position, size, header, aborts)
         except MqError as error:
-            self.refuse(each.tp, _corrupt(each.tp, each.position, error))
-            each.ahead.clear()
-            each.ahead_bytes = 0
-            each.fetch_offset = each.position
+            self._refuse_damage(each, error)
             return FetchedBatch(each.tp.topic, each.tp.partition, [], each.position, high_watermark)
         each.ahead.popleft()
         each.ahead_bytes -= size
         each.position = header.next_offset if each.end is None else min(header.next_offset, each.end)
         return FetchedBatch(each.tp.topic, each.tp.partition, records, each.position, high_watermark)
+
+    def _refuse_damage(self, each: _Partition, error: MqError) -> None:
+        self.refuse(each.tp, _corrupt(each.tp, each.position, error))
+        each.ahead.clear()
+        each.ahead_bytes = 0
+        each.fetch_offset = each.position
 
     def _visible(
         self, each: _Partition, view: memoryview, position: int, size: int, header: BatchHeader, aborts: _Aborts

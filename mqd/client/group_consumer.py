@@ -19,10 +19,10 @@ import trio
 
 from mqd import limits
 from mqd.client.cluster import ClusterClient
-from mqd.client.consumer import Consumer, Place, Reset, check_reset, resolve
+from mqd.client.consumer import Consumer, HandedT, Place, Reset, check_reset, resolve
 from mqd.client.coordinator import Coordinator, KeyType
 from mqd.client.errors import ClientError, CommitFailed, check_names
-from mqd.client.fetcher import FetchedBatch, Fetcher
+from mqd.client.fetcher import FetchedBatch, Fetcher, Handed
 from mqd.client.group import (
     COORDINATOR_GONE,
     ClassicMember,
@@ -90,7 +90,7 @@ class GroupConsumer(Consumer):
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._on_lost = on_lost if on_lost is not None else on_revoked
-        self._in_hand: FetchedBatch | None = None
+        self._in_hand: Handed | None = None
         self._done: dict[TopicPartition, int] = {}
         """Where each partition is to be read on, as far as the user has worked."""
         self._saved: dict[TopicPartition, int] = {}
@@ -113,6 +113,10 @@ class GroupConsumer(Consumer):
         Cancel-safe: no batch is lost. A callback that is cancelled is called again by the next `next`. After an error of one
         partition it stands still until `seek`, others go on; an error of the membership is final.
         """
+        return await self.next_of(self._fetcher.take)
+
+    async def next_of(self, take: Callable[[], HandedT | None]) -> HandedT:
+        """As `next`, of what `take` takes from the fetcher."""
         self._settle_hand()
         self._member.enter_poll(trio.current_time())
         self._wake_member()
@@ -133,13 +137,15 @@ class GroupConsumer(Consumer):
                     raise self._fetcher.failures.popleft()
                 self._commit_now_and_then()
                 self._place_unplaced()
-                batch = self._fetcher.take()
+                batch = take()
+                if batch is not None or self._fetcher.gave_back:
+                    self._fetcher.gave_back = False
+                    self._wake()
                 if batch is None:
                     await changed.wait()
                     continue
-                self._wake()
                 self._in_hand = batch
-                if batch.records:
+                if len(batch.records):
                     return batch
                 self._settle_hand()
         finally:
