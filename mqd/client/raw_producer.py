@@ -311,6 +311,8 @@ class RawProducer:
             for tp in self._queue.sendable(now):
                 node_id = self._leader(tp)
                 if node_id is None:
+                    text = f"{tp}: the partition has no leader"
+                    self._queue.note(tp, ClientError(ErrorCode.LEADER_NOT_AVAILABLE, text))
                     self._find_leader_soon(tp.topic)
                 elif node_id not in self._lanes:
                     self._lanes.add(node_id)
@@ -408,7 +410,7 @@ class RawProducer:
         """Topic ids by name. Raises ClientError when a topic is not the one that the first batch
         went to."""
         ids = {}
-        for name in {entry.tp.topic for entry in entries}:
+        for name in dict.fromkeys(entry.tp.topic for entry in entries):
             topic = self._client.view.topics.get(name)
             found = ZERO_UUID if topic is None else topic.topic_id
             pinned = self._topic_ids.setdefault(name, found)

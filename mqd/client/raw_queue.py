@@ -293,7 +293,7 @@ class RawQueue:
         return ClientError(
             error.code,
             f"{error.message}: the broker does not continue producer id {self.producer_id} at"
-            f" sequence {entry.base_sequence}: it lost acknowledged records, or forgot the producer",
+            f" sequence {entry.base_sequence}: it lost acknowledged records, or the producer",
             remedy="look for an unclean election or deleted records, then write the data again",
         )
 
@@ -331,6 +331,10 @@ class RawQueue:
     def failures(self, tp: TopicPartition) -> int:
         """Attempts in a row of a partition that were not acknowledged."""
         return self._partitions[tp].failures
+
+    def note(self, tp: TopicPartition, error: ClientError) -> None:
+        """Why nothing can be sent to a partition now, for the error when its time is over."""
+        self._partitions[tp].last_error = error
 
     def put_off(self, tp: TopicPartition, until: float, error: ClientError) -> None:
         """Nothing was sent: its leader cannot be reached."""

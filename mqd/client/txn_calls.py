@@ -37,6 +37,19 @@ from mqd.client.txn import (
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID
 
+REFUSED_FOR_S = 2.0
+REFUSED_PAUSE_S = 0.25
+_REFUSALS = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+    }
+)
+"""Answers of a coordinator about who has the id. A coordinator that was deposed, and has not learned
+of it, gives them from what it knew last: no record of its log proves them."""
+
 
 class EndedTransaction(NamedTuple):
     """Who may go on with the transactional id after EndTxn; -1 where the broker does not say."""
@@ -226,8 +239,10 @@ async def end_transaction(
 
     The same decision may be repeated until a new transaction begins under the id. A refusal is a
     ClientError: INVALID_TXN_STATE where the transaction has the other outcome, PRODUCER_FENCED or
-    INVALID_PRODUCER_EPOCH where somebody else has the id. A producer id of -1 means that nothing
-    was written: nothing is asked then. DeadlineExceeded leaves the outcome open: call again.
+    INVALID_PRODUCER_EPOCH where somebody else has the id. It is raised when it was repeated for two
+    seconds, because a deposed coordinator refuses what it does not know of. A producer id of -1
+    means that nothing was written: nothing is asked then. DeadlineExceeded leaves the outcome open:
+    call again.
     """
     if producer_id == NO_PRODUCER_ID:
         return EndedTransaction(NO_PRODUCER_ID, NO_EPOCH)
@@ -248,11 +263,23 @@ async def end_transaction(
             raise error_from_wire(answer.error_code, what)
         return EndedTransaction(answer.producer_id, answer.producer_epoch)
 
-    connection = await coordinator.wait_connection(what, timeout_s=timeout_s)
-    at_most = None if speaks_version_2(connection) else END_TXN_V2_FROM - 1
-    return await coordinator.call(
-        what, END_TXN, lambda: body, accept, deadline=deadline, at_most=at_most
-    )
+    refused_at = None
+    while True:
+        left_s = deadline - trio.current_time()
+        connection = await coordinator.wait_connection(what, timeout_s=left_s)
+        at_most = None if speaks_version_2(connection) else END_TXN_V2_FROM - 1
+        try:
+            return await coordinator.call(
+                what, END_TXN, lambda: body, accept, deadline=deadline, at_most=at_most
+            )
+        except ClientError as error:
+            now = trio.current_time()
+            refused_at = now if refused_at is None else refused_at
+            over = min(refused_at + REFUSED_FOR_S, deadline - REFUSED_PAUSE_S)
+            if error.code not in _REFUSALS or now >= over:
+                raise
+        coordinator.forget()
+        await trio.sleep(REFUSED_PAUSE_S)
 
 
 def as_client_error(error: MqError) -> ClientError:

@@ -310,6 +310,17 @@ async def test_what_is_never_acknowledged_fails_in_time(nursery: trio.Nursery, a
     assert 8 < trio.current_time() - began < 11
 
 
+async def test_a_partition_without_a_leader_is_named(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery, nodes=2)
+    cluster.add_topic("a", 2)
+    with pytest.raises(DeadlineExceeded, match="not acknowledged within 9 s; last: a-1: the partition has no leader"):
+        async with producing(cluster, delivery_timeout_s=9.0) as (client, producer):
+            await producer.send("a", Built(0, b"x"))
+            cluster.topics["a"][1].leader = -1
+            await client.refresh(["a"])
+            await producer.send("a", Built(1, b"y"))
+
+
 async def test_unknown_topics_and_partitions_are_refused(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a", 2)

@@ -379,6 +379,23 @@ async def test_two_phases_need_a_broker_that_has_them(nursery: trio.Nursery) -> 
     assert "transaction.two.phase.commit.enable=true" in info.value.remedy
 
 
+async def test_a_deposed_coordinator_that_refuses_is_not_believed_at_once(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
+    cluster = cluster_of(nursery, 2)
+    async with producing(cluster) as (client, producer):
+        await producer.begin()
+        await send_both(producer, 0, 30)
+        await producer.flush()
+        cluster.one.script(END_TXN, *({"error_code": code} for code in (90, 47, 49, 48)))
+        await end_transaction(client, "t", *producer.producer, True)
+        assert await read(client) == expected(range(30))
+        began = trio.current_time()
+        with pytest.raises(ClientError, match=r"committing the transaction of 't' \(producer id 1, epoch 0\): "):
+            await end_transaction(client, "t", 1, 0, True)
+        assert 1.5 < trio.current_time() - began < 3
+
+
 async def test_the_end_is_asked_for_through_moves_of_the_coordinator(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
