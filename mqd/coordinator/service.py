@@ -27,6 +27,7 @@ from mqd.limits import COORDINATOR_KEY_BYTES_MAX, COORDINATOR_LOAD_BYTES
 from mqd.log.service import LogService
 from mqd.protocol.batch import build_batch, iterate_batches, iterate_records
 from mqd.protocol.markers import parse_end_marker
+from mqd.replica import sealing
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.replica.waiters import Append, ProduceTicket
@@ -272,13 +273,15 @@ class CoordinatorService:
     async def write_seal(self, index: int, producer: Producer, coordinator_epoch: int) -> None:
         """Seal a producer's transaction in one partition of the topic (KIP-939), and wait until that is committed.
 
-        MqError as `call`, and those of `ReplicaService.append_seal_nowait`.
+        MqError as `call`, and those of `sealing.append_seal_nowait`.
         """
         held = self._usable(index)
         ticket = next(self._tickets)
         waiting = held.waiting[ticket] = _Waiting()
         try:
-            held.end = self._replica.append_seal_nowait(held.partition, producer, coordinator_epoch, self._now().wall_ms)
+            held.end = sealing.append_seal_nowait(
+                self._replica.append_nowait, held.partition, producer, coordinator_epoch, self._now().wall_ms
+            )
             self._answer_when_committed(held, ((ticket, {}),))
             await waiting.outcome()
         finally:

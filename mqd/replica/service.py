@@ -26,7 +26,7 @@ from mqd.io.entropy import Entropy
 from mqd.limits import FETCH_SESSIONS_MAX
 from mqd.log.partition_log import Appended, PartitionLog
 from mqd.log.service import LogService
-from mqd.protocol.markers import EndMarker, build_end_marker, build_transaction_seal
+from mqd.protocol.markers import EndMarker, build_end_marker
 from mqd.replica.fetch_session import FetchSessions, FollowerSessions
 from mqd.replica.isr import Verdict
 from mqd.replica.partition import Assignment, Follows, Partition, Rules
@@ -415,18 +415,6 @@ class ReplicaService:
         partition.log.producers.check_marker(*producer, coordinator_epoch, transaction_version)
         marker = build_end_marker(*producer, EndMarker(committed, coordinator_epoch), now_ms)
         return self.append_nowait(partition, memoryview(marker), -1, now_ms, client=False)
-
-    def append_seal_nowait(self, partition: Partition, producer: tuple[int, int], coordinator_epoch: int, now_ms: int) -> Offset:
-        """Queue the seal of a prepared transaction of `producer` (id, epoch above that of the records), if one is needed. The partition is
-        sealed when everything below the returned offset is committed. MqError as `append_nowait` with acks=-1, and those of
-        `Producers.may_seal`."""
-        partition.check_append(-1)
-        producers = partition.log.producers
-        if not producers.may_seal(*producer, coordinator_epoch):
-            producers.guards.pop(producer[0], None)  # a batch that waits behind it was allowed before the transaction was prepared
-            return partition.log.log_end_offset
-        seal = build_transaction_seal(*producer, coordinator_epoch, now_ms)
-        return Offset(self.append_nowait(partition, memoryview(seal), -1, now_ms, client=False).last_offset + 1)
 
     def wait_committed(self, ticket: ProduceTicket) -> None:
         """Free the ticket when everything in it is committed; looked at when the turn ends."""

@@ -32,6 +32,7 @@ from mqd.log.reading import Reader
 from mqd.raft.codec import AppendEntries
 from mqd.raft.seams import RaftNode
 from mqd.raft.service import RaftService
+from mqd.replica import sealing
 from mqd.replica.follower import Followed, Follower, Truncate
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
@@ -453,14 +454,14 @@ def seal_left_out() -> Patches:
 
 @bug("the leader of a partition alone knows that a transaction is sealed, and the next one does not", load="prepare")
 def seal_not_replicated() -> Patches:
-    original = ReplicaService.append_seal_nowait
+    original = sealing.append_seal_nowait
 
-    def append(self: ReplicaService, partition: Partition, producer: Any, coordinator_epoch: int, now_ms: int) -> Any:
-        if partition.log.producers.may_seal(*producer, coordinator_epoch):
-            partition.log.producers.seal(*producer, now_ms)
-        return original(self, partition, producer, coordinator_epoch, now_ms)
+    def append(queue: Any, partition: Partition, producer: Any, coordinator_epoch: int, now_ms: int) -> Any:
+        if partition.log.producers.may_seal(producer[0], producer[1], coordinator_epoch):
+            partition.log.producers.seal(producer[0], producer[1], now_ms)
+        return original(queue, partition, producer, coordinator_epoch, now_ms)
 
-    yield ReplicaService, "append_seal_nowait", append
+    yield sealing, "append_seal_nowait", append
 
 
 @bug("who wrote a prepared transaction may still end it", load="prepare")

@@ -135,3 +135,12 @@ def test_last_stable_offsets_do_not_go_back_while_one_leader_leads() -> None:
 
 def test_every_kind_has_its_meaning() -> None:
     assert all(text and text[0].islower() for text in MEANINGS.values())
+
+
+def test_what_is_broken_about_a_prepared_transaction_is_told() -> None:
+    ledger = Ledger()
+    transaction = ledger.begin("task0.1")
+    ledger.write(transaction, T, b"x")
+    ledger.broken("2pc-stolen", transaction, "PRODUCER_FENCED")
+    (found,) = ledger.check({T: []}, {T: []}, {})
+    assert (found.kind, found.count) == ("2pc-stolen", 1) and "task0.1: PRODUCER_FENCED" in str(found)

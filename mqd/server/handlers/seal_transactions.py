@@ -13,6 +13,7 @@ import trio
 
 from mqd.coordinator.shard import Producer
 from mqd.errors import ErrorCode, MqError
+from mqd.replica import sealing
 from mqd.server.context import Context, Node
 from mqd.server.handlers.write_txn_markers import COMMIT_SECONDS, NOT_LED, CommitTicket, by_topic
 from mqd.server.partitions import leading
@@ -43,7 +44,7 @@ async def seal(node: Node, request: Mapping[str, Any]) -> Mapping[str, Any]:
                     continue
                 try:
                     partition = leading(node, *place)
-                    end = node.replica.append_seal_nowait(partition, producer, coordinator_epoch, now_ms)
+                    end = sealing.append_seal_nowait(node.replica.append_nowait, partition, producer, coordinator_epoch, now_ms)
                 except MqError as error:
                     codes[place] = int(error.code)
                 else:

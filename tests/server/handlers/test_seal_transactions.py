@@ -44,7 +44,9 @@ async def written(client: Client, sequence: int, *, epoch: int = 0) -> int:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-async def test_the_writer_is_fenced_and_the_transaction_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool) -> None:
+async def test_the_writer_is_fenced_and_the_transaction_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t")
@@ -57,7 +59,8 @@ async def test_the_writer_is_fenced_and_the_transaction_stays_open(tmp_path: Pat
         assert await written(client, 0) == ErrorCode.INVALID_PRODUCER_EPOCH, "a repeated batch, too"
         assert await seal(coordinator) == {0}
         assert partition.log.log_end_offset == 2, "the second one writes nothing"
-        assert await send(coordinator, {**marker(committed, {"t": [0]}, epoch=1), "transaction_version": 1}, version=2) == {(PID, "t", 0): 0}
+        end = {**marker(committed, {"t": [0]}, epoch=1), "transaction_version": 1}
+        assert await send(coordinator, end, version=2) == {(PID, "t", 0): 0}
         assert partition.last_stable_offset == 3
         assert await seal(coordinator) == {0}
         assert partition.log.log_end_offset == 3

@@ -1,0 +1,27 @@
+"""Seals of prepared transactions (KIP-939): the writer's epoch appends no more, and the transaction stays open until its marker comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mqd.log.partition_log import Appended
+from mqd.protocol.markers import build_transaction_seal
+from mqd.replica.partition import Partition
+from mqd.types import Offset
+
+
+def append_seal_nowait(
+    append: Callable[..., Appended], partition: Partition, producer: tuple[int, int], coordinator_epoch: int, now_ms: int
+) -> Offset:
+    """Queue the seal of a transaction of `producer` (id, epoch above that of the records), if one is needed.
+
+    `append`: `ReplicaService.append_nowait`. The partition is sealed when everything below the returned offset is committed. MqError as
+    `append` with acks=-1, and those of `Producers.may_seal`.
+    """
+    partition.check_append(-1)
+    producers = partition.log.producers
+    if not producers.may_seal(*producer, coordinator_epoch):
+        producers.guards.pop(producer[0], None)  # a batch that waits behind it was allowed before the transaction was prepared
+        return Offset(partition.log.log_end_offset)
+    seal = build_transaction_seal(*producer, coordinator_epoch, now_ms)
+    return Offset(append(partition, memoryview(seal), -1, now_ms, client=False).last_offset + 1)
