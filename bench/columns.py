@@ -2,10 +2,12 @@
 
     python -m bench.columns [--records 400000] [--seconds 1.0] [--rows-max 32768] [--json FILE]
 
-Values have 100 bytes (or 92 to 108), keys 12. Each line is one shape: records of one batch, codec, headers. Time is processor time
-of this one thread, the best of several runs, CRC included; Arrow uses one thread. `walk` is `mqd.protocol.batch.iterate_records` on
-the same bytes: the record-by-record reader that columns replace. Decoding runs with each way to find records that this machine
-has; encoding includes murmur2 of every key, sixteen partitions, and the seal of every batch.
+Values have 100 bytes (or 92 to 108), keys 12. Each line is one shape: records of one batch, codec,
+headers. Time is processor time of this one thread, the best of several runs, CRC included; Arrow
+uses one thread. `walk` is `mqd.protocol.batch.iterate_records` on the same bytes: the
+record-by-record reader that columns replace. Decoding runs with each way to find records that this
+machine has; encoding includes murmur2 of every key, sixteen partitions, and the seal of every
+batch.
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ def answers_of(shape: Shape, rows: Rows) -> list[bytes]:
 
 
 def best_of(seconds: float, run: Callable[[], int]) -> float:
-    """Records a second of processor time: the best run within about `seconds`, of at least three."""
+    """Records a second of processor time: the best of some runs, three or more."""
     best, begun, runs = 0.0, time.process_time(), 0
     while runs < 3 or time.process_time() - begun < seconds:
         start = time.process_time()
@@ -175,10 +177,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     pa.set_cpu_count(1)
-    print("Millions of records per second and core")
-    print(
-        f"{'shape':12} {'batch':>8} {'records':>8} {'decode':>7} {'headers':>8} {'encode':>7} {'walk':>6} {'ratio':>6}"
-    )
+    print("Millions of records per second and core; batches in bytes and records")
+    titles = ("batch", "records", "decode", "headers", "encode", "walk", "ratio")
+    print(f"{'shape':12}" + "".join(f"{title:>9}" for title in titles))
     lines = []
     for shape in SHAPES:
         rows = rows_of(shape, options.records)
@@ -187,7 +188,7 @@ def main() -> int:
             (size - HEADER_BYTES, header.records_count)
             for _, size, header in iterate_batches(answers[0])
         )
-        line = {
+        line: dict[str, Any] = {
             "shape": shape.name,
             "batch_bytes": size,
             "records_per_batch": per_batch,
@@ -199,11 +200,9 @@ def main() -> int:
             "walk": walk_rate(answers),
         }
         lines.append(line)
-        print(
-            f"{shape.name:12} {size:8} {per_batch:8} {line['decode'] / 1e6:7.2f} {line['decode_all'] / 1e6:8.2f}"
-            f" {line['encode'] / 1e6:7.2f} {line['walk'] / 1e6:6.3f} {line['decode'] / line['walk']:6.1f}",
-            flush=True,
-        )
+        rates = (f"{line[name] / 1e6:9.3f}" for name in ("decode", "decode_all", "encode", "walk"))
+        ratio = line["decode"] / line["walk"]
+        print(f"{shape.name:12}{size:9}{per_batch:9}{''.join(rates)}{ratio:9.1f}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(lines, indent=1))
     return 0

@@ -1,6 +1,8 @@
-"""Between numpy and Arrow: binary columns out of positions in a buffer, and the positions of a column that is there.
+"""Between numpy and Arrow: binary columns out of positions in a buffer, and the positions of a
+column that is there.
 
-The only place where positions become an Arrow array. Whoever calls `gather` has compared every position with its record.
+The only place where positions become an Arrow array. Whoever calls `gather` has compared every
+position with its record.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _EVEN = _even(32_768)
 
 
 def gather(body: Buffer, begins: Ints, ends: Ints, nulls: Bools | None = None) -> pa.Array:
-    """The bytes `[begin, end)` of `body` for each row, copied by Arrow. Positions ascend; the begin of a null equals its end."""
+    """The bytes `[begin, end)` of `body` for each row, copied by Arrow. Positions ascend; the begin
+    of a null equals its end.
+    """
     count = len(begins)
     offsets = np.empty(2 * count, np.int32)
     offsets[::2] = begins
@@ -50,7 +54,9 @@ def binary(offsets: Ints, data: Bytes) -> pa.Array:
 
 
 def offsets_of(column: pa.Array) -> Ints:
-    """Where each value of a binary column begins in its data, and where the last one ends; a slice has its own."""
+    """Where each value of a binary column begins in its data, and where the last one ends; a slice
+    has its own.
+    """
     buffer = column.buffers()[1]
     if buffer is None or not len(column):
         return np.zeros(len(column) + 1, np.int64)

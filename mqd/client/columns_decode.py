@@ -1,11 +1,12 @@
 """Record batches to Arrow columns, without a Python object for each record.
 
-First the headers of the batches are read one by one (`_visible`): CRC, offsets, aborted transactions, control batches. Batches
-are decompressed and put into groups that share a body (`_groups`), then cut into slices of at most `rows_max` records, which
-`columns_rows` turns into columns.
+First the headers of the batches are read one by one (`_visible`): CRC, offsets, aborted
+transactions, control batches. Batches are decompressed and put into groups that share a body
+(`_groups`), then cut into slices of at most `rows_max` records, which `columns_rows` turns into
+columns.
 
-The reference is `mqd.protocol.batch.iterate_records`: equal rows or MqError, by test. Bytes of columns that are not requested are
-stepped over, unchecked.
+The reference is `mqd.protocol.batch.iterate_records`: equal rows or MqError, by test. Bytes of
+columns that are not requested are stepped over, unchecked.
 """
 
 from __future__ import annotations
@@ -58,11 +59,13 @@ def decode(
     read_committed: bool = False,
     rows_max: int = ROWS_MAX,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of whole record batches with offsets in `[start, end)`, as Arrow batches of at most `rows_max` rows.
+    """The records of whole record batches with offsets in `[start, end)`, as Arrow batches of at
+    most `rows_max` rows.
 
-    `data` is what one fetch answer holds for the partition: a partial batch at its end is ignored, control batches are skipped.
-    With `read_committed`, records of `aborted` transactions (producer id, first offset) are hidden. Only `columns` are built.
-    MqError: CORRUPT_MESSAGE or INVALID_RECORD on damage, MESSAGE_TOO_LARGE where a batch decompresses beyond its limit.
+    `data` is what one fetch answer holds for the partition: a partial batch at its end is ignored,
+    control batches are skipped. With `read_committed`, records of `aborted` transactions (producer
+    id, first offset) are hidden. Only `columns` are built. MqError: CORRUPT_MESSAGE or
+    INVALID_RECORD on damage, MESSAGE_TOO_LARGE where a batch decompresses beyond its limit.
     """
     if rows_max < 1:
         raise ValueError(f"rows_max is {rows_max}; it must be at least 1")
@@ -88,7 +91,9 @@ def _groups(view: memoryview, wish: Wish, aborted: Iterable[tuple[int, int]]) ->
 
 
 def _plain(view: memoryview, run: Iterable[_Found], wish: Wish) -> Iterator[_Group]:
-    """Uncompressed batches: their body is a window of `view`. Arrow's offsets are 32 bits, so positions count from its beginning."""
+    """Uncompressed batches: their body is a window of `view`. Arrow's offsets are 32 bits, so
+    positions count from its beginning.
+    """
     group: list[Batch] = []
     origin = 0
     for position, size, header in run:
@@ -139,7 +144,9 @@ def _batch(begin: int, end: int, header: BatchHeader, wish: Wish) -> Batch:
 
 
 def _visible(view: memoryview, wish: Wish, aborted: Iterable[tuple[int, int]]) -> Iterator[_Found]:
-    """The batches with rows that the caller wants, validated. An aborted transaction ends with its marker (KIP-98)."""
+    """The batches with rows that the caller wants, validated. An aborted transaction ends with its
+    marker (KIP-98).
+    """
     waiting = sorted(
         ((first_offset, producer_id) for producer_id, first_offset in aborted), reverse=True
     )
@@ -151,9 +158,7 @@ def _visible(view: memoryview, wish: Wish, aborted: Iterable[tuple[int, int]]) -
         validate(view, position, end=position + size)
         last_offset = header.last_offset
         if header.base_offset <= previous or last_offset > _INT64_MAX:
-            raise corrupt(
-                f"a batch with offsets {header.base_offset} to {last_offset} follows offset {previous}"
-            )
+            raise corrupt(f"offsets {header.base_offset} to {last_offset} follow offset {previous}")
         previous = last_offset
         while waiting and waiting[-1][0] <= last_offset:
             hidden.add(waiting.pop()[1])

@@ -1,8 +1,9 @@
 """Arrow columns to record batches for a produce request, without a Python object for each record.
 
-A record is a prefix (its length, attributes, timestamp, offset, the key's length), the key, the value's length, the value, and its
-headers. The numbers are written by columns, and Arrow joins the pieces of all rows in one call. Rows keep their order within a
-partition; a batch holds rows of one partition, at most `batch_bytes` of them by an estimate that does not know the codec.
+A record is a prefix (its length, attributes, timestamp, offset, the key's length), the key, the
+value's length, the value, and its headers. The numbers are written by columns, and Arrow joins the
+pieces of all rows in one call. Rows keep their order within a partition; a batch holds rows of one
+partition, at most `batch_bytes` of them by an estimate that does not know the codec.
 """
 
 from __future__ import annotations
@@ -38,25 +39,32 @@ from mqd.types import NO_EPOCH, NO_PRODUCER_ID
 
 BATCH_BYTES: Final = 512 * limits.KIB
 JOINED_BYTES_MAX: Final = 24 * limits.MIB
-"""Rows are encoded together up to this estimate, or one row: malloc keeps what it gets back below 32 MiB."""
+"""Rows are encoded together up to this estimate, or one row: malloc keeps what it gets back below
+32 MiB.
+"""
 STAMP_MAX: Final = 2**62
 """Differences of timestamps stay within 64 bits."""
 RECORD_OVERHEAD_BYTES: Final = 22
-"""The most that a record takes beside its key, value and headers in batches of fewer than 2**20 rows, timestamps apart."""
-_RECORD_BYTES_MAX = 2**31 - 1 - 2 * limits.KIB
+"""The most that a record takes beside its key, value and headers in batches of fewer than 2**20
+rows, timestamps apart.
+"""
+RECORD_BYTES_MAX: Final = 2**31 - 1 - 2 * limits.KIB
 
 _ATTRIBUTES = struct.Struct(">h")
 _PRODUCER = struct.Struct(">qhi")
 _POOL = pa.system_memory_pool()
-"""For bytes that live as long as a call. malloc hands them out again; Arrow's default pool returns them to the kernel, and the
-page faults of the next call take as long as its work."""
+"""For bytes that live as long as a call. malloc hands them out again; Arrow's default pool returns
+them to the kernel, and the page faults of the next call take as long as its work.
+"""
 _EMPTY = pa.scalar(b"", pa.binary())
 _NO_HEADERS = pa.scalar(b"\0", pa.binary())
 
 
 @dataclass(slots=True, eq=False)
 class EncodedBatch:
-    """A record batch for `partition`. `seal` must be called before `data` is sent, and again when it is sent under another number."""
+    """A record batch for `partition`. `seal` must be called before `data` is sent, and again when
+    it is sent under another number.
+    """
 
     partition: int
     records: int
@@ -86,16 +94,21 @@ def encode(
     codec: Codec = Codec.NONE,
     batch_bytes: int = BATCH_BYTES,
 ) -> list[EncodedBatch]:
-    """Record batches of all rows. `partitions` holds the partition of each row; ClientError where an argument does not fit.
+    """Record batches of all rows. `partitions` holds the partition of each row; ClientError where
+    an argument does not fit.
 
-    `keys` and `values` are binary, `headers` is list<struct<key: string, value: binary>>; nulls are kept. `timestamps_ms` is one stamp
-    for all rows or an int64 column without nulls. A row larger than `batch_bytes` becomes a batch of its own.
+    `keys` and `values` are binary, `headers` is list<struct<key: string, value: binary>>; nulls are
+    kept. `timestamps_ms` is one stamp for all rows or an int64 column without nulls. A row larger
+    than `batch_bytes` becomes a batch of its own.
     """
     count = len(values)
     stamps = _checked(count, keys, values, partitions, timestamps_ms, headers, batch_bytes)
     sizes = _value_bytes(keys) + _value_bytes(values) + RECORD_OVERHEAD_BYTES
     if headers is not None:
         sizes += _headers_bytes(headers)
+    if count and int(sizes.max()) > RECORD_BYTES_MAX:
+        what = f"a record takes {sizes.max()} bytes; a batch holds at most {RECORD_BYTES_MAX}"
+        raise ClientError(ErrorCode.MESSAGE_TOO_LARGE, what, remedy="send smaller records")
     bounds = _bounds(sizes, 0, count, JOINED_BYTES_MAX)
     batches: list[EncodedBatch] = []
     for first, behind in pairwise(bounds):
@@ -137,9 +150,8 @@ def _encode_rows(
         stamps = stamps if order is None else stamps[order]
         bases, tops = stamps[begins], np.maximum.reduceat(stamps, begins)
         stamp_deltas = stamps - np.repeat(bases, counts)
-    if (
-        order is not None
-    ):  # numbers go back to the rows, since to move whole records once costs less than their columns
+    if order is not None:
+        # Numbers go back to the rows: to move whole records once costs less than their columns.
         offset_deltas = _put(offset_deltas, order)
         stamp_deltas = None if stamp_deltas is None else _put(stamp_deltas, order)
     records = _records(keys, values, headers, offset_deltas, stamp_deltas)
@@ -239,12 +251,6 @@ def _records(
     else:
         tail = _headers(headers)
         sizes += _value_bytes(tail[0]) + _value_bytes(tail[1])
-    if count and int(sizes.max()) > _RECORD_BYTES_MAX:
-        raise ClientError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"a record takes {int(sizes.max())} bytes",
-            remedy="send smaller records",
-        )
     numbers = _zigzag(sizes)
     number_bytes = varint_sizes(numbers)
     begins = _running(number_bytes + prefix)
@@ -272,7 +278,9 @@ def _joined(*pieces: Any) -> pa.Array:
 
 
 def _headers(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """(the count, the headers) of each row, as bytes. The headers of all rows lie one behind the other already."""
+    """(the count, the headers) of each row, as bytes. The headers of all rows lie one behind the
+    other already.
+    """
     counts = _counts(headers)
     flat = headers.flatten()
     keys, values = flat.field(0).cast(pa.binary()), flat.field(1)
@@ -326,7 +334,9 @@ def _field_sizes(column: pa.Array) -> Ints:
 
 
 def _without_nulls(column: pa.Array) -> pa.Array:
-    """With empty values for nulls. Arrow lets a null have bytes; as a rule it has none, and nothing is copied."""
+    """With empty values for nulls. Arrow lets a null have bytes; as a rule it has none, and nothing
+    is copied.
+    """
     nulls = nulls_of(column)
     if nulls is None:
         return column

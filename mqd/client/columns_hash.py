@@ -1,6 +1,7 @@
 """murmur2 of a column of keys, bit for bit that of `mqd.client.partitioner`, by test.
 
-Four bytes of every key at a time. Keys of one length form a matrix; of other keys the words are gathered wherever they lie.
+Four bytes of every key at a time. Keys of one length form a matrix; of other keys the words are
+gathered wherever they lie.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ Hashes = np.ndarray[Any, np.dtype[np.uint32]]
 _M = np.uint32(0x5BD1E995)
 _SEED = 0x9747B28C
 ALONE_ROWS_MAX = 16
-"""Up to so many keys are hashed one by one: that costs less than numpy calls for each of their words."""
+"""Up to so many keys are hashed one by one: that costs less than numpy calls for each of their
+words.
+"""
 
 
 def partition_for_keys(keys: pa.Array, partition_count: int) -> Int32s:

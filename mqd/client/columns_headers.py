@@ -1,7 +1,8 @@
-"""The headers of many records as one Arrow column: a pass for the first header of each record, one for the second, ...
+"""The headers of many records as one Arrow column: a pass for the first header of each record, one
+for the second, ...
 
-What must hold: a record's headers end exactly where the record ends, their keys are UTF-8 and not null, and a record without
-headers has null.
+What must hold: a record's headers end exactly where the record ends, their keys are UTF-8 and not
+null, and a record without headers has null.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class _Pairs(NamedTuple):
 
 
 def headers_column(body: Buffer, array: Bytes, positions: Ints, ends: Ints) -> pa.Array:
-    """The headers of the records whose header counts are at `positions` and which end at `ends`. There is at least one record."""
+    """The headers of the records whose header counts are at `positions` and which end at `ends`.
+    There is at least one record.
+    """
     counts, behind = read_varints(array, positions)
     if (counts < 0).any() or (counts > (ends - behind) // 2).any():
         raise corrupt("a count of headers does not fit its record")

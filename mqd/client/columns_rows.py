@@ -1,8 +1,10 @@
-"""A few thousand records of known beginnings and ends to one Arrow batch: one varint of all records at a time.
+"""A few thousand records of known beginnings and ends to one Arrow batch: one varint of all records
+at a time.
 
-What must hold: fields follow one another within their record, and the position behind the last field that is read is compared
-with the record's end before a buffer is wrapped into Arrow. Positions only grow, so that one comparison covers all before it.
-Fields of columns that are not wanted are stepped over, or not reached at all.
+What must hold: fields follow one another within their record, and the position behind the last
+field that is read is compared with the record's end before a buffer is wrapped into Arrow.
+Positions only grow, so that one comparison covers all before it. Fields of columns that are not
+wanted are stepped over, or not reached at all.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ _MICROSECONDS_MS_MAX = (2**63 - 1) // 1000
 
 
 class Wish(NamedTuple):
-    """What the caller of `decode` wants: `schema`'s columns of the records with offsets in `[start, end)`."""
+    """What the caller of `decode` wants: `schema`'s columns of the records with offsets in `[start,
+    end)`.
+    """
 
     schema: pa.Schema
     topic: str
@@ -59,7 +63,9 @@ class Batch(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Records one behind the other: for each batch how many, for each record where it begins and ends in `body`."""
+    """Records one behind the other: for each batch how many, for each record where it begins and
+    ends in `body`.
+    """
 
     body: Buffer
     array: Bytes
@@ -76,7 +82,8 @@ class Slice(NamedTuple):
 
 
 def rows_of(some: Slice, wish: Wish, previous: int) -> tuple[pa.RecordBatch, int]:
-    """(the wanted rows, the last record's offset). `previous`: the offset before these records; returned where none was read.
+    """(the wanted rows, the last record's offset). `previous`: the offset before these records;
+    returned where none was read.
 
     MqError: CORRUPT_MESSAGE or INVALID_RECORD.
     """
@@ -164,7 +171,9 @@ def _microseconds(some: Slice, deltas: Ints) -> Ints:
 
 
 def _fields(some: Slice, at: Ints, ends: Ints, names: list[str], made: dict[str, pa.Array]) -> None:
-    """key, value and headers of the records whose keys' lengths are at `at`, as far as they are wanted."""
+    """key, value and headers of the records whose keys' lengths are at `at`, as far as they are
+    wanted.
+    """
     array, body = some.array, some.body
     key_begins, key_ends, key_nulls = _field(array, at)
     if "value" not in names and "headers" not in names:
@@ -186,7 +195,9 @@ def _fields(some: Slice, at: Ints, ends: Ints, names: list[str], made: dict[str,
 
 
 def _field(array: Bytes, at: Ints) -> tuple[Ints, Ints, Bools | None]:
-    """(where each begins, where it ends, which are null) of the fields whose lengths are at `at`; a null takes nothing."""
+    """(where each begins, where it ends, which are null) of the fields whose lengths are at `at`; a
+    null takes nothing.
+    """
     sizes, begins = read_varints(array, at)
     lowest = int(sizes.min())
     if lowest >= 0:

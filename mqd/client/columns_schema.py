@@ -1,4 +1,5 @@
-"""The columns of a Kafka record in Arrow: their names, their types, and what a fetch answer says about aborted transactions.
+"""The columns of a Kafka record in Arrow: their names, their types, and what a fetch answer says
+about aborted transactions.
 
 Names and types are those of Spark's own Kafka source. `headers` is null where a record has none.
 """
@@ -41,7 +42,9 @@ _FIELDS: Final = {name: pa.field(name, kind) for name, kind in zip(COLUMNS, _TYP
 
 
 class Aborted(NamedTuple):
-    """One aborted transaction of a fetch answer: its records begin at `first_offset` and end before its marker."""
+    """One aborted transaction of a fetch answer: its records begin at `first_offset` and end before
+    its marker.
+    """
 
     producer_id: int
     first_offset: int

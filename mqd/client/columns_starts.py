@@ -1,8 +1,9 @@
 """Where the records of a batch begin: the one thing that must be done record by record.
 
-Each record states its length, so a record is found by its predecessor alone: by a loop, or by AwkwardForth where the optional
-package awkward-cpp is installed. Both give the same positions, by test. What holds of an answer: positions ascend, none lies
-outside its span, and the last record of a finished span ends with it.
+Each record states its length, so a record is found by its predecessor alone: by a loop, or by
+AwkwardForth where the optional package awkward-cpp is installed. Both give the same positions, by
+test. What holds of an answer: positions ascend, none lies outside its span, and the last record of
+a finished span ends with it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ RECORD_BYTES_MIN = 7
 
 
 class Span(NamedTuple):
-    """Records that lie one behind the other in `[begin, end)`. `finished`: they are all that the batch has from here on."""
+    """Records that lie one behind the other in `[begin, end)`. `finished`: they are all that the
+    batch has from here on.
+    """
 
     begin: int
     end: int
@@ -30,9 +33,11 @@ class Span(NamedTuple):
 
 
 def find_starts(data: Buffer, array: Bytes, spans: list[Span]) -> tuple[Ints, Ints]:
-    """(where each record begins, behind its length; where it ends) for the records of all spans, in order.
+    """(where each record begins, behind its length; where it ends) for the records of all spans, in
+    order.
 
-    `array` is `data` as numpy sees it. Each span has at least one record. MqError(CORRUPT_MESSAGE) where lengths do not fit.
+    `array` is `data` as numpy sees it. Each span has at least one record. MqError(CORRUPT_MESSAGE)
+    where lengths do not fit.
     """
     counts = np.array([span.records for span in spans], np.int64)
     try:
@@ -80,9 +85,11 @@ while
   data pos stops <- stack
 repeat
 """
-"""Of the package awkward-cpp: 22 ns a record where the loop takes 110. Spans are pairs of begin and count.
+"""Of the package awkward-cpp: 22 ns a record where the loop takes 110. Spans are pairs of begin and
+count.
 
-It checks every read and seek against the input. A negative length makes it go back, which its caller finds.
+It checks every read and seek against the input. A negative length makes it go back, which its
+caller finds.
 """
 
 FORTH_RECORDS_MIN = 4096

@@ -1,7 +1,8 @@
 """Zigzag varints by columns: thousands are read or written with a few numpy calls.
 
-Positions are int64 and never negative. A read beyond the buffer raises IndexError, which the caller turns into a damaged batch:
-numpy checks every index, so no byte outside the buffer is seen. Equal to `mqd.protocol.batch.read_varint`, by test.
+Positions are int64 and never negative. A read beyond the buffer raises IndexError, which the caller
+turns into a damaged batch: numpy checks every index, so no byte outside the buffer is seen. Equal
+to `mqd.protocol.batch.read_varint`, by test.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ BYTES_MAX_64 = 10
 
 
 def read_varints(data: Bytes, positions: Ints) -> tuple[Numbers, Ints]:
-    """(values, positions behind them) of the 32-bit varints at `positions`, of which there is at least one.
+    """(values, positions behind them) of the 32-bit varints at `positions`, of which there is at
+    least one.
 
     MqError(CORRUPT_MESSAGE) where one does not end.
     """
@@ -109,7 +111,9 @@ def _unzigzag(raw: Any) -> Any:
 
 
 def varint_sizes(zigzag: np.ndarray[Any, Any]) -> Ints:
-    """How many bytes each value takes. Values are zigzag already, never negative (uint64, or int64 below 2**63)."""
+    """How many bytes each value takes. Values are zigzag already, never negative (uint64, or int64
+    below 2**63).
+    """
     sizes = np.ones(len(zigzag), np.int64)
     if len(zigzag):
         top = int(zigzag.max())
@@ -121,7 +125,9 @@ def varint_sizes(zigzag: np.ndarray[Any, Any]) -> Ints:
 
 
 def write_varints(out: Bytes, positions: Ints, zigzag: np.ndarray[Any, Any], sizes: Ints) -> None:
-    """Write each value at its position; `sizes` comes from `varint_sizes`. `positions` is left as it is."""
+    """Write each value at its position; `sizes` comes from `varint_sizes`. `positions` is left as
+    it is.
+    """
     if not len(zigzag):
         return
     size_max = int(sizes.max())

@@ -1,4 +1,6 @@
-"""What decode must return: the rows of `mqd.protocol.batch.iterate_records`, and batches to try it on."""
+"""What decode must return: the rows of `mqd.protocol.batch.iterate_records`, and batches to try it
+on.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from mqd.client import columns_decode, columns_headers, columns_rows
+from mqd.client import columns_decode, columns_headers, columns_rows, columns_starts
 from mqd.client.columns import COLUMNS, Aborted, decode, schema
 from mqd.client.errors import ClientError
 from mqd.errors import ErrorCode, MqError
@@ -56,7 +56,7 @@ def segments(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(segments(), st.data())
 def test_equals_the_walk(data: bytes, more: st.DataObject) -> None:
     every = walked(data)
@@ -73,9 +73,9 @@ def test_equals_the_walk(data: bytes, more: st.DataObject) -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_many_records_of_every_shape(codec: Codec) -> None:
-    data = some_batches(random.Random(codec), (1, 700, 40, 40, 300), codec=codec)
+    data = some_batches(random.Random(codec), (1, 300, 40, 40, 100), codec=codec)
     want = walked(data)
-    for rows_max in (1, 64, 100_000):
+    for rows_max in (7, 64, 100_000):
         assert decoded(data, rows_max=rows_max) == want
 
 
@@ -424,3 +424,74 @@ def test_numbers_of_numpy_are_not_needed() -> None:
     data[:] = bytes(len(data))
     assert batch.to_pylist() == before
     assert struct.calcsize("q") == np.dtype(np.int64).itemsize
+
+
+# -- where records begin
+
+
+@pytest.fixture(params=["loop", "AwkwardForth"])
+def finder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "AwkwardForth":
+        pytest.importorskip("awkward_cpp")
+        assert columns_starts.forth_machine() is not None
+    records_min = 0 if request.param == "AwkwardForth" else 1 << 60
+    monkeypatch.setattr(columns_starts, "FORTH_RECORDS_MIN", records_min)
+
+
+@pytest.mark.usefixtures("finder")
+def test_both_finders_equal_the_walk() -> None:
+    data = some_batches(random.Random(6), (1, 300, 40), codec=Codec.NONE)
+    for rows_max in (3, 64, 100_000):
+        assert decoded(data, rows_max=rows_max) == walked(data)
+
+
+@pytest.mark.usefixtures("finder")
+@pytest.mark.parametrize("rows_max", [2, 100])
+def test_both_finders_refuse_what_the_walk_refuses(rows_max: int) -> None:
+    """Damage of lengths: longer, shorter, negative, without end."""
+    dice = random.Random(7)
+    batch = some_batches(dice, (6,), codec=Codec.NONE)
+    starts = []
+    header = parse_header(batch)
+    array = np.frombuffer(batch, np.uint8)
+    span = columns_starts.Span(61, len(batch), header.records_count)
+    begins, ends = columns_starts.find_starts(batch, array, [span])
+    starts = [0, *(ends[:-1] - 61).tolist()]
+    refused = 0
+    for _ in range(150):
+        at = dice.choice(starts)
+        new = dice.choice((b"\x00", b"\x01", b"\xff", b"\x03", b"\xff" * 10, b"\x80" * 5 + b"\x00"))
+        new = dice.choice((new, dice.randbytes(1), dice.randbytes(2)))
+        changed = with_records(
+            batch, lambda body, at=at, new=new: body.__setitem__(slice(at, at + len(new)), new)
+        )
+        want = walked(changed)
+        got = decoded(changed, rows_max=rows_max)
+        assert got == want or (got is None and _far_timestamps(want)), changed.hex()
+        if want is None:
+            refused += decoded(changed, columns=("topic",)) is None
+    assert refused > 50
+    assert len(begins) == header.records_count
+
+
+def test_both_finders_give_the_same_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("awkward_cpp")
+    dice = random.Random(8)
+    compared = 0
+    for _ in range(300):
+        body = dice.randbytes(dice.randrange(8, 60))
+        if dice.random() < 0.7:
+            body = bytes(byte & 0x1E for byte in body)
+        array = np.frombuffer(body, np.uint8)
+        spans = [columns_starts.Span(0, len(body), dice.randrange(1, 5), finished=False)]
+        found = []
+        for records_min in (0, 1 << 60):
+            monkeypatch.setattr(columns_starts, "FORTH_RECORDS_MIN", records_min)
+            try:
+                begins, ends = columns_starts.find_starts(body, array, spans)
+                found.append((begins.tolist(), ends.tolist()))
+            except MqError:
+                found.append(None)
+        assert found[0] == found[1], (body.hex(), spans)
+        compared += found[0] is not None
+    assert compared > 50

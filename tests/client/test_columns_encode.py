@@ -14,6 +14,7 @@ from mqd.client import columns_encode, columns_hash
 from mqd.client.columns import EncodedBatch, decode, encode, partition_for_keys, schema
 from mqd.client.errors import ClientError
 from mqd.client.partitioner import murmur2, partition_for_key
+from mqd.errors import ErrorCode
 from mqd.protocol.batch import (
     Codec,
     build_batch,
@@ -50,7 +51,9 @@ def _column(values: list[Any], kind: pa.DataType, ahead: int = 0) -> pa.Array:
 
 
 def _read(batches: list[EncodedBatch]) -> dict[int, list[tuple[Any, ...]]]:
-    """(key, value, timestamp, headers) of the records of each partition, by the walk; every batch checked in full."""
+    """(key, value, timestamp, headers) of the records of each partition, by the walk; every batch
+    checked in full.
+    """
     found: dict[int, list[tuple[Any, ...]]] = {}
     for batch in batches:
         batch.seal(1, 2, 3, transactional=False)
@@ -62,7 +65,7 @@ def _read(batches: list[EncodedBatch]) -> dict[int, list[tuple[Any, ...]]]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(ROWS, st.sampled_from(Codec), st.integers(1, 400), st.integers(0, 2), st.booleans())
 def test_read_back(
     rows: list[Any], codec: Codec, batch_bytes: int, ahead: int, plain: bool
@@ -164,6 +167,26 @@ def test_rows_are_joined_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     for partition, rows in found.items():
         own = range(partition, 100, 3)
         assert rows == [(values[i].as_py(), values[i].as_py(), i, [("h", b"%d" % i)]) for i in own]
+
+
+def test_a_record_that_no_batch_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns_encode, "RECORD_BYTES_MAX", 1_000)
+    values = pa.array([b"v", b"v" * 990])
+    with pytest.raises(ClientError, match="a record takes 1012 bytes") as caught:
+        encode(pa.nulls(2, pa.binary()), values, np.zeros(2, np.int32), timestamps_ms=0)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_headers_of_a_null_list_are_not_sent() -> None:
+    """Nor do those of rows outside of a slice."""
+    pairs = pa.array([{"key": f"h{i}", "value": b"x"} for i in range(6)], HEADERS.value_type)
+    offsets = pa.py_buffer(np.array([0, 1, 3, 4, 6], np.int32))
+    column = pa.Array.from_buffers(
+        HEADERS, 4, [pa.py_buffer(b"\x0d"), offsets], children=[pairs]
+    ).slice(1)
+    keys = pa.array([b"a", b"b", b"c"])
+    found = _read(encode(keys, keys, np.zeros(3, np.int32), timestamps_ms=0, headers=column))
+    assert [row[3] for row in found[0]] == [[], [("h3", b"x")], [("h4", b"x"), ("h5", b"x")]]
 
 
 def test_nulls_that_have_bytes_below_them() -> None:
