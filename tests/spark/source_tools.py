@@ -1,4 +1,4 @@
-"""What tests of the source share: records into topics, rows out of queries, readers without Spark."""
+"""What tests of the source share: records into topics, rows out of queries, readers alone."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 from chaos.ensemble import Ensemble
 from mqd.client import sync
 from mqd.client.errors import ClientError
+from mqd.types import TopicPartition
 from pyspark_mqd import source
 from pyspark_mqd.stream_reader import StreamReader
 
@@ -22,15 +23,20 @@ FAST = {"fetchOffset.retryIntervalMs": "100"}
 
 
 def fill(
-    client: sync.BlockingClient, topic: str, counts: Mapping[int, int], *, first: int = 0, **options: Any
+    client: sync.BlockingClient,
+    topic: str,
+    counts: Mapping[int, int],
+    *,
+    first: int = 0,
+    **options: Any,
 ) -> None:
     """`counts[partition]` records each: value `b"<partition>-<number>"`, key `b"<number>"`."""
+    client.admin.describe_topics([topic])  # its partitions as they are now
     with client.producer(**options) as producer:
         for partition, count in counts.items():
             for number in range(first, first + count):
-                producer.enqueue(
-                    topic, partition=partition, key=b"%d" % number, value=b"%d-%d" % (partition, number)
-                )
+                value = b"%d-%d" % (partition, number)
+                producer.enqueue(topic, partition=partition, key=b"%d" % number, value=value)
         producer.flush()
 
 
@@ -51,7 +57,7 @@ def values(frame: DataFrame) -> list[str]:
 
 def expected(counts: Mapping[int, Iterable[int]]) -> list[str]:
     """The values that `fill` wrote: partition -> numbers."""
-    return sorted(f"{partition}-{number}" for partition, numbers in counts.items() for number in numbers)
+    return sorted(f"{part}-{number}" for part, numbers in counts.items() for number in numbers)
 
 
 class Stream:
@@ -78,7 +84,7 @@ class Stream:
         return self.query
 
     def run(self, trigger: Mapping[str, Any] | None = None, **options: str) -> list[int]:
-        """Run to the end; returns the rows of each batch of this run. Raises what stops the query."""
+        """Run to the end; returns the rows of each batch. Raises what stops the query."""
         query = self.start(trigger, **options)
         try:
             if not query.awaitTermination(QUERY_SECONDS):
@@ -138,14 +144,13 @@ def delete(client: sync.BlockingClient, cluster: Ensemble, topic: str) -> None:
     """Delete a topic and wait until no node knows it."""
     client.admin.delete_topic(topic)
     cluster.wait_until(
-        lambda: not any(cluster.view(node, [topic]) for node in cluster.nodes), f"{topic} to be gone"
+        lambda: not any(cluster.view(node, [topic]) for node in cluster.nodes),
+        f"{topic} to be gone",
     )
 
 
 def delete_records(client: sync.BlockingClient, topic: str, before: Mapping[int, int]) -> None:
     """What retention does: partition -> new log start."""
-    from mqd.types import TopicPartition
-
     places = {TopicPartition(topic, partition): place for partition, place in before.items()}
     for outcome in client.admin.delete_records(places).values():
         if isinstance(outcome, ClientError):

@@ -40,7 +40,8 @@ def test_rows_are_those_of_the_log(
                     headers=headers,
                     timestamp=now + number,
                 )
-                written.append((topic, partition, number, key, value, now + number, headers or None))
+                row = (topic, partition, number, key, value, now + number, headers or None)
+                written.append(row)
             producer.flush()
     rows = batch(spark, cluster, subscribe=topic, includeHeaders="true").collect()
     found = [
@@ -53,7 +54,7 @@ def test_rows_are_those_of_the_log(
             round(row.timestamp.timestamp() * 1000),
             None
             if row.headers is None
-            else [(each.key, None if each.value is None else bytes(each.value)) for each in row.headers],
+            else [(each.key, each.value and bytes(each.value)) for each in row.headers],
         )
         for row in rows
     ]
@@ -96,9 +97,8 @@ def test_timestamps(
     with client.producer() as producer:
         for partition in range(2):
             for number in range(10):
-                producer.enqueue(
-                    topic, partition=partition, value=b"%d-%d" % (partition, number), timestamp=now + number
-                )
+                value = b"%d-%d" % (partition, number)
+                producer.enqueue(topic, partition=partition, value=value, timestamp=now + number)
         producer.flush()
     given = {"subscribe": topic, "startingTimestamp": str(now + 3), "endingTimestamp": str(now + 6)}
     both = {0: range(3, 6), 1: range(3, 6)}
@@ -107,7 +107,7 @@ def test_timestamps(
     found = values(batch(spark, cluster, subscribe=topic, startingOffsetsByTimestamp=each))
     assert found == expected({0: (8, 9), 1: (9,)})
     late = {"subscribe": topic, "startingTimestamp": str(now + 60_000)}
-    with pytest.raises(Exception, match=f"No offset matched from request of topic-partition {topic}-0"):
+    with pytest.raises(Exception, match=f"No offset matched from .* topic-partition {topic}-0"):
         batch(spark, cluster, **late).count()
     strategy = {"startingOffsetsByTimestampStrategy": "latest"}
     assert values(batch(spark, cluster, **late, **strategy)) == []
@@ -243,7 +243,10 @@ def test_transactions(
         ),
         ({"kafka__security__protocol": "SASL_SSL"}, "supports neither TLS nor SASL yet"),
         ({"asOfOffsets": '{{"{t}":{{"7":1}}}}'}, "names {t}-7, which the query does not read"),
-        ({"kafka__bootstrap__servers": "127.0.0.1:1", "kafka__max__block__ms": "300"}, "127.0.0.1:1"),
+        (
+            {"kafka__bootstrap__servers": "127.0.0.1:1", "kafka__max__block__ms": "300"},
+            "127.0.0.1:1",
+        ),
     ],
 )
 def test_refusals(
