@@ -26,10 +26,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from . import history_lines
 from .checker import check
 from .ensemble import Ensemble, ensemble, mqd_ensemble
 from .hands import carry_out
-from .history import Key
+from .history import History, Key
 from .links import Links
 from .nemesis import Step, Target, steps
 from .node import NodeFailed, end_on_sigterm
@@ -59,6 +60,7 @@ class Trial:
     silences: dict[str, list[float]] = field(default_factory=dict)
     done: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
+    history: History = field(default_factory=History)
     acked: int = 0
     read_along: int = 0
     load_s: float = 0.0
@@ -99,7 +101,7 @@ class Trial:
         final = read_all(self.cluster.bootstrap, self.keys)
         self.cluster.wait_until(lambda: self.cluster.is_whole(TOPICS), "a full ISR of every partition, as every node says", HEAL_TIMEOUT_S)
         self.cluster.stop()
-        history = gather(producers, readers, final)
+        self.history = history = gather(producers, readers, final)
         self.acked, self.read_along = history.acked, sum(reader.count for reader in readers)
         self.violations += [str(anomaly) for anomaly in check(history)]
         self.violations += [f"reader {reader.number} was told: {error}" for reader in readers for error in reader.errors]
@@ -212,6 +214,7 @@ def main() -> int:
     parser.add_argument("--kind", choices=("mqd", "kafka"), default="mqd", help="whose nodes (mqd)")
     parser.add_argument("--cuts", action="store_true", help="peers talk through proxies, and the nemesis cuts nodes off, too (mqd only)")
     parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="use this directory and leave it there")
+    parser.add_argument("--history", type=Path, default=None, metavar="DIR", help="write history.jsonl and log.jsonl for `mqd-spark audit`")
     arguments = parser.parse_args()
     if arguments.cuts and arguments.kind != "mqd":
         parser.error("--cuts works through mqd's peers file: not with --kind kafka")
@@ -239,6 +242,8 @@ def main() -> int:
             links.close()
         if arguments.keep is None:
             shutil.rmtree(directory, ignore_errors=True)
+    if arguments.history is not None:
+        history_lines.write(trial.history, arguments.history)
     print(trial.summary())
     for violation in trial.violations[:SHOWN_MAX]:
         print(violation, file=sys.stderr)
