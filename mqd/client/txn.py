@@ -89,6 +89,9 @@ class Transactions:
         assert transactional_id and timeout_ms > 0
         self.transactional_id = transactional_id
         self.two_phase = two_phase
+        self.keeps: bool | None = None
+        """Of two phases: whether the coordinator keeps a transaction that is prepared (mqd). It is found out before the first one. Where it
+        does not (Apache Kafka 4.3), our transactions have no time-out from their beginning."""
         self.timeout_ms = timeout_ms
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_EPOCH
@@ -144,7 +147,7 @@ class Transactions:
     def init_body(self) -> dict[str, Any]:
         """InitProducerId: at the start it fences everybody who had our id before; later it brings a new epoch of our own."""
         body = {**self._identity(), "transaction_timeout_ms": self.timeout_ms}
-        return {**body, "enable_2_pc": True} if self.two_phase else body
+        return {**body, "enable_2_pc": True} if self.keeps is False else body
 
     def on_init(self, answer: Any) -> None:
         """Raises ClientError; what is retriable is to be asked again."""
@@ -156,6 +159,14 @@ class Transactions:
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
         if self.phase is Phase.NEW:
             self._go(Phase.READY)
+
+    def on_probed(self, answer: Any) -> None:
+        """`keep_body`, asked where no transaction is open: it tells whether the coordinator keeps any. As `on_init` otherwise."""
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            self.keeps = False
+            return
+        self.on_init(answer)
+        self.keeps = True
 
     # -- records and offsets
 
@@ -236,15 +247,12 @@ class Transactions:
 
     def keep_body(self) -> dict[str, Any]:
         """InitProducerId that keeps the open transaction and lifts its time-out."""
-        return self.init_body() | {"keep_prepared_txn": True}
+        return self.init_body() | {"enable_2_pc": True, "keep_prepared_txn": True}
 
     def on_kept(self, answer: Any) -> PreparedTransaction:
         """Raises ClientError; what is retriable is to be asked again. The epoch of the answer ends the transaction, and not the one
         under which the records were written: the coordinator fences whoever has that."""
         assert self.phase in (Phase.PREPARED, Phase.ABORTING)
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            self.epoch_unsure = False
-            return PreparedTransaction(self.transactional_id, self.producer_id, self.producer_epoch, prepared=False)
         if answer.error_code:
             error = error_from_wire(answer.error_code, self._subject("preparing"))
             if not error.retriable:

@@ -98,6 +98,10 @@ class TransactionCalls:
                 )
         try:
             await self._call(what, INIT_PRODUCER_ID, state.init_body, state.on_init)
+            if state.two_phase and state.keeps is None:
+                await self._call(what, INIT_PRODUCER_ID, state.keep_body, state.on_probed)
+                if not state.keeps:  # then without a time-out from the beginning
+                    await self._call(what, INIT_PRODUCER_ID, state.init_body, state.on_init)
         except ClientError as error:
             if (
                 state.two_phase
@@ -201,6 +205,11 @@ class TransactionCalls:
                 state.transactional_id, NO_PRODUCER_ID, NO_EPOCH, prepared=False
             )
         state.prepare()
+        if not state.keeps:
+            state.epoch_unsure = False
+            return PreparedTransaction(
+                state.transactional_id, state.producer_id, state.producer_epoch, prepared=False
+            )
         what = f"preparing the transaction of {state.transactional_id!r}"
         prepared: PreparedTransaction = await self._call(
             what, INIT_PRODUCER_ID, state.keep_body, state.on_kept

@@ -282,10 +282,19 @@ async def test_a_prepared_transaction_is_ended_from_elsewhere(
 
 async def test_a_broker_that_cannot_keep_says_so_in_a_field(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, 2, two_phase=True)
+    seen = []
+
+    def watched(broker: FakeBroker, request: Any) -> Any:
+        seen.append((request.enable_2_pc, request.keep_prepared_txn))
+        if request.keep_prepared_txn:
+            return {"error_code": 35, "producer_id": -1, "producer_epoch": -1}
+        return broker.init_transactional(request)
+
+    cluster.one.script(INIT_PRODUCER_ID, watched, watched, watched)
     async with producing(cluster, two_phase=True) as (client, producer):
+        assert seen == [(False, False), (True, True), (True, False)], "then without a time-out from the beginning"
         await producer.begin()
         await send_both(producer, 0, 30)
-        cluster.one.script(INIT_PRODUCER_ID, {"error_code": 35, "producer_id": -1, "producer_epoch": -1})
         prepared = await producer.prepare()
         assert prepared == ("t", *producer.producer, False)
         ended = await end_transaction(client, *prepared[:3], True)
