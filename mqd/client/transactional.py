@@ -1,42 +1,28 @@
 """Records and offsets all or none: `async with open_transactional_producer(client, "copier-1") as producer`, then for each transaction
 `async with producer.transaction()`: in it `enqueue` records, and `send_offsets(consumer.positions(), consumer.group_metadata())`.
 
-A face over `txn.py`. Whoever opens a transactional id ends what its predecessor left open and fences it, so a copy that reads
+A face over `txn_calls.py`. Whoever opens a transactional id ends what its predecessor left open and fences it, so a copy that reads
 with a group and writes with one id a process does each record exactly once, as `read_committed` readers see it. The block of `transaction`
 commits at its end and aborts when an exception leaves it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import trio
 
 from mqd import limits
 from mqd.client.accumulator import Batch, Outcome, Sequences
 from mqd.client.cluster import ClusterClient, api
-from mqd.client.coordinator import Coordinator, KeyType
-from mqd.client.errors import ClientError, CommitFailed
+from mqd.client.errors import ClientError
 from mqd.client.group import GroupMetadata
-from mqd.client.offsets import COMMIT_CAME_TOO_LATE, Offsets
+from mqd.client.offsets import Offsets
 from mqd.client.peer import PeerConnection, lasting_nursery
 from mqd.client.producer import PRODUCE, Producer
-from mqd.client.txn import (
-    ADD_OFFSETS_TO_TXN,
-    ADD_PARTITIONS_CLIENTS_UP_TO,
-    ADD_PARTITIONS_TO_TXN,
-    END_TXN,
-    END_TXN_V2_FROM,
-    FEATURE,
-    INIT_PRODUCER_ID,
-    PRODUCE_V2_FROM,
-    TXN_OFFSET_COMMIT,
-    TXN_OFFSET_COMMIT_V1_UP_TO,
-    Phase,
-    Transactions,
-)
+from mqd.client.txn import PRODUCE_V2_FROM, Phase
+from mqd.client.txn_calls import TransactionCalls, as_client_error
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
 from mqd.protocol.batch import Codec
@@ -79,10 +65,8 @@ class TransactionalProducer(Producer):
         )
         self._sequences = Sequences(transactional=True)
         self._transactional_id = transactional_id
-        self._transactions = Transactions(transactional_id, transaction_timeout_ms)
-        self._coordinator = Coordinator(client, transactional_id, KeyType.TRANSACTION)
-        self._groups: dict[str, Coordinator] = {}
-        self._timeout_s = timeout_s
+        self._calls = TransactionCalls(client, transactional_id, transaction_timeout_ms=transaction_timeout_ms, timeout_s=timeout_s)
+        self._transactions = self._calls.state
         self._close_timeout_s = close_timeout_s
         self._leave = leave
         self._adding = False
@@ -92,10 +76,7 @@ class TransactionalProducer(Producer):
     async def begin(self) -> None:
         """Begin a transaction; records and offsets belong to it from here on."""
         super()._admit()
-        what = f"finding the coordinator of transactional id {self._transactional_id!r}"
-        connection = await self._coordinator.wait_connection(what, timeout_s=self._timeout_s)
-        served = connection.versions.get(END_TXN, (0, 0))[1]
-        self._transactions.begin(version_2=connection.features.get(FEATURE, 0) >= 2 and served >= END_TXN_V2_FROM)
+        await self._calls.begin()
 
     async def commit(self) -> None:
         """Wait for every record, then commit: all of the transaction is there for `read_committed`, or none.
@@ -137,38 +118,10 @@ class TransactionalProducer(Producer):
         Raises CommitFailed when the group has gone on without the member, TransactionBroken after other refusals. Cancelled, it leaves
         a transaction that can only be aborted: nobody knows whether the offsets arrived.
         """
-        state = self._transactions
-        state.check_open()
-        if not offsets:
-            return
-        what = f"offsets of group {group.group_id!r} for transactional id {self._transactional_id!r}"
         try:
-            if not state.version_2 and group.group_id not in state.groups:
-                await self._call(
-                    what,
-                    ADD_OFFSETS_TO_TXN,
-                    lambda: state.add_offsets_body(group.group_id),
-                    lambda answer: state.on_offsets_added(answer, group.group_id),
-                )
-            coordinator = self._groups.setdefault(group.group_id, Coordinator(self._client, group.group_id, KeyType.GROUP))
-            state.touched |= state.version_2
-            await coordinator.call(
-                what,
-                TXN_OFFSET_COMMIT,
-                lambda: state.commit_offsets_body(group, offsets),
-                lambda answer: state.on_offsets_committed(answer, group),
-                deadline=trio.current_time() + self._timeout_s,
-                at_most=None if state.version_2 else TXN_OFFSET_COMMIT_V1_UP_TO,
-            )
-        except MqError as error:
-            failure = error if isinstance(error, ClientError) else ClientError(error.code, error.message)
-            self._fail(failure, by_coordinator=True)
-            if error.code in COMMIT_CAME_TOO_LATE and state.phase is not Phase.DEAD:
-                raise CommitFailed(error.code, f"{what}: {failure.message}") from error
-            state.check_open()
-        except BaseException:
-            self._fail(ClientError(ErrorCode.REQUEST_TIMED_OUT, f"sending {what} was cancelled"))
-            raise
+            await self._calls.send_offsets(offsets, group)
+        finally:
+            self._drop_if_broken()
 
     @property
     def phase(self) -> Phase:
@@ -183,24 +136,14 @@ class TransactionalProducer(Producer):
 
     async def init(self) -> None:
         """Get the producer id: what our predecessor left open is ended, and it is fenced."""
-        state = self._transactions
-        what = f"getting a producer id for transactional id {self._transactional_id!r}"
-        await self._call(what, INIT_PRODUCER_ID, state.init_body, state.on_init)
-        self._sequences.restart(state.producer_id, state.producer_epoch)
+        await self._calls.init()
+        self._sequences.restart(*self.producer)
 
     async def _end(self, doing: str) -> None:
-        state = self._transactions
-        what = f"{doing} the transaction of {self._transactional_id!r}"
-        if state.needs_epoch:
-            # While it is open, InitProducerId would fence whoever opened it: us. First it must be over, if the coordinator knows of it.
-            await self._call(what, END_TXN, state.end_body, state.on_ended_in_doubt, at_most=END_TXN_V2_FROM - 1)
-            await self._call(what, INIT_PRODUCER_ID, state.init_body, state.on_init)
-            self._sequences.restart(state.producer_id, state.producer_epoch)
-        elif state.needs_end:
-            at_most = None if state.version_2 else END_TXN_V2_FROM - 1
-            if await self._call(what, END_TXN, state.end_body, state.on_ended, at_most=at_most):
-                self._sequences.restart(state.producer_id, state.producer_epoch)
-        state.over()
+        before = self.producer
+        await self._calls.end(doing)
+        if self.producer != before:
+            self._sequences.restart(*self.producer)
 
     async def _abort_quietly(self) -> None:
         if self._transactions.phase in (Phase.OPEN, Phase.BROKEN, Phase.ABORTING):
@@ -208,12 +151,6 @@ class TransactionalProducer(Producer):
                 await self.abort()
             except MqError:
                 pass  # the coordinator ends it when transaction.timeout.ms is over, or our successor does
-
-    async def _call(
-        self, what: str, key: int, body: Callable[[], Mapping[str, Any]], accept: Callable[[Any], Any], *, at_most: int | None = None
-    ) -> Any:
-        deadline = trio.current_time() + self._timeout_s
-        return await self._coordinator.call(what, key, body, accept, deadline=deadline, at_most=at_most)
 
     def _admit(self) -> None:
         super()._admit()
@@ -230,21 +167,12 @@ class TransactionalProducer(Producer):
 
     async def _add_partitions(self) -> None:
         """Tell the coordinator of partitions, those that come meanwhile in the next request."""
-        state = self._transactions
-        what = f"adding partitions to the transaction of {self._transactional_id!r}"
         try:
-            while state.wanted and state.phase is Phase.OPEN:
-                asked = tuple(state.wanted)
-                await self._call(
-                    what,
-                    ADD_PARTITIONS_TO_TXN,
-                    lambda asked=asked: state.add_body(asked),  # type: ignore[misc]
-                    state.on_added,
-                    at_most=ADD_PARTITIONS_CLIENTS_UP_TO,
-                )
+            while await self._calls.add_partitions():
                 self._wake()
         except MqError as error:
-            self._fail(error if isinstance(error, ClientError) else ClientError(error.code, error.message), by_coordinator=True)
+            self._transactions.fail(as_client_error(error), by_coordinator=True)
+            self._drop_if_broken()
         finally:
             self._adding = False
             self._wake()
@@ -265,9 +193,12 @@ class TransactionalProducer(Producer):
             self._sequences.give_back(batch)
         self._fail(error, doubtful=batch.maybe_appended)
 
-    def _fail(self, error: ClientError, *, doubtful: bool = True, by_coordinator: bool = False) -> None:
+    def _fail(self, error: ClientError, *, doubtful: bool) -> None:
         """The transaction is broken: what waits would only be thrown away later."""
-        self._transactions.fail(error, doubtful=doubtful, by_coordinator=by_coordinator)
+        self._transactions.fail(error, doubtful=doubtful)
+        self._drop_if_broken()
+
+    def _drop_if_broken(self) -> None:
         if self._transactions.phase in (Phase.BROKEN, Phase.DEAD):
             assert self._transactions.error is not None
             self._drop_waiting(self._transactions.error)

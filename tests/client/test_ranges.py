@@ -395,3 +395,24 @@ async def test_no_progress_is_a_deadline_that_names_the_last_failure(
         ):
             await reader.next()
     assert 6 < trio.current_time() - began < 9
+
+
+async def test_one_odd_empty_answer_is_no_end(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    fill(cluster.add_topic("a")[0], 50)
+    cluster.one.script(FETCH, as_usual, with_bytes(lambda data: b""), as_usual, with_bytes(lambda data: b""))
+    async with reading(cluster, 0, 50, bytes_max=1) as (_, reader):
+        assert await read(reader, 50) == list(range(50))
+
+
+def as_usual(broker: FakeBroker, request: Any) -> None:
+    """An action: what the broker does by itself."""
+
+
+async def test_batches_behind_the_range_are_not_handed_out(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    fill(cluster.add_topic("a")[0], 50)
+    async with reading(cluster, 12, 25) as (_, reader):
+        headers = [header for _, _, header in iterate_batches(one(await reader.next()).data)]
+        assert [header.base_offset for header in headers] == [10, 20]
+        assert await reader.next() is None
