@@ -328,7 +328,12 @@ async def test_a_partial_batch_at_the_end_is_fetched_again(nursery: trio.Nursery
 async def test_a_batch_that_an_old_broker_cuts_off_is_asked_for_whole(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 10)
-    cluster.one.script(FETCH, with_bytes(lambda data: data[:100]))
+
+    def cut_off(broker: FakeBroker, request: Any) -> Any:
+        row = request.topics[0].partitions[0]
+        return with_bytes(lambda data: data[: row.partition_max_bytes])(broker, request)
+
+    cluster.one.script(FETCH, *[cut_off] * 10)
     async with reading(cluster, 0, 10, bytes_max=100) as (_, reader):
         assert await read(reader, 10) == list(range(10))
 
