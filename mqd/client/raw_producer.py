@@ -311,14 +311,20 @@ class RawProducer:
             for tp in self._queue.sendable(now):
                 node_id = self._leader(tp)
                 if node_id is None:
-                    text = f"{tp}: the partition has no leader"
-                    self._queue.note(tp, ClientError(ErrorCode.LEADER_NOT_AVAILABLE, text))
+                    self._queue.note(tp, self._leaderless(tp))
                     self._find_leader_soon(tp.topic)
                 elif node_id not in self._lanes:
                     self._lanes.add(node_id)
                     self._nursery.start_soon(self._lane, node_id)
             with trio.move_on_at(self._queue.next_deadline(now)):
                 await changed.wait()
+
+    def _leaderless(self, tp: TopicPartition) -> ClientError:
+        topic = self._client.view.topics.get(tp.topic)
+        if topic is not None and topic.error_code:
+            return error_from_wire(topic.error_code, f"topic {tp.topic!r}")
+        text = f"{tp}: the partition has no leader"
+        return ClientError(ErrorCode.LEADER_NOT_AVAILABLE, text)
 
     def _find_leader_soon(self, topic: str) -> None:
         if topic not in self._finding:
@@ -356,7 +362,8 @@ class RawProducer:
         while True:
             changed = self._changed
             now = trio.current_time()
-            wanted = [tp for tp in self._queue.sendable(now) if self._goes_to(node_id, tp)]
+            ready = self._queue.sendable(now, node_id)
+            wanted = [tp for tp in ready if self._goes_to(node_id, tp)]
             if not wanted or self._unanswered[node_id] >= self._in_flight_max:
                 with trio.move_on_at(self._queue.next_deadline(now)):
                     await changed.wait()
@@ -389,7 +396,8 @@ class RawProducer:
         connection, but for a slot there."""
         now = trio.current_time()
         entries = self._queue.take(now, node_id, lambda tp: self._goes_to(node_id, tp))
-        if not entries:
+        if not entries:  # the leader moved while the connection was made
+            await trio.lowlevel.checkpoint()
             return
         seen = self._client.view.generation
         try:

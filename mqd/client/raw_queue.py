@@ -190,10 +190,16 @@ class RawQueue:
 
     # -- out
 
-    def sendable(self, now: float) -> Iterator[TopicPartition]:
-        """Partitions that have a batch to send now, wherever their leaders are."""
+    def sendable(self, now: float, node_id: int | None = None) -> Iterator[TopicPartition]:
+        """Partitions that have a batch to send now, wherever their leaders are.
+
+        With `node_id`, those that may go to that node: batches in flight hold their partition where
+        they went.
+        """
         for tp, each in self._partitions.items():
-            if self._next(each, now) is not None:
+            if self._next(each, now) is None:
+                continue
+            if node_id is None or not each.in_flight or each.node_id == node_id:
                 yield tp
 
     def _next(self, each: _Partition, now: float) -> Entry | None:

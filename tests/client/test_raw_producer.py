@@ -193,6 +193,37 @@ async def test_a_moved_leader_is_found(nursery: trio.Nursery, autojump_clock: tr
     assert values_of(cluster, A0) == numbers(90)
 
 
+async def test_batches_in_flight_hold_the_partition_at_the_old_leader(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
+    cluster = FakeCluster(nursery, nodes=2)
+    (partition,) = cluster.add_topic("a")
+    async with producing(cluster) as (client, producer):
+        await send_all(producer, numbered(0, 0, 3))
+        await producer.flush()
+        cluster.one.script(PRODUCE, Hang(after=True))
+        await send_all(producer, numbered(0, 3, 6))
+        await trio.sleep(0.1)
+        partition.leader, partition.leader_epoch = 2, 1
+        await client.refresh(["a"])
+        await send_all(producer, numbered(0, 6, 60))
+        await trio.sleep(0.1)
+        assert not produces(cluster, 2)
+    assert values_of(cluster, A0) == numbers(60)
+
+
+async def test_a_deleted_topic_is_named(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    with pytest.raises(DeadlineExceeded, match="not acknowledged within 9 s; last: topic 'a': unknown topic"):
+        async with producing(cluster, delivery_timeout_s=9.0) as (_client, producer):
+            await send_all(producer, numbered(0, 0, 3))
+            await producer.flush()
+            del cluster.topics["a"]
+            cluster.one.script(PRODUCE, refusing(ErrorCode.UNKNOWN_TOPIC_ID))
+            await send_all(producer, numbered(0, 3, 6))
+
+
 async def test_a_node_that_is_gone_for_a_while_is_waited_for(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
