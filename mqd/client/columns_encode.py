@@ -318,15 +318,12 @@ def _running(sizes: Ints) -> Ints:
 
 
 def _value_bytes(column: pa.Array) -> Ints:
-    """The bytes of each value. Arrow lets a null have some; they do not count."""
-    sizes = np.diff(offsets_of(column))
-    if (nulls := nulls_of(column)) is not None:
-        sizes[nulls] = 0
-    return sizes
+    """The bytes of each value; those that Arrow lets a null have count too."""
+    return np.diff(offsets_of(column))
 
 
 def _field_sizes(column: pa.Array) -> Ints:
-    """The same with -1 for null, as it is on the wire."""
+    """The bytes of each value, -1 for null, as it is on the wire."""
     sizes = np.diff(offsets_of(column))
     if (nulls := nulls_of(column)) is not None:
         sizes[nulls] = -1

@@ -21,10 +21,12 @@ from mqd.protocol.batch import (
     Record,
     build_batch,
     compress,
+    corrupt,
     decompress,
     iterate_batches,
     iterate_records,
     parse_header,
+    read_varint,
     seal,
     validate,
 )
@@ -43,6 +45,7 @@ __all__ = [
     "rows_of",
     "some_batches",
     "some_records",
+    "stepped",
     "walked",
     "with_header",
     "with_records",
@@ -99,6 +102,45 @@ def decoded(data: bytes, **options: Any) -> Outcome:
         return rows_of(decode(data, "t", 0, **{"columns": COLUMNS, **options}))
     except MqError:
         return None
+
+
+def stepped(batch: bytes, columns: Sequence[str]) -> Outcome:
+    """One uncompressed batch read leniently: each record as far as `columns` need, then the next.
+
+    What is read lies within its record, and leaves a byte for what follows.
+    """
+    rows = []
+    header = parse_header(batch)
+    position, end = HEADER_BYTES, len(batch)
+    try:
+        for _ in range(header.records_count):
+            size, position = read_varint(batch, position, 5)
+            record, position = batch[position : position + size], position + size
+            if not 0 <= size <= end - position + size:
+                return None
+            rows.append(_stepped(record, header, columns))
+    except (IndexError, MqError):
+        return None
+    return rows if position == end else None
+
+
+def _stepped(record: bytes, header: BatchHeader, columns: Sequence[str]) -> Row:
+    delta, at = read_varint(record, 1, 10)
+    row: Row = {"timestamp": (header.base_timestamp + delta) * 1000}
+    delta, at = read_varint(record, at, 5)
+    row["offset"] = header.base_offset + delta
+    record[at]  # a byte must follow
+    for name in ("key", "value"):
+        if name in columns or "value" in columns:
+            size, at = read_varint(record, at, 5)
+            field, at = record[at : at + max(size, 0)], at + max(size, 0)
+            record[at]
+            if size < -1:
+                raise corrupt("a length is negative")
+            row[name] = None if size < 0 else field
+    if "value" in columns and record[at] == 0 and at + 1 != len(record):
+        raise corrupt("no headers, and bytes behind")
+    return {name: row[name] for name in columns}
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:

@@ -23,6 +23,7 @@ from tests.client.columns_reference import (
     decoded,
     rows_of,
     some_batches,
+    stepped,
     walked,
     with_header,
     with_records,
@@ -239,6 +240,25 @@ def test_damage_is_refused_as_the_walk_refuses_it(codec: Codec, columns: tuple[s
     assert refused > 100 or columns is not COLUMNS
 
 
+@pytest.mark.parametrize("columns", [("key",), ("value",), ("timestamp",), ("value", "key")])
+def test_pruned_columns_never_reach_out_of_their_record(columns: tuple[str, ...]) -> None:
+    """Damage in fields that are not requested may pass; rows that are returned are right."""
+    dice = random.Random(len(columns))
+    batch = some_batches(dice, (12,), codec=Codec.NONE)
+    while parse_header(batch).is_log_append_time:
+        batch = some_batches(dice, (12,), codec=Codec.NONE)
+    passed = refused = 0
+    for _ in range(300):
+        changed = with_records(batch, lambda body: _damage(dice, body))
+        want = stepped(changed, columns)
+        got = decoded(changed, columns=columns)
+        assert got == want or (got is None and _far_timestamps(want)), changed.hex()
+        passed += got is not None
+        refused += got is None
+    assert passed > 20
+    assert refused > 20
+
+
 def _far_timestamps(rows: object) -> bool:
     assert isinstance(rows, list)
     return any(abs(row.get("timestamp", 0)) > 2**63 - 1 for row in rows)
@@ -360,6 +380,19 @@ def test_a_null_header_key_is_refused() -> None:
     bad = with_records(good, lambda body: body.__setitem__(9, 1))
     with pytest.raises(MqError, match="header key is null"):
         list(decode(bad, "t", 0, columns=COLUMNS))
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_header_lengths_below_zero(count: int) -> None:
+    """A key may not be null, a value may; below -1, neither. Of few records and of many."""
+    records = [Record(i, 0, b"k", b"v", [("", b"v")]) for i in range(count)]
+    good = bytes(build_batch(records))
+    assert decoded(good) == walked(good)
+    for at, byte, words in ((9, 1, "header key is null"), (9, 3, "negative"), (10, 3, "negative")):
+        bad = with_records(good, lambda body, at=at, byte=byte: body.__setitem__(at, byte))
+        assert walked(bad) is None
+        with pytest.raises(MqError, match=words):
+            list(decode(bad, "t", 0, columns=COLUMNS))
 
 
 def test_rows_max_below_one() -> None:
