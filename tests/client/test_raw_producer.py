@@ -398,3 +398,25 @@ async def test_an_exception_drops_what_is_unsent_and_the_end_flushes(
     async with producing(cluster) as (_, producer):
         await send_all(producer, numbered(0, 0, 30))
     assert values_of(cluster, A0) == numbers(30)
+
+
+async def test_five_requests_to_a_node_are_unanswered_and_carry_what_gathers(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a", 20)
+    async with producing(cluster) as (_, producer):
+        await send_all(producer, [Built(partition, b"0") for partition in range(20)])
+        await producer.flush()
+        before = produces(cluster)
+        cluster.one.script(PRODUCE, *[Hang(after=True)] * 5)
+        for partition in range(20):
+            await producer.send("a", Built(partition, b"1"))
+            await wait_all_tasks_blocked()
+        assert produces(cluster) - before == 5
+        assert producer._queue.in_flight == 5
+        cluster.one.hang_up_all()
+        await producer.flush()
+        assert produces(cluster) - before < 20
+    for partition in range(20):
+        assert values_of(cluster, TopicPartition("a", partition)) == [b"0", b"1"]
