@@ -108,6 +108,8 @@ class Transactions:
         """The brokers may know of this transaction, so it must be ended there."""
         self.doubtful = False
         """What the brokers know is not sure: only a new epoch makes sure that this transaction is over."""
+        self.lifted = False
+        """Our transactions have no time-out any more, since one was prepared. InitProducerId brings it back."""
         self.epoch_unsure = False
         """`prepare` was begun and had no answer: our epoch may be another one by now."""
 
@@ -157,11 +159,16 @@ class Transactions:
                 self.die(error)
             raise error
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+        self.lifted = False
         if self.phase is Phase.NEW:
             self._go(Phase.READY)
 
+    def probe_body(self) -> dict[str, Any]:
+        """InitProducerId where no transaction is open: the answer tells whether the coordinator keeps any. The time-out stays."""
+        return self.init_body() | {"keep_prepared_txn": True}
+
     def on_probed(self, answer: Any) -> None:
-        """`keep_body`, asked where no transaction is open: it tells whether the coordinator keeps any. As `on_init` otherwise."""
+        """As `on_init`, but for a coordinator that keeps none."""
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
             self.keeps = False
             return
@@ -265,6 +272,7 @@ class Transactions:
             self.die(error)
             raise error
         self.epoch_unsure = False
+        self.lifted = True
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
         return PreparedTransaction(self.transactional_id, self.producer_id, self.producer_epoch)
 

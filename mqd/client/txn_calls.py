@@ -99,7 +99,7 @@ class TransactionCalls:
         try:
             await self._call(what, INIT_PRODUCER_ID, state.init_body, state.on_init)
             if state.two_phase and state.keeps is None:
-                await self._call(what, INIT_PRODUCER_ID, state.keep_body, state.on_probed)
+                await self._call(what, INIT_PRODUCER_ID, state.probe_body, state.on_probed)
                 if not state.keeps:  # then without a time-out from the beginning
                     await self._call(what, INIT_PRODUCER_ID, state.init_body, state.on_init)
         except ClientError as error:
@@ -191,6 +191,8 @@ class TransactionCalls:
         elif state.needs_end:
             limit = None if state.version_2 else END_TXN_V2_FROM - 1
             await self._call(what, END_TXN, state.end_body, state.on_ended, at_most=limit)
+            if state.lifted:
+                await self._call(what, INIT_PRODUCER_ID, state.init_body, state.on_init)
         state.over()
 
     async def prepare(self) -> PreparedTransaction:

@@ -153,11 +153,12 @@ def test_what_was_aborted_is_never_committed(txn: TwoPhase, wire: Wire, topic: s
 def test_kafka_refuses_to_keep_a_transaction_and_mqd_does_not(txn: TwoPhase, request: pytest.FixtureRequest) -> None:
     """By this a client finds out at once, without an open transaction, which of them it talks to."""
     who = txn.open()
-    code, following, ongoing = txn.init6(who, two_phase=True, keep=True)
+    code, following, ongoing = txn.init6(who, keep=True)
     if request.config.getoption("--kind", default="mqd") == "kafka":
         assert code == UNSUPPORTED_VERSION
     else:
         assert (code, following, ongoing) == (NONE, who.next(), NOBODY)
+        assert txn.described().transaction_timeout_ms == 60_000, "and the time-out stays"
 
 
 def prepared(txn: TwoPhase, wire: Wire, topic: str, *, timeout_ms: int = 60_000) -> tuple[Who, Who]:
