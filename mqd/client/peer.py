@@ -70,7 +70,7 @@ class PeerConnection:
         self.features: dict[str, int] = {}
         """Finalized features and their levels, from ApiVersions v3 on."""
         self._stream = stream
-        self._frames = FrameReader(bytes_max=response_bytes_max)
+        self._frames = FrameReader(bytes_max=response_bytes_max, receive_bytes=limits.CLIENT_RECEIVE_BYTES)
         self._slots = trio.Semaphore(in_flight_max)
         self._waiters: deque[Posted] = deque()
         self._outbox: list[tuple[bytes | bytearray | memoryview, Posted | None]] = []
@@ -263,14 +263,13 @@ class PeerConnection:
             await self._stream.send_all(gathered)
 
     async def _read(self) -> None:
-        buffer = memoryview(bytearray(limits.CLIENT_RECEIVE_BYTES))
         try:
             while True:
-                received = await self._stream.receive_into(buffer)
+                received = await self._stream.receive_into(self._frames.room())
                 if received == 0:
                     self._fail(f"{self.peer} closed the connection")
                     return
-                self._frames.receive_data(buffer[:received])
+                self._frames.received(received)
                 while (frame := self._frames.next_frame()) is not None:
                     self._on_frame(frame)
         except OSError as error:

@@ -89,3 +89,32 @@ def test_a_frame_outlives_what_comes_after_it() -> None:
     reader.receive_data(framed(b"second"))
     assert bytes(first or b"") == b"first"
     assert bytes(reader.next_frame() or b"") == b"second"
+
+
+def test_large_frames_are_not_copied_and_outlive_what_comes_after_them() -> None:
+    reader = FrameReader()
+    bodies = [bytes([number]) * (size << 10) for number, size in enumerate((100, 3, 64, 300, 1, 5000, 5000, 2))]
+    stream = b"".join(map(framed, bodies))
+    for cut in (1, 1000, 65_536, 100_003, 10**9):
+        taken = []
+        for start in range(0, len(stream), cut if cut > 1 else 77_777):
+            reader.receive_data(stream[start : start + (cut if cut > 1 else 77_777)])
+            while (frame := reader.next_frame()) is not None:
+                assert frame.readonly
+                taken.append(frame)
+        assert [bytes(frame) for frame in taken] == bodies and reader.pending_bytes == 0
+
+
+def test_memory_follows_what_comes_and_not_what_was_announced() -> None:
+    reader = FrameReader(bytes_max=1 << 30)
+    reader.receive_data((1 << 29).to_bytes(4, "big") + bytes(100))
+    for _ in range(100):
+        reader.receive_data(bytes(1000))
+        assert len(reader.room()) < 600_000
+    small = FrameReader()
+    small.receive_data(framed(bytes(3 << 20)))
+    frame = small.next_frame()
+    assert frame is not None
+    small.receive_data(framed(b"small"))
+    room = len(small.room())
+    assert bytes(small.next_frame() or b"") == b"small" and room < 10_000
