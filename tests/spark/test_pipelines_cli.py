@@ -108,6 +108,20 @@ def test_exit_codes(error: BaseException, code: int, monkeypatch: pytest.MonkeyP
     assert end.value.code == code
 
 
+def test_signals_wait_for_the_end_of_a_call() -> None:
+    signals = cli.Signals()
+    done = []
+    for number, kind in ((2, KeyboardInterrupt), (15, cli.Terminated)):
+        with pytest.raises(kind), signals.held():
+            signals._arrived(number, None)
+            done.append(number)
+        with pytest.raises(kind):
+            signals._arrived(number, None)
+    assert done == [2, 15]
+    with signals.held():
+        pass
+
+
 def test_our_own_errors_rise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
     with pytest.raises(ZeroDivisionError):

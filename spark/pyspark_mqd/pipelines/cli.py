@@ -18,7 +18,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import FrameType
@@ -251,9 +252,47 @@ class Terminated(BaseException):
     """SIGTERM arrived: the command ends as after Ctrl-C, and leaves no process behind."""
 
 
+class Signals:
+    """Ctrl-C and SIGTERM, held back while a call to the JVM is under way.
+
+    An exception in the middle of such a call breaks its connection. So a loop that polls makes its
+    calls in `held`, and sleeps outside of it.
+    """
+
+    def __init__(self) -> None:
+        self._is_held = False
+        self._pending: type[BaseException] | None = None
+
+    def install(self) -> None:
+        """Take both signals. PySpark takes SIGINT for itself, so call this again after that."""
+        signal.signal(signal.SIGINT, self._arrived)
+        signal.signal(signal.SIGTERM, self._arrived)
+
+    def _arrived(self, number: int, frame: FrameType | None) -> None:
+        kind = Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        if not self._is_held:
+            raise kind
+        self._pending = kind
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A signal that arrives in the block rises at its end."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+        kind, self._pending = self._pending, None
+        if kind is not None:
+            raise kind
+
+
+signals = Signals()
+
+
 def guarded(main: Callable[[], Any]) -> NoReturn:
     """Run the command line and exit with the right code, whatever happens."""
-    signal.signal(signal.SIGTERM, _terminate)
+    signals.install()
     code: int | str | None = OK
     try:
         try:
@@ -278,10 +317,6 @@ def guarded(main: Callable[[], Any]) -> NoReturn:
         complain(failure)
         code = failure.exit_code
     raise SystemExit(code)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
 
 
 def failure_of(error: Exception) -> Failure | None:

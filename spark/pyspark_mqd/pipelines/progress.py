@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from pyspark_mqd.pipelines.cli import signals
+
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -134,10 +136,15 @@ def run_query(
     """
     rows = _Rows()
     try:
-        while not query.awaitTermination(poll_s):  # type: ignore[arg-type]
-            rows.update(query.recentProgress)
+        while True:
+            with signals.held():
+                if not query.isActive:
+                    break
+                rows.update(query.recentProgress)
+            time.sleep(poll_s)
             done = rows.count if count is None else count()
             progress.update(done, done + rows.backlog if rows.backlog else None)
+        query.awaitTermination()  # raises what made it fail
     except BaseException as error:
         if not isinstance(error, Exception):
             query.stop()

@@ -6,13 +6,14 @@ command win over them.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from pyspark_mqd.pipelines.cli import DEFAULT_MASTER, Settings
+from pyspark_mqd.pipelines.cli import DEFAULT_MASTER, Settings, signals
 from pyspark_mqd.pipelines.java import prepare
 
 if TYPE_CHECKING:
@@ -76,14 +77,30 @@ def session(
 
     from pyspark_mqd import configure
 
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(is_news)
     builder = configure(SparkSession.builder.appName(f"mqd-spark {name}"))
     for key, value in settings_for(settings, defaults or {}, submitted=submitted).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    signals.install()
     try:
         register(spark)
         yield spark
     finally:
+        stop(spark)
+
+
+def is_news(record: logging.LogRecord) -> bool:
+    """Not that a call to the JVM was interrupted: py4j logs a traceback of it."""
+    return not str(record.msg).endswith("while sending command.")
+
+
+def stop(spark: SparkSession) -> None:
+    """Stop a session; an interruption may have ended the JVM, or the connection to it, before."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    with suppress(Py4JError, OSError):
         spark.stop()
 
 
