@@ -26,10 +26,10 @@ from mqd.client.group_admin import GroupAdmin
 from mqd.client.metadata import TopicInfo
 from mqd.client.txn_admin import TransactionAdmin
 from mqd.errors import ErrorCode
-from mqd.types import TopicPartition
+from mqd.types import NO_EPOCH, TopicPartition
 
 CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 19, 20, 21
-DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS = 32, 37, 44
+OFFSET_FOR_LEADER_EPOCH, DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS = 23, 32, 37, 44
 
 
 class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
@@ -188,6 +188,26 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
             )
 
         return await self._each_partition("deleting records", list(before), ask)
+
+    async def list_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | ClientError]:
+        """For each partition where a leader epoch ends in its leader's log; -1 where that is not known (KIP-320).
+
+        An offset that was read in that epoch and lies beyond its end was truncated since.
+        """
+
+        async def ask(node_id: int, group: list[TopicPartition]) -> Outcomes:
+            topics = by_topic(
+                group, lambda tp: {"partition": tp.partition, "current_leader_epoch": NO_EPOCH, "leader_epoch": epochs[tp]}
+            )
+            body = {"replica_id": -1, "topics": [{"topic": name, "partitions": rows} for name, rows in topics.items()]}
+            answer = await self._client.request_leader(node_id, OFFSET_FOR_LEADER_EPOCH, body)
+            return outcomes_of(
+                (TopicPartition(topic.topic, row.partition), row, None, row.end_offset)
+                for topic in answer.topics
+                for row in topic.partitions
+            )
+
+        return await self._each_partition("listing ends of leader epochs", list(epochs), ask)
 
 
 def _new_topic(topic: NewTopic) -> dict[str, Any]:

@@ -210,6 +210,7 @@ class BlockingAdmin:
     alter_configs = _blocking(admin_module.Admin.alter_configs)
     list_offsets = _blocking(admin_module.Admin.list_offsets)
     delete_records = _blocking(admin_module.Admin.delete_records)
+    list_epoch_ends = _blocking(admin_module.Admin.list_epoch_ends)
     describe_producers = _blocking(admin_module.Admin.describe_producers)
     describe_cluster = _blocking(admin_module.Admin.describe_cluster)
     describe_log_dirs = _blocking(admin_module.Admin.describe_log_dirs)
