@@ -22,6 +22,7 @@ from mqd.protocol import apis
 from .batches import TRANSACTIONAL, Batch, records
 from .conftest import GROUP_OPTIONS, Broker, known_everywhere, running
 from .test_wire_transactions import FENCED, NO_MAPPING, NONE, OLD_EPOCH, SOON, WRONG_STATE, Transactions, Who
+from .transactional import read_aiokafka, read_confluent, read_kafka_python
 from .wire import Closed, Wire, create_topic, fetch_one, found_coordinator, until
 
 UNSUPPORTED_VERSION, INVALID_TIMEOUT = 35, 50
@@ -234,6 +235,20 @@ def test_without_the_option_version_6_does_not_exist(request: pytest.FixtureRequ
             TwoPhase(wire, "any").request()
 
 
+
+
+@pytest.mark.mqd_only
+@pytest.mark.parametrize("read", [read_confluent, read_kafka_python, read_aiokafka])
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_readers_step_over_seals(
+    txn: TwoPhase, wire: Wire, topic: str, broker: Broker, read: Callable[..., list[bytes]], isolation: str
+) -> None:
+    """A seal is a control record of a type that only mqd writes."""
+    for commit in (True, False, True):
+        _, owner = prepared(txn, wire, topic)
+        assert txn.end(owner, version=5, commit=commit)[0] == NONE
+        txn.until_state("CompleteCommit" if commit else "CompleteAbort")
+    assert read(broker.address, topic, isolation) == [b"v"] * (2 if isolation == "read_committed" else 3)
 
 
 @pytest.mark.mqd_only
