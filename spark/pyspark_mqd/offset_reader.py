@@ -151,6 +151,28 @@ class OffsetReader:
         ]
         return latest.with_begins(self.log_starts(new)) if new else latest
 
+    def truncated(self, known: StreamOffset, latest: StreamOffset) -> dict[TopicPartition, int]:
+        """Partitions whose logs were cut off below `known` by an unclean election, and where.
+
+        Only partitions whose leader epoch has changed can be among them (KIP-320).
+        """
+        epochs = {
+            tp: epoch
+            for tp in latest.ends
+            if tp in known.ends
+            and not known.is_replaced(tp.topic, latest)
+            and (epoch := known.epoch(tp)) is not None
+            and latest.epoch(tp) not in (None, epoch)
+        }
+        if not epochs:
+            return {}
+        ends = self.client.admin.list_epoch_ends(epochs)
+        return {
+            tp: end
+            for tp, end in ends.items()
+            if not isinstance(end, ClientError) and 0 <= end < known.ends[tp]
+        }
+
     def offset_bytes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, float]:
         """The mean size of an offset of each partition, from what its log takes on disk."""
         wanted = sorted(set(partitions))

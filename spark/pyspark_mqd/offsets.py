@@ -162,10 +162,13 @@ class StreamOffset:
         state = self.topics.get(tp.topic)
         return None if state is None else state.epochs.get(tp.partition)
 
-    def begin(self, tp: TopicPartition) -> int | None:
-        """Where a partition begins that is new in this batch, where it is known."""
-        state = self.topics.get(tp.topic)
-        return None if state is None else state.begins.get(tp.partition)
+    def begins(self) -> dict[TopicPartition, int]:
+        """The first offsets of the batch that ends here, of partitions where they are recorded."""
+        return {
+            tp: self.topics[tp.topic].begins[tp.partition]
+            for tp in self.ends
+            if tp.topic in self.topics and tp.partition in self.topics[tp.topic].begins
+        }
 
     def with_begins(self, begins: Offsets) -> StreamOffset:
         """The same end, with first offsets recorded for these partitions where it has none."""

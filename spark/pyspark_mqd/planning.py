@@ -230,6 +230,18 @@ def changes(
     return losses
 
 
+def truncations(start: StreamOffset, cuts: Offsets) -> list[Loss]:
+    """Losses of partitions whose logs were cut off below `start`: partition -> where."""
+    return [
+        Loss(
+            tp,
+            f"the log of partition {tp} was truncated to {cuts[tp]} by an unclean leader election, "
+            f"so what was at offsets [{cuts[tp]}, {start.ends[tp]}) is gone",
+        )
+        for tp in sorted(cuts)
+    ]
+
+
 def _went_back(tp: TopicPartition, before: int, now: int) -> Loss:
     return Loss(
         tp,

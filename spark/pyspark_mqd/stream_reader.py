@@ -34,6 +34,7 @@ from .planning import (
     overtaken,
     plan_ranges,
     split_ranges,
+    truncations,
 )
 from .task_reader import input_partitions, read_range, report_losses
 
@@ -78,17 +79,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         before = StreamOffset.from_json(start)
-        latest = self._latest = self._available(before)
-        report_losses(changes(before, latest), fail=self._options.fail_on_data_loss)
+        latest = self._available(before)
+        cuts = self._reader.truncated(before, latest)
+        latest = self._latest = latest.with_begins(cuts) if cuts else latest
+        losses = changes(before, latest, cuts) + truncations(before, cuts)
+        report_losses(losses, fail=self._options.fail_on_data_loss)
         ends = latest.ends
         if not isinstance(limit, ReadAllAvailable):  # Trigger.Once reads all, whatever the options
-            begins = {tp: place for tp in ends if (place := latest.begin(tp)) is not None}
-            starts = effective_start(before, latest, begins)
+            starts = effective_start(before, latest, latest.begins())
             if self._waits(starts, ends):
                 return start
             ends = self._limited(starts, ends)
         replaced = any(before.is_replaced(topic, latest) for topic in before.topics)
-        if ends == before.ends and not replaced and not self._is_to_lose_metadata(start):
+        if ends == before.ends and not (replaced or cuts or self._is_to_lose_metadata(start)):
             return start
         end = StreamOffset(ends, latest.topics)
         return self._written(end.with_begins(before.ends) if start == self._initial else end)
@@ -171,7 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         The end offset of the first batch has those of all partitions: `startingOffsets=latest`
         would mean another place when the batch runs again.
         """
-        known = {tp: place for tp in after.ends if (place := after.begin(tp)) is not None}
+        known = after.begins()
         new = [
             tp for tp in after.ends if tp not in before.ends or before.is_replaced(tp.topic, after)
         ]

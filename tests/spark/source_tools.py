@@ -12,6 +12,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from chaos.ensemble import Ensemble
 from mqd.client import sync
+from mqd.client.descriptions import ElectionType
 from mqd.client.errors import ClientError
 from mqd.types import TopicPartition
 from pyspark_mqd import source
@@ -147,6 +148,18 @@ def delete(client: sync.BlockingClient, cluster: Ensemble, topic: str) -> None:
         lambda: not any(cluster.view(node, [topic]) for node in cluster.nodes),
         f"{topic} to be gone",
     )
+
+
+def change_leader(client: sync.BlockingClient, cluster: Ensemble, topic: str) -> None:
+    """Let another replica of partition 0 lead: its leader epoch grows."""
+    tp = TopicPartition(topic, 0)
+    before = cluster.leader(topic)
+    row = cluster.view(cluster.running[0], [topic])[tp]
+    replicas = (*row.replicas[1:], row.replicas[0])
+    client.admin.alter_partition_reassignments({tp: replicas})
+    cluster.wait_until(lambda: cluster.is_whole({topic: 1}), "the new order of replicas")
+    client.admin.elect_leaders(ElectionType.PREFERRED, [tp])
+    cluster.wait_until(lambda: cluster.leader(topic) not in (None, before), "another leader")
 
 
 def delete_records(client: sync.BlockingClient, topic: str, before: Mapping[int, int]) -> None:

@@ -16,6 +16,7 @@ from pyspark_mqd.errors import DataLoss
 from tests.spark.source_tools import (
     Stream,
     batch,
+    change_leader,
     delete,
     delete_records,
     expected,
@@ -172,6 +173,27 @@ def test_a_topic_is_recreated_after_the_plan(
     fill(client, topic, {0: 8}, first=100)
     with pytest.raises(DataLoss, match=f"topic '{topic}' was deleted and created again"):
         read_all(made, tasks)
+
+
+def test_a_truncated_log_is_noticed_although_it_has_grown(
+    spark: SparkSession, cluster: Ensemble, client: sync.BlockingClient, new_topic: NewTopic
+) -> None:
+    """An offset says in which leader epoch it was read. Here epoch 0 ends at 5, and not at 8."""
+    topic = new_topic(1)
+    fill(client, topic, {0: 5})
+    made = reader(cluster, subscribe=topic)
+    end = made.latestOffset(made.initialOffset(), EVERYTHING)
+    change_leader(client, cluster, topic)
+    fill(client, topic, {0: 5}, first=5)
+    later = made.latestOffset(end, EVERYTHING)
+    assert read_all(made, made.partitions(end, later)) == expected({0: range(5, 10)})
+    start = {**end, topic: {"0": 8}}
+    with pytest.raises(DataLoss, match=rf"{topic}-0 was truncated to 5 .* \[5, 8\) is gone"):
+        made.latestOffset(start, EVERYTHING)
+    patient = reader(cluster, subscribe=topic, **CONTINUE)
+    later = patient.latestOffset(start, EVERYTHING)
+    assert read_all(patient, patient.partitions(start, later)) == expected({0: range(5, 10)})
+    assert patient.latestOffset(later, EVERYTHING) == later
 
 
 def test_batch_queries(

@@ -45,7 +45,7 @@ def test_an_offset_of_sparks_kafka_source() -> None:
     """Without our key; as the JVM writes it."""
     offset = StreamOffset.from_json(json.loads('{"a":{"1":5,"0":3},"b":{"0":0}}'))
     assert offset.ends == {A0: 3, A1: 5, B0: 0} and offset.commit is None
-    assert offset.topic_id("a") == "" and offset.epoch(A0) is None and offset.begin(A0) is None
+    assert offset.topic_id("a") == "" and offset.epoch(A0) is None and offset.begins() == {}
     assert offset.to_json() == {"a": {"0": 3, "1": 5}, "b": {"0": 0}}
 
 
@@ -64,7 +64,7 @@ def test_the_extra_key_survives_a_round_trip() -> None:
     }
     read = StreamOffset.from_json(json.loads(json.dumps(written)))
     assert read == offset
-    assert (read.epoch(A0), read.begin(A1), read.epoch(A1)) == (4, 2, None)
+    assert (read.epoch(A0), read.epoch(A1)) == (4, None) and read.begins() == {A1: 2}
 
 
 def test_equal_offsets_are_equal_text() -> None:
@@ -99,6 +99,12 @@ def test_a_topic_is_replaced_only_where_both_ids_are_known() -> None:
     plain = StreamOffset({})
     assert old.is_replaced("a", new) and not old.is_replaced("a", old)
     assert not old.is_replaced("a", plain) and not plain.is_replaced("a", new)
+
+
+def test_first_offsets_are_added_where_there_are_none() -> None:
+    offset = StreamOffset({A0: 3, A1: 5, B0: 1}, {"a": TopicState("1", {}, {1: 2})})
+    assert offset.with_begins({A0: 0, A1: 9, B0: 1}).begins() == {A0: 0, A1: 2, B0: 1}
+    assert offset.with_begins({A0: 0}).topic_id("a") == "1"
 
 
 def test_words() -> None:
