@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mqd.client.group_descriptions import TransactionDescription
-from mqd.client.offsets import CommittedOffset
 from mqd.types import TopicPartition
-from pyspark_mqd.decisions import Decision, Prepared, entries_of
-from pyspark_mqd.markers import ExactlyOnceError
+from pyspark_mqd.decisions import Decision, Prepared
 from pyspark_mqd.pipelines import txn
 from pyspark_mqd.transaction_ids import Kind, task_id, worker_id
 
@@ -16,8 +14,16 @@ Q = "orders-enriched"
 W0, W1 = worker_id(Q, "a" * 12, 0), worker_id(Q, "a" * 12, 1)
 
 
-def described(name: str, state: str = "Ongoing", producer_id: int = 7, epoch: int = 3, timeout_ms: int = 60_000) -> TransactionDescription:
-    return TransactionDescription(name, "b:9092", state, producer_id, epoch, timeout_ms, 1_000, (TopicPartition("t", 0),))
+def described(
+    name: str,
+    state: str = "Ongoing",
+    producer_id: int = 7,
+    epoch: int = 3,
+    timeout_ms: int = 60_000,
+) -> TransactionDescription:
+    return TransactionDescription(
+        name, "b:9092", state, producer_id, epoch, timeout_ms, 1_000, (TopicPartition("t", 0),)
+    )
 
 
 def ids(transactions: tuple[txn.Transaction, ...]) -> list[str]:
@@ -25,7 +31,15 @@ def ids(transactions: tuple[txn.Transaction, ...]) -> list[str]:
 
 
 def test_transactions_belong_to_queries_by_name() -> None:
-    names = [task_id(Q, 0), task_id(Q, 11), f"{Q}.driver", W0, "orders-3", "connect.worker", task_id(f"{Q}-b", 0)]
+    names = [
+        task_id(Q, 0),
+        task_id(Q, 11),
+        f"{Q}.driver",
+        W0,
+        "orders-3",
+        "connect.worker",
+        task_id(f"{Q}-b", 0),
+    ]
     found = txn.transactions_of([described(name) for name in names], None)
     assert {(each.query, each.kind) for each in found} == {
         (Q, Kind.TASK),
@@ -34,13 +48,24 @@ def test_transactions_belong_to_queries_by_name() -> None:
         ("orders", Kind.TASK),
         (f"{Q}-b", Kind.TASK),
     }
-    assert [each.about.transactional_id for each in txn.transactions_of([described(name) for name in names], Q)] == sorted(names[:4])
+    assert [
+        each.about.transactional_id
+        for each in txn.transactions_of([described(name) for name in names], Q)
+    ] == sorted(names[:4])
 
 
 def test_open_transactions_without_a_decision_are_aborted() -> None:
-    rows = [described(task_id(Q, 0)), described(task_id(Q, 1), "CompleteCommit"), described(task_id(Q, 2), "PrepareCommit")]
+    rows = [
+        described(task_id(Q, 0)),
+        described(task_id(Q, 1), "CompleteCommit"),
+        described(task_id(Q, 2), "PrepareCommit"),
+    ]
     planned = txn.plan(txn.transactions_of(rows, Q), None)
-    assert (ids(planned.abort), ids(planned.decided), ids(planned.ending)) == ([task_id(Q, 0)], [], [task_id(Q, 2)])
+    assert (ids(planned.abort), ids(planned.decided), ids(planned.ending)) == (
+        [task_id(Q, 0)],
+        [],
+        [task_id(Q, 2)],
+    )
 
 
 def test_a_decided_transaction_is_never_aborted() -> None:
@@ -63,48 +88,14 @@ def test_a_record_that_has_ended_protects_nothing() -> None:
     assert ids(txn.plan(txn.transactions_of([described(W0)], Q), decision).abort) == [W0]
 
 
-def laid_out(decision: Decision, partitions: int) -> list[dict[TopicPartition, CommittedOffset]]:
-    """The entries of a decision as the groups of the brokers hold them."""
-    groups: list[dict[TopicPartition, CommittedOffset]] = []
-    for index, text in enumerate(entries_of(decision, Q)):
-        if index % partitions == 0:
-            groups.append({})
-        groups[-1][TopicPartition("t", index % partitions)] = CommittedOffset(decision.batch_id, text)
-    return groups
-
-
-@pytest.mark.parametrize("partitions", [1, 3, 50])
-def test_a_decision_is_read_out_of_several_groups(partitions: int) -> None:
-    many = tuple(Prepared(worker_id(Q, f"{number:012x}", 0), 1000 + number, 2) for number in range(700))
-    decision = Decision(9, "id", many, ended=False)
-    groups = laid_out(decision, partitions)
-    assert len(groups) == -(-len(entries_of(decision, Q)) // partitions)
-    assert txn.decision_from(groups, Q) == decision
-
-
-def test_entries_of_older_decisions_behind_the_last_one_are_left_aside() -> None:
-    many = tuple(Prepared(worker_id(Q, f"{number:012x}", 0), number, 2) for number in range(700))
-    groups = laid_out(Decision(8, "id", many, ended=False), 2)
-    short = Decision(9, "id", (Prepared(W0, 7, 3),), ended=False)
-    groups[0].update(laid_out(short, 2)[0])
-    assert txn.decision_from(groups, Q) == short
-
-
-def test_without_a_record_there_is_no_decision() -> None:
-    assert txn.decision_from([], Q) is None
-
-
-def test_a_damaged_record_stops_everything() -> None:
-    groups = laid_out(Decision(9, "id", (Prepared(W0, 7, 3),), ended=False), 4)
-    groups[0][TopicPartition("t", 1)] = CommittedOffset(8, groups[0][TopicPartition("t", 1)].metadata)
-    with pytest.raises(ExactlyOnceError, match="cannot be read"):
-        txn.decision_from(groups, Q)
-
-
 def test_rows_show_age_time_out_and_fate() -> None:
-    transactions = txn.transactions_of([described(W0, timeout_ms=2**31 - 1), described(W1, "Empty")], Q)
+    transactions = txn.transactions_of(
+        [described(W0, timeout_ms=2**31 - 1), described(W1, "Empty")], Q
+    )
     rows = txn.rows_of(transactions, txn.fates_of(txn.plan(transactions, None)), now_ms=61_000)
-    assert [(row["open_seconds"], row["timeout_ms"], row["partitions"], row["fate"]) for row in rows] == [
+    assert [
+        (row["open_seconds"], row["timeout_ms"], row["partitions"], row["fate"]) for row in rows
+    ] == [
         (60.0, None, ["t-0"], "to abort"),
         (None, 60_000, [], ""),
     ]

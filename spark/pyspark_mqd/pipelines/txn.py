@@ -4,8 +4,8 @@ An open transaction holds back every reader with read_committed. A query ends wh
 open when it resumes; these commands are for a query that never resumes.
 
 `abort` must not touch a transaction that a decision record of atomic-batch lists: its batch counts
-as written. So it fences the driver first. From then on no driver can decide another batch, and
-what the record says is final. `plan` is pure.
+as written. So it fences the driver first, which ends a decision that is being written, and takes
+the record's claim, so that no driver that is still alive can decide another batch. `plan` is pure.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ import click
 
 from mqd.client.errors import ClientError
 from mqd.client.group_descriptions import TransactionDescription
-from mqd.client.offsets import CommittedOffset
 from mqd.errors import ErrorCode
-from mqd.types import TopicPartition
-from pyspark_mqd.decisions import Decision, decision_of, entry_count_of
+from pyspark_mqd.decisions import Decision
 from pyspark_mqd.pipelines import report
 from pyspark_mqd.pipelines.brokers import connected
 from pyspark_mqd.pipelines.checkpoint import folder_of, read_checkpoint
@@ -33,6 +31,7 @@ from pyspark_mqd.transaction_ids import Kind, driver_id, identity_of, owner_of
 
 if TYPE_CHECKING:
     from mqd.client.sync import BlockingClient
+    from pyspark_mqd.atomic_driver import Driver
 
 ONGOING = "Ongoing"
 OPEN = frozenset({ONGOING, "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
@@ -106,28 +105,6 @@ def plan(transactions: Iterable[Transaction], decision: Decision | None) -> Plan
         elif each.is_open:
             ending.append(each)
     return Plan(tuple(abort), tuple(decided), tuple(ending))
-
-
-def decision_from(
-    groups: Sequence[Mapping[TopicPartition, CommittedOffset]], query: str
-) -> Decision | None:
-    """The decision record that these groups hold, `<query>.driver` first; None if there is none.
-
-    Entries lie in the partitions of one topic, in order, and of later groups when they are many.
-    Raises ExactlyOnceError for a damaged record.
-    """
-    heads = [tp for tp in groups[0] if tp.partition == 0] if groups else []
-    if not heads:
-        return None
-    topic = max(heads, key=lambda tp: groups[0][tp].offset).topic
-    rows = [
-        group[tp]
-        for group in groups
-        for tp in sorted(each for each in group if each.topic == topic)
-    ]
-    count = entry_count_of(rows[0].metadata, driver_id(query))
-    rows = rows[:count]
-    return decision_of([row.offset for row in rows], [row.metadata for row in rows], query)
 
 
 def rows_of(
@@ -223,15 +200,19 @@ def abort(settings: Settings, query: str | None, yes: bool) -> None:
     """
     name = required(query_of(settings, query))
     with connected(settings) as client:
-        found = gather(client, name)
-        if not any(each.is_open for each in found):
+        found = [each for each in gather(client, name) if each.is_open]
+        if not found:
             show(settings.output, [], {})
             return
-        confirm(_preview("abort", name, [each for each in found if each.is_open]), yes=yes)
+        confirm(_preview("abort", name, found), yes=yes)
         decision = fenced_decision(client, name, found)
+        if decision is not None and decision.ended:
+            # A driver that is still alive could decide its batch: take the record from it.
+            driver_of(client, name).plan(None)
         planned = plan(gather(client, name), decision)
-        done = fence(client, [each.about.transactional_id for each in planned.abort])
-    report_ends(settings.output, planned, done)
+        fence(client, [each.about.transactional_id for each in planned.abort])
+    ended = {each.about.transactional_id for each in plan(found, decision).abort}
+    report_ends(settings.output, planned, sorted(ended))
 
 
 @command.command("commit")
@@ -242,33 +223,26 @@ def abort(settings: Settings, query: str | None, yes: bool) -> None:
 def commit(settings: Settings, query: str | None, yes: bool) -> None:
     """Commit what the decision record of an atomic-batch query lists, as the query itself would.
 
+    It fences the query, and aborts its other open transactions: they belong to no batch.
+
     \b
     mqd-spark txn commit --query orders-enriched
     """
     name = required(query_of(settings, query))
     with connected(settings) as client:
         found = gather(client, name)
-        decision = (
-            fenced_decision(client, name, found) if yes else read_decision(client, name, found)
-        )
+        decision = read_decision(client, name, found)
         if decision is None or decision.ended:
             raise Failure(
                 f"The query '{name}' has no decided batch whose transactions are open.",
                 remedy="See `mqd-spark txn list`; undecided ones end with `mqd-spark txn abort`.",
             )
-        if not yes:
-            listed = {each.transactional_id for each in decision.transactions}
-            own = [each for each in found if each.about.transactional_id in listed]
-            confirm(_preview("commit", name, own), yes=False)
-            decision = fenced_decision(client, name, found)
-            assert decision is not None
-        for each in decision.transactions:
-            client.end_transaction(
-                each.transactional_id, each.producer_id, each.producer_epoch, commit=True
-            )
+        listed = {each.transactional_id for each in decision.transactions}
+        own = [each for each in found if each.about.transactional_id in listed]
+        confirm(_preview("commit", name, own), yes=yes)
+        driver_of(client, name).plan(None)
     report.show_summary(
-        settings.output,
-        {"query": name, "batch": decision.batch_id, "committed": len(decision.transactions)},
+        settings.output, {"query": name, "batch": decision.batch_id, "committed": sorted(listed)}
     )
 
 
@@ -306,6 +280,20 @@ def gather(client: BlockingClient, query: str | None) -> list[Transaction]:
     return transactions_of(found, query)
 
 
+def driver_of(client: BlockingClient, query: str) -> Driver:
+    """What reads and writes the decision record of a query."""
+    from pyspark_mqd.atomic_driver import Driver
+
+    group = driver_id(query)
+    outcome = client.admin.list_group_offsets([group], stable=True)[group]
+    if isinstance(outcome, ClientError):
+        raise outcome
+    topic = (
+        max(outcome, key=lambda tp: (outcome[tp].offset, -tp.partition)).topic if outcome else ""
+    )
+    return Driver(client, query, topic)
+
+
 def read_decision(
     client: BlockingClient, query: str, transactions: Collection[Transaction]
 ) -> Decision | None:
@@ -315,15 +303,7 @@ def read_decision(
     """
     if all(each.kind is Kind.TASK for each in transactions):
         return None
-    groups: list[Mapping[TopicPartition, CommittedOffset]] = []
-    while True:
-        name = driver_id(query, len(groups))
-        outcome = client.admin.list_group_offsets([name], stable=True)[name]
-        if isinstance(outcome, ClientError):
-            raise outcome
-        if not outcome:
-            return decision_from(groups, query)
-        groups.append(outcome)
+    return driver_of(client, query).read()
 
 
 def fenced_decision(

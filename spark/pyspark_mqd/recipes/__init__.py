@@ -1,0 +1,10 @@
+"""Recipes: small whole programs that turn topics into tables, to run as they are or to start from.
+
+    python -m pyspark_mqd.recipes.avro_registry --help
+    python -m pyspark_mqd.recipes.json_values --help
+    python -m pyspark_mqd.recipes.protobuf_values --help
+
+Each reads topics, decodes values, writes records to Parquet files, and sends values that cannot be
+decoded to a topic of dead letters, with headers that `mqd-spark dlq` understands. The recipes that
+decode in Python use Spark's `mapInArrow`, for which PySpark wants pandas: pip install 'pandas<3'.
+"""

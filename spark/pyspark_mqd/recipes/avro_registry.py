@@ -1,0 +1,177 @@
+"""Recipe: Avro values with a schema registry, to Parquet.
+
+    python -m pyspark_mqd.recipes.avro_registry --topics orders --registry http://registry:8081 \\
+        --to lake/orders --dlq orders.dlq --checkpoint state/orders --available-now
+
+Each value has a prefix of five bytes: a zero, and the id of the schema that it was written with. The
+columns are those of the newest schema of the subject when the query starts; values of older schemas
+are resolved to it, as Avro says. Restart the query to take up a newer schema.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyspark_mqd.pipelines.cli import Failure, Settings
+from pyspark_mqd.recipes.registry import Registry, Schema, split_prefix
+from pyspark_mqd.recipes.running import (
+    Decoder,
+    Places,
+    Undecodable,
+    decoded,
+    main,
+    read,
+    recipe_options,
+    run,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+PRIMITIVES = {
+    "boolean": "bool_",
+    "int": "int32",
+    "long": "int64",
+    "float": "float32",
+    "double": "float64",
+    "bytes": "binary",
+    "string": "string",
+}
+
+
+def arrow_type(schema: Any, named: dict[str, Any] | None = None, path: str = "") -> pa.DataType:
+    """The column type for an Avro schema. Raises Failure for what no column can hold."""
+    import pyarrow as pa
+
+    named = {} if named is None else named
+    if isinstance(schema, list):
+        some = [each for each in schema if each != "null"]
+        if len(some) != 1:
+            raise _refused(path, f"is a union of {len(some)} types")
+        return arrow_type(some[0], named, path)
+    if isinstance(schema, str):
+        if schema in PRIMITIVES:
+            return getattr(pa, PRIMITIVES[schema])()
+        if named.get(schema) is None:
+            raise _refused(path, f"refers to the type '{schema}', which contains it or is unknown")
+        return named[schema]
+    kind, logical = schema["type"], schema.get("logicalType")
+    if logical is not None and (found := _logical(schema, logical, path)) is not None:
+        return found
+    if kind in ("enum", "fixed"):
+        found = pa.string() if kind == "enum" else pa.binary()
+        return named.setdefault(schema["name"], found)
+    if kind == "array":
+        return pa.list_(arrow_type(schema["items"], named, f"{path}[]"))
+    if kind == "map":
+        return pa.map_(pa.string(), arrow_type(schema["values"], named, f"{path}{{}}"))
+    if kind == "record":
+        fields = [
+            (each["name"], arrow_type(each["type"], named, f"{path}.{each['name']}"))
+            for each in schema["fields"]
+        ]
+        return named.setdefault(schema["name"], pa.struct(fields))
+    return arrow_type(kind, named, path)
+
+
+def _logical(schema: Mapping[str, Any], logical: str, path: str) -> pa.DataType | None:
+    import pyarrow as pa
+
+    if logical == "decimal":
+        return pa.decimal128(schema["precision"], schema.get("scale", 0))
+    if logical in ("time-millis", "time-micros"):
+        raise _refused(path, f"has the logical type '{logical}'")
+    known = {
+        "date": pa.date32(),
+        "timestamp-millis": pa.timestamp("us", "UTC"),
+        "timestamp-micros": pa.timestamp("us", "UTC"),
+        "local-timestamp-millis": pa.timestamp("us"),
+        "local-timestamp-micros": pa.timestamp("us"),
+        "uuid": pa.string(),
+    }
+    return known.get(logical)
+
+
+def _refused(path: str, what: str) -> Failure:
+    return Failure(
+        f"The field '{path.lstrip('.') or 'value'}' of the Avro schema {what}: no column can hold it.",
+        remedy="Change the schema, or decode this topic in a program of your own.",
+    )
+
+
+def parse(schema: Schema) -> Any:
+    """The schema as fastavro wants it, with those that it refers to."""
+    import fastavro
+
+    if schema.type != "AVRO":
+        raise Undecodable(f"The schema {schema.id} is of type {schema.type}, not Avro.")
+    named: dict[str, Any] = {}
+    for text in schema.references:
+        fastavro.parse_schema(json.loads(text), named_schemas=named)
+    return fastavro.parse_schema(json.loads(schema.text), named_schemas=named, expand=True)
+
+
+def decoder_of(url: str, reader: Schema) -> Decoder:
+    """A function that decodes values to the fields of `reader`."""
+    import fastavro
+    import fastavro.read
+
+    fastavro.read.LOGICAL_READERS["string-uuid"] = lambda text, *_: text  # Arrow has no UUIDs
+    registry, own, writers = Registry(url), parse(reader), dict[int, Any]()
+
+    def decode(value: bytes) -> Mapping[str, Any]:
+        schema_id, body = split_prefix(value)
+        writer = writers.get(schema_id)
+        if writer is None:
+            writer = writers[schema_id] = parse(registry.schema(schema_id))
+        stream = io.BytesIO(body)
+        row = fastavro.schemaless_reader(stream, writer, own)
+        if stream.tell() != len(body):
+            raise Undecodable(f"{len(body) - stream.tell()} bytes follow the record.")
+        if not isinstance(row, dict):
+            raise Undecodable("The value is not a record.")
+        return row
+
+    return decode
+
+
+def reader_schema(url: str, subject: str) -> Schema:
+    """The newest schema of a subject. Raises Failure where there is none, Outage."""
+    found = Registry(url).latest(subject)
+    if found is None:
+        raise Failure(
+            f"The schema registry has no subject '{subject}'.",
+            remedy="Name the subject with --subject, for example orders-value.",
+        )
+    if found.type != "AVRO":
+        raise Failure(
+            f"The subject '{subject}' has schemas of type {found.type}, not Avro.",
+            remedy="Use the recipe for that type.",
+        )
+    return found
+
+
+def plan(spark: SparkSession, places: Places, url: str, reader: Schema) -> DataFrame:
+    """The topics with the decoded record, or with an error."""
+    return decoded(read(spark, places), lambda: decoder_of(url, reader), arrow_type(parse(reader)))
+
+
+@click.command()
+@recipe_options
+@click.option("--registry", metavar="URL", required=True, help="http://host:port, also with user.")
+@click.option("--subject", metavar="NAME", help="The subject  [default: TOPIC-value]")
+def command(settings: Settings, places: Places, registry: str, subject: str | None) -> None:
+    """Write Avro values of topics to Parquet files, and bad values to a topic of dead letters."""
+    first = places.source["subscribe"].split(",")[0].strip()
+    reader = reader_schema(registry, subject or f"{first}-value")
+    run(settings, places, "avro", lambda spark: plan(spark, places, registry, reader))
+
+
+if __name__ == "__main__":
+    main(command)

@@ -1,0 +1,254 @@
+"""What the recipes share: decoding in Arrow batches, and two queries, for records and dead letters.
+
+A decoder is a function `bytes -> dict` that raises for a value that it cannot decode. Errors that
+say nothing about the value (a registry that does not answer) are `Outage`: they fail the task,
+and no record becomes a dead letter for them. A record without a value (a tombstone) has a null
+record, and is no error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyspark_mqd.pipelines import report
+from pyspark_mqd.pipelines.cli import Failure, Settings, guarded, options
+from pyspark_mqd.pipelines.dead_letters import OWN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Decoder = Callable[[bytes], Mapping[str, Any]]
+
+RECORD, ERROR_CLASS, ERROR_MESSAGE = "record", "error_class", "error_message"
+HEADERS = "array<struct<key:string,value:binary>>"
+MESSAGE_CHARACTERS_MAX = 1000
+POLL_S = 0.5
+
+
+class Outage(Failure):
+    """Something else than the value is wrong: the task fails, and Spark tries it again."""
+
+
+class Undecodable(Exception):
+    """A value that does not have the expected form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a recipe reads, and where it writes."""
+
+    source: Mapping[str, str]
+    """Options of the format `mqd`, with the topics."""
+    folder: str
+    dead_letters: str
+    checkpoint: str
+
+
+def read(spark: SparkSession, places: Places) -> DataFrame:
+    """The topics as a stream, with headers: dead letters keep them."""
+    given = {"startingOffsets": "earliest", **places.source, "includeHeaders": "true"}
+    return spark.readStream.format("mqd").options(**given).load()
+
+
+# -- decoding in Arrow batches
+
+
+def decoded(
+    frame: DataFrame, make_decoder: Callable[[], Decoder], record: pa.DataType
+) -> DataFrame:
+    """`frame` with the columns record, error_class and error_message.
+
+    `make_decoder` is called once a task, in its Python worker. `record` is the type of what the
+    decoder returns.
+    """
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    fields = [
+        *frame.schema.fields,
+        StructField(RECORD, from_arrow_type(record)),
+        StructField(ERROR_CLASS, StringType()),
+        StructField(ERROR_MESSAGE, StringType()),
+    ]
+
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        decoder = make_decoder()
+        for batch in batches:
+            yield with_records(batch, decoder, record)
+
+    return frame.mapInArrow(decode, StructType(fields))
+
+
+def with_records(batch: pa.RecordBatch, decoder: Decoder, record: pa.DataType) -> pa.RecordBatch:
+    """A batch with the three columns of the decoder. Raises Outage."""
+    import pyarrow as pa
+
+    rows: list[Mapping[str, Any] | None] = []
+    errors: list[BaseException | None] = []
+    for value in batch.column("value").to_pylist():
+        row, error = _decode(decoder, value)
+        rows.append(row)
+        errors.append(error)
+    records = _records(rows, errors, record)
+    classes = [None if each is None else _class_of(each) for each in errors]
+    messages = [None if each is None else str(each)[:MESSAGE_CHARACTERS_MAX] for each in errors]
+    return pa.RecordBatch.from_arrays(
+        [*batch.columns, records, pa.array(classes, pa.string()), pa.array(messages, pa.string())],
+        names=[*batch.schema.names, RECORD, ERROR_CLASS, ERROR_MESSAGE],
+    )
+
+
+def _decode(
+    decoder: Decoder, value: bytes | None
+) -> tuple[Mapping[str, Any] | None, Exception | None]:
+    if value is None:
+        return None, None
+    try:
+        return decoder(value), None
+    except Outage:
+        raise
+    except Exception as error:  # whatever a decoder raises for a value that it does not like
+        return None, error
+
+
+def _records(
+    rows: list[Mapping[str, Any] | None], errors: list[BaseException | None], record: pa.DataType
+) -> pa.Array:
+    """The rows as one Arrow array; rows that do not fit the type become errors."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(rows, record)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        for index, row in enumerate(rows):
+            try:
+                pa.array([row], record)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                rows[index], errors[index] = None, error
+        return pa.array(rows, record)
+
+
+def _class_of(error: BaseException) -> str:
+    kind = type(error)
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+
+
+# -- the two queries
+
+
+def records_of(frame: DataFrame) -> DataFrame:
+    """What could be decoded: the fields of the record, its key, and where it came from."""
+    from pyspark.sql import functions as f
+
+    place = f.struct("topic", "partition", "offset", "timestamp").alias("source")
+    return frame.where(f.col(ERROR_CLASS).isNull()).select("key", f"{RECORD}.*", place)
+
+
+def dead_letters_of(frame: DataFrame) -> DataFrame:
+    """What could not: the record as it was, with headers that say why and where it came from."""
+    from pyspark.sql import functions as f
+
+    fields = {
+        "class": f.col(ERROR_CLASS),
+        "message": f.col(ERROR_MESSAGE),
+        "topic": f.col("topic"),
+        "partition": f.col("partition"),
+        "offset": f.col("offset"),
+    }
+    added = f.array(
+        *[
+            f.struct(
+                f.lit(OWN + name).alias("key"),
+                value.cast("string").cast("binary").alias("value"),
+            )
+            for name, value in fields.items()
+        ]
+    )
+    headers = f.concat(f.coalesce("headers", f.array().cast(HEADERS)), added)
+    bad = frame.where(f.col(ERROR_CLASS).isNotNull())
+    return bad.select("key", "value", headers.alias("headers"))
+
+
+def start(frame: DataFrame, places: Places, trigger: Mapping[str, Any]) -> list[StreamingQuery]:
+    """Two queries, each exactly once: records to Parquet files, dead letters to their topic."""
+    files = (
+        records_of(frame)
+        .writeStream.format("parquet")
+        .option("path", places.folder)
+        .option("checkpointLocation", f"{places.checkpoint}/records")
+        .queryName("records")
+    )
+    server = {name: each for name, each in places.source.items() if name.startswith("kafka.")}
+    letters = (
+        dead_letters_of(frame)
+        .writeStream.format("mqd")
+        .options(**server, topic=places.dead_letters, deliveryGuarantee="exactly-once")
+        .option("checkpointLocation", f"{places.checkpoint}/dead-letters")
+        .queryName("dead-letters")
+    )
+    return [(each.trigger(**trigger) if trigger else each).start() for each in (files, letters)]
+
+
+def wait(queries: Iterable[StreamingQuery]) -> dict[str, int]:
+    """Wait until all have ended; one that fails stops the others. Returns rows written by name."""
+    waiting = list(queries)
+    try:
+        while any(not each.awaitTermination(POLL_S) for each in waiting):  # type: ignore[arg-type]
+            pass
+    finally:
+        for each in waiting:
+            each.stop()
+    return {str(each.name): _written(each) for each in waiting}
+
+
+def _written(query: StreamingQuery) -> int:
+    return sum(int(each["numInputRows"]) for each in query.recentProgress)
+
+
+# -- the command lines
+
+
+def recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that every recipe has; the recipe takes `settings` and `places`."""
+
+    def gather(settings: Settings, topics: str, to: str, dlq: str, **rest: Any) -> Any:
+        source = {**settings.source_options(), "subscribe": topics}
+        return function(settings, Places(source, to, dlq, settings.checkpoint), **rest)
+
+    gather.__doc__ = function.__doc__
+    gather.__name__ = function.__name__
+    gather.__dict__.update(function.__dict__)
+    decorated: Any = gather
+    for option in (
+        click.option("--dlq", metavar="TOPIC", required=True, help="The topic of dead letters."),
+        click.option("--to", metavar="DIR", required=True, help="The folder of Parquet files."),
+        click.option("--topics", metavar="NAME,..", required=True, help="The topics to read."),
+    ):
+        decorated = option(decorated)
+    shared: Callable[..., Any] = options(spark=True, stream=True)(decorated)
+    return shared
+
+
+def run(
+    settings: Settings, places: Places, name: str, plan: Callable[[SparkSession], DataFrame]
+) -> None:
+    """The whole recipe: a session, both queries, and what they did."""
+    from pyspark_mqd.pipelines.session import EXACTLY_ONCE, session
+
+    with session(settings, name, EXACTLY_ONCE) as spark:
+        wait(start(plan(spark), places, settings.trigger.arguments()))
+    written = {"records_to": str(Path(places.folder)), "dead_letters_to": places.dead_letters}
+    report.show_summary(settings.output, written)
+
+
+def main(command: click.Command) -> None:
+    """The entry point of a recipe's module."""
+    guarded(lambda: command.main(sys.argv[1:], standalone_mode=False))
