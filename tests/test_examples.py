@@ -15,6 +15,13 @@ from chaos.node import free_ports
 from tests.test_tidy import ROOT
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+PAPERS = ("GROUPS.md", "CLIENT.md")
+NEEDS = {
+    "pandas_frames.py": ("pyarrow", "pandas"),
+    "polars_frames.py": ("pyarrow", "polars"),
+    "duckdb_frames.py": ("pyarrow", "duckdb"),
+}
+"""Modules that an example needs, and mqd does not."""
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +53,8 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs(bootstrap: str, name: str) -> None:
     """Twice at the same time, for nobody else's run may be in the way of it."""
+    for needed in NEEDS.get(name, ()):
+        pytest.importorskip(needed)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, f"examples/{name}", bootstrap]
     runs = [
@@ -62,8 +71,8 @@ def test_an_example_runs(bootstrap: str, name: str) -> None:
             ran.wait()
 
 
-def test_the_paper_names_every_example() -> None:
-    paper = (ROOT / "docs" / "GROUPS.md").read_text(encoding="utf-8")
+def test_the_papers_name_every_example() -> None:
+    paper = "\n".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in PAPERS)
     assert EXAMPLES and [name for name in EXAMPLES if f"examples/{name}" not in paper] == []
     assert all((ROOT / word).is_file() for word in set(_mentioned(paper)))
 

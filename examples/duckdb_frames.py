@@ -1,0 +1,44 @@
+"""SQL over a topic: DuckDB reads Arrow batches, and its answer becomes another topic.
+
+python examples/duckdb_frames.py [HOST:PORT]
+"""
+
+import json
+import sys
+from secrets import token_hex
+
+import duckdb
+import pyarrow as pa
+
+from mqd.client.sync import connect
+from mqd.types import TopicPartition
+
+BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
+RUN = token_hex(3)  # names of its own for each run
+ORDERS, TOTALS = f"example-duckdb-orders-{RUN}", f"example-duckdb-totals-{RUN}"
+
+with connect(BOOTSTRAP) as client:
+    for topic in (ORDERS, TOTALS):
+        client.admin.create_topic(topic, partitions=1)
+    with client.producer() as producer:
+        for number in range(1000):
+            order = {"city": ("Oslo", "Rome", "Lima")[number % 3], "cents": number}
+            producer.enqueue(ORDERS, json.dumps(order).encode())
+
+    with client.consumer({TopicPartition(ORDERS, 0): "beginning"}, end="end") as consumer:
+        batches = consumer.arrow_batches(["value", "offset"])
+        orders = pa.RecordBatchReader.from_batches(batches.schema, iter(batches))  # read while DuckDB runs: not all of it at once
+        totals = duckdb.sql(
+            """
+            select row ->> 'city' as key, sum((row ->> 'cents')::bigint)::varchar as value
+            from (select decode(value)::json as row from orders) group by 1 order by 1
+            """
+        ).to_arrow_table()
+
+    with client.arrow_producer() as producer:
+        producer.send(TOTALS, totals)
+
+    with client.consumer({TopicPartition(TOTALS, 0): "beginning"}, end="end") as consumer:
+        found = {record.key.decode(): int(record.value) for batch in consumer for record in batch.records}
+print(found)
+assert found == {"Oslo": sum(range(0, 1000, 3)), "Rome": sum(range(1, 1000, 3)), "Lima": sum(range(2, 1000, 3))}
