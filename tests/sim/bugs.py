@@ -436,7 +436,7 @@ def preparation_forgotten() -> Patches:
 
 @bug("a prepared transaction times out", load="prepare")
 def prepared_transaction_times_out() -> Patches:
-    yield state, "timed_out", lambda current, now_ms: current.state is state.ONGOING and current.started_ms + 2500 < now_ms
+    yield state, "timed_out", lambda current, now_ms, *_: current.state is state.ONGOING and current.started_ms + 2500 < now_ms
 
 
 @bug("partitions of a prepared transaction are not sealed: the epoch of its records may write more", load="prepare")

@@ -216,8 +216,8 @@ class TransactionShard:
         self._index = index
         self._transaction_version = transaction_version
         self._transactions: dict[str, Transaction] = {}
-        self._open: dict[str, None] = {}
-        """Ids whose transaction is open: what a search for time-outs looks at."""
+        self._open: dict[str, float | None] = {}
+        """Ids whose transaction is open: what a search for time-outs looks at. When a search saw it first, in seconds; None before."""
         self._unmarked: dict[str, set[TopicPartition]] = {}
         """For each id whose transaction is decided: the partitions without a marker, as far as is known."""
         self._unsealed: dict[str, set[TopicPartition]] = {}
@@ -260,7 +260,7 @@ class TransactionShard:
             return
         transactional_id, transaction = decoded
         given = self._given.pop(transactional_id, NO_EPOCH)
-        self._open.pop(transactional_id, None)
+        seen_at = self._open.pop(transactional_id, None)
         self._unmarked.pop(transactional_id, None)
         unsealed = self._unsealed.pop(transactional_id, None)
         if transaction is None:
@@ -270,7 +270,8 @@ class TransactionShard:
         last_epoch = state.last_epoch_after(before, transaction, given)
         self._transactions[transactional_id] = replace(transaction, last_producer_epoch=last_epoch)
         if transaction.state is ONGOING:
-            self._open[transactional_id] = None
+            same = before is not None and before.state is ONGOING and before.started_ms == transaction.started_ms
+            self._open[transactional_id] = seen_at if same else None
             if transaction.is_prepared:
                 self._unsealed[transactional_id] = set(transaction.partitions) if unsealed is None else unsealed
         elif transaction.state.decided:
@@ -457,7 +458,7 @@ class TransactionShard:
 
     def _search_timed_out(self, now: Moment) -> Decision:
         """Abort what took too long, some at a time; the search goes on in a moment where there was more."""
-        overdue = (name for name in self._open if state.timed_out(self._transactions[name], now.wall_ms))
+        overdue = (name for name in self._open if self._timed_out(name, now))
         found = list(islice(overdue, TRANSACTIONS_PER_SEARCH + 1))
         more = len(found) > TRANSACTIONS_PER_SEARCH
         self._abort_search_at = now.seconds + (_PORTION_SECONDS if more else self._interval(ABORT_INTERVAL))
@@ -476,9 +477,17 @@ class TransactionShard:
             effects.extend(decision.effects)
         return Decision(records=written, effects=effects)
 
+    def _timed_out(self, transactional_id: str, now: Moment) -> bool:
+        seen_at = self._open[transactional_id]
+        if seen_at is None:
+            seen_at = self._open[transactional_id] = now.seconds
+        return state.timed_out(self._transactions[transactional_id], now.wall_ms, round((now.seconds - seen_at) * 1000))
+
     def _abort_timed_out(self, ticket: Ticket, op: AbortTimedOut, now: Moment) -> Decision:
         current = self._transactions.get(op.transactional_id)
-        if current is None or current.state is not ONGOING or current.producer != op.producer or not state.timed_out(current, now.wall_ms):
+        if current is None or current.state is not ONGOING or current.producer != op.producer:
+            return _answer(ticket, {})
+        if not self._timed_out(op.transactional_id, now):
             return _answer(ticket, {})
         return self._decided(ticket, {}, op.transactional_id, self._fenced(current, op.spare_producer_id, now), now)
 

@@ -409,9 +409,14 @@ def complete(current: Transaction, now_ms: int) -> Transaction:
     return replace(completed, previous_producer_id=current.previous_producer_id) if current.was_prepared else completed
 
 
-def timed_out(current: Transaction, now_ms: int) -> bool:
-    """Whether an open transaction took longer than its producer allowed itself."""
-    return current.state is ONGOING and current.timeout_ms != TWO_PHASE_TIMEOUT_MS and current.started_ms + current.timeout_ms < now_ms
+def timed_out(current: Transaction, now_ms: int, open_for_ms: int = 0) -> bool:
+    """Whether an open transaction took longer than its producer allowed itself.
+
+    `open_for_ms`: for how long this coordinator has seen it open. That decides where the wall clock of another one was ahead.
+    """
+    if current.state is not ONGOING or current.timeout_ms == TWO_PHASE_TIMEOUT_MS:
+        return False
+    return current.started_ms + current.timeout_ms < now_ms or current.timeout_ms < open_for_ms
 
 
 def last_epoch_after(before: Transaction | None, record: Transaction, given: int) -> int:

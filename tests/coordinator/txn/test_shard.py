@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqd.coordinator.shard import Producer
+from mqd.coordinator.shard import Moment, Producer
 from mqd.coordinator.txn import records
 from mqd.coordinator.txn.shard import AbortTimedOut, MarkersWritten, SpareProducerId, WriteMarkers
 from mqd.coordinator.txn.state import EPOCH_MAX, Transaction
@@ -583,3 +583,18 @@ def test_a_client_may_change_the_protocol_between_two_transactions() -> None:
     txn.add(following, version=0)
     assert txn.end(following, version=0) == NOBODY
     assert txn.complete().producer == following
+
+
+def test_a_wall_clock_that_was_ahead_elsewhere_does_not_keep_a_transaction_open() -> None:
+    """The coordinator before had a clock ahead by hours: its transaction times out by the time that this one sees pass."""
+    txn = Transactions()
+    producer = txn.init(timeout_ms=20_000)
+    txn.now = Moment(txn.now.seconds, txn.now.wall_ms + 10_000_000)
+    txn.add(producer, A0)
+    txn.now = Moment(txn.now.seconds, txn.now.wall_ms - 10_000_000)
+    txn.fail_over()
+    txn.advance(20)
+    txn.add(producer, A1)
+    assert txn.state() == "Ongoing"
+    txn.advance(21)
+    assert not txn.complete().committed
