@@ -47,8 +47,8 @@ _REFUSALS = frozenset(
         ErrorCode.INVALID_TXN_STATE,
     }
 )
-"""Answers of a coordinator about who has the id. A coordinator that was deposed, and has not learned
-of it, gives them from what it knew last: no record of its log proves them."""
+"""Answers of a coordinator about who has the id. A coordinator that was deposed, and has not
+learned of it, gives them from what it knew last: no record of its log proves them."""
 
 
 class EndedTransaction(NamedTuple):
