@@ -127,8 +127,8 @@ def stepped(batch: bytes, columns: Sequence[str]) -> Outcome:
 def _stepped(record: bytes, header: BatchHeader, columns: Sequence[str]) -> Row:
     delta, at = read_varint(record, 1, 10)
     row: Row = {"timestamp": (header.base_timestamp + delta) * 1000}
-    delta, at = read_varint(record, at, 5)
-    row["offset"] = header.base_offset + delta
+    if columns != ("timestamp",):
+        _, at = read_varint(record, at, 5)
     record[at]  # a byte must follow
     for name in ("key", "value"):
         if name in columns or "value" in columns:

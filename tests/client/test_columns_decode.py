@@ -57,7 +57,7 @@ def segments(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(segments(), st.data())
 def test_equals_the_walk(data: bytes, more: st.DataObject) -> None:
     every = walked(data)
@@ -244,12 +244,14 @@ def test_damage_is_refused_as_the_walk_refuses_it(codec: Codec, columns: tuple[s
 def test_pruned_columns_never_reach_out_of_their_record(columns: tuple[str, ...]) -> None:
     """Damage in fields that are not requested may pass; rows that are returned are right."""
     dice = random.Random(len(columns))
-    batch = some_batches(dice, (12,), codec=Codec.NONE)
-    while parse_header(batch).is_log_append_time:
-        batch = some_batches(dice, (12,), codec=Codec.NONE)
+    records = [
+        Record(i, i, dice.choice((None, b"", b"key")), dice.choice((None, b"", b"value")))
+        for i in range(6)
+    ]
+    batch = bytes(build_batch(records))
     passed = refused = 0
-    for _ in range(300):
-        changed = with_records(batch, lambda body: _damage(dice, body))
+    for _ in range(700):
+        changed = with_records(batch, lambda body: _damage_numbers(dice, body))
         want = stepped(changed, columns)
         got = decoded(changed, columns=columns)
         assert got == want or (got is None and _far_timestamps(want)), changed.hex()
@@ -257,6 +259,13 @@ def test_pruned_columns_never_reach_out_of_their_record(columns: tuple[str, ...]
         refused += got is None
     assert passed > 20
     assert refused > 20
+
+
+def _damage_numbers(dice: random.Random, body: bytearray) -> None:
+    """Records of a few bytes are mostly numbers: lengths become a little longer or shorter."""
+    for _ in range(dice.choice((1, 1, 2))):
+        at = dice.randrange(len(body))
+        body[at] = dice.choice((body[at] ^ 2, body[at] + 2 & 0xFF, 0x80, dice.randrange(32)))
 
 
 def _far_timestamps(rows: object) -> bool:
