@@ -3,12 +3,13 @@
 `commit(N)` on the driver writes D = (N, transactions, not ended), commits each transaction, and
 then writes D = (N, transactions, ended). From the first write on, batch N is decided: whoever finds
 D not ended commits the rest. D is a set of committed offsets of the group `<query>.driver`,
-written in a transaction of the driver, which fences drivers that were started before.
+written in a transaction of the driver, which fences drivers that were started before. Each plan of
+a batch leaves its claim in D, and `commit` decides under the claim of its own plan only.
 
 Brokers accept 4,096 characters of metadata an offset, for partitions that exist. So D is cut into
 entries: the first has a head line with the number of entries and a checksum of the whole. Entries
 go to the partitions of the marker topic, and then to further groups (`<query>.driver.<n>`), all in
-one transaction. The offset of each entry is the batch id.
+one transaction. The offset of each entry is the id of the next batch.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from .markers import ExactlyOnceError
 
 VERSION = 1
 ENTRY_CHARACTERS_MAX = 4096
-HEAD_CHARACTERS_MAX = 256
+HEAD_CHARACTERS_MAX = 512
+NO_BATCH = -1
+"""The batch id of D before the first decision."""
 
 
 class Prepared(NamedTuple):
@@ -43,10 +46,17 @@ class Decision:
     query_id: str
     transactions: tuple[Prepared, ...]
     ended: bool
+    claim: str = ""
+    """Of the newest plan. A commit under another claim is superseded."""
 
     def as_ended(self) -> Decision:
         """The same, with every transaction committed. The list is not needed any more."""
         return replace(self, transactions=(), ended=True)
+
+    @property
+    def offset(self) -> int:
+        """Of its entries."""
+        return self.batch_id + 1
 
 
 class Place(NamedTuple):
@@ -70,6 +80,7 @@ def entries_of(decision: Decision, query: str) -> list[str]:
     head = {
         "v": VERSION,
         "query": decision.query_id,
+        "claim": decision.claim,
         "ended": decision.ended,
         "entries": 1 + len(chunks),
         "crc": zlib.crc32(body.encode()),
@@ -97,30 +108,38 @@ def entry_count_of(head: str, group: str) -> int:
     return int(_head_fields(head, group)["entries"])
 
 
-def decision_of(batch_ids: Sequence[int], entries: Sequence[str], query: str) -> Decision:
+def decision_of(offsets: Sequence[int], entries: Sequence[str], query: str) -> Decision:
     """The decision that these entries hold. Raises ExactlyOnceError for a damaged one."""
     group = f"{query}.driver"
     fields = _head_fields(entries[0], group)
     body = "".join(entries[1:])
     if (
         len(entries) != fields["entries"]
-        or len(set(batch_ids)) != 1
+        or len(set(offsets)) != 1
         or zlib.crc32(body.encode()) != fields["crc"]
     ):
-        batches = sorted(set(batch_ids))
-        raise _damaged(group, f"entries of batches {batches} do not fit together")
+        found = sorted(set(offsets))
+        raise _damaged(group, f"entries at offsets {found} do not fit together")
     transactions = []
     for row in body.split():
         name, producer_id, epoch = row.rsplit(":", 2)
         transactions.append(Prepared(f"{query}.{name}", int(producer_id), int(epoch)))
-    query_id, ended = str(fields["query"]), bool(fields["ended"])
-    return Decision(batch_ids[0], query_id, tuple(transactions), ended)
+    return Decision(
+        offsets[0] - 1,
+        str(fields["query"]),
+        tuple(transactions),
+        bool(fields["ended"]),
+        str(fields["claim"]),
+    )
 
 
 def _head_fields(head: str, group: str) -> Mapping[str, Any]:
     try:
         fields = json.loads(head)
-        if fields["v"] == VERSION and {"query", "ended", "entries", "crc"} <= fields.keys():
+        if (
+            fields["v"] == VERSION
+            and {"query", "claim", "ended", "entries", "crc"} <= fields.keys()
+        ):
             return dict(fields)
     except (ValueError, TypeError, KeyError, AttributeError):
         fields = None
@@ -144,11 +163,23 @@ class Course(Enum):
 
 
 def course_of(
-    decision: Decision | None, *, batch_id: int, query_id: str, query: str, accept_missing: bool
+    decision: Decision | None,
+    *,
+    batch_id: int,
+    query_id: str,
+    query: str,
+    claim: str,
+    accept_missing: bool,
 ) -> Course:
     """What commit(`batch_id`) has to do after it has read D. Raises ExactlyOnceError."""
     assert batch_id >= 0
-    if decision is not None:
+    if decision is None or decision.claim != claim:
+        raise ExactlyOnceError(
+            f"Batch {batch_id} of '{query}' is not committed: another run of this query has "
+            "started since. Stop one of the two runs; or, if this is the only one, start the query "
+            "again."
+        )
+    if decision.batch_id > NO_BATCH:
         check_query(decision, query_id, query)
         if decision.batch_id > batch_id:
             raise ExactlyOnceError(
@@ -167,7 +198,9 @@ def course_of(
             return Course.DECIDE
     if batch_id == 0 or accept_missing:
         return Course.DECIDE
-    last = "no decision record" if decision is None else f"the record of batch {decision.batch_id}"
+    last = "no decision record"
+    if decision.batch_id > NO_BATCH:
+        last = f"the record of batch {decision.batch_id}"
     raise ExactlyOnceError(
         f"Batch {batch_id} cannot be written exactly once: group '{query}.driver' has {last}, and "
         f"the record of batch {batch_id - 1} is missing. Records expire when a query is stopped "
@@ -180,7 +213,7 @@ def course_of(
 
 def check_query(decision: Decision, query_id: str, query: str) -> None:
     """The record is of the same checkpoint. Raises ExactlyOnceError."""
-    if decision.query_id != query_id:
+    if decision.query_id not in ("", query_id):
         raise ExactlyOnceError(
             f"Group '{query}.driver' has the decision record of the query with id "
             f"'{decision.query_id}', but this query has id '{query_id}': the checkpoint is another "

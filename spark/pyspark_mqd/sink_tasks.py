@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -27,7 +27,6 @@ logger = logging.getLogger("pyspark_mqd")
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
 ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
-ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
 NO_LIMIT = 2**31 - 1
 
 _warned = False
@@ -41,6 +40,10 @@ class Task:
     attempt: int
     batch_id: int
     query_id: str
+
+    def in_batch(self, batch_id: int) -> Task:
+        """The same task under another batch id."""
+        return replace(self, batch_id=batch_id)
 
 
 @dataclass(slots=True)
@@ -63,6 +66,12 @@ def current_task() -> Task:
         -1 if batch_id is None else int(batch_id),
         context.getLocalProperty(QUERY_ID) or "",
     )
+
+
+def local_property(name: str) -> str | None:
+    """A setting of the session that runs this task; None where it was not set."""
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(name)
 
 
 def _warn_once(arrow_bytes: str | None) -> None:
@@ -112,7 +121,7 @@ def send_rows(
             producer.send(topic, encoded)
 
 
-def drain(batches: Iterator[pa.RecordBatch], encoder: RowEncoder) -> None:
-    """Count rows without sending them: for a batch that was committed already."""
+def count_rows(encoder: RowEncoder, batches: Iterator[pa.RecordBatch]) -> None:
+    """Count and sum rows that were committed already, without sending them."""
     for batch in coalesced(batches):
         encoder.count_only(batch)

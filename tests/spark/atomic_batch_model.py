@@ -30,8 +30,10 @@ class DriverCommits:
     sweep: bool = True
     zombie_commits: bool = False
     """A killed driver's commit() may continue beside the new run."""
-    verify: bool = True
-    """The sweep checks that its driver still owns the query, after it has listed transactions."""
+    list_first: bool = True
+    """Orphans are listed before the last write of D, which fails for a fenced driver."""
+    claims: bool = True
+    """A plan leaves its claim in D, and commit() decides only under the claim of its own plan."""
 
 
 class Attempt(NamedTuple):
@@ -46,21 +48,23 @@ class Attempt(NamedTuple):
     """"o" open, "c" committed, "a" aborted."""
 
 
-class Commit(NamedTuple):
-    """A commit() in progress. Its steps are in the order of the code; a number is one EndTxn."""
+class Work(NamedTuple):
+    """A commit() or a plan in progress, at a step in the order of the code; a number: one EndTxn."""
 
     batch: int
     chosen: tuple[int, ...]
     step: str | int
     owner: int
+    claim: int = 0
     listed: tuple[int, ...] = ()
+    plans: bool = False
 
 
 class A(NamedTuple):
     """The whole world of atomic-batch."""
 
     phase: str
-    """PLAN, TASKS, COMMIT, LOG, END, STOPPED."""
+    """PLAN, PLANNED, TASKS, COMMIT, LOG, END, STOPPED."""
     batch: int
     run: int
     crashes: int
@@ -72,13 +76,17 @@ class A(NamedTuple):
     fenced: bool
     owner: int
     """Epoch of the driver's own transactional id."""
-    commit: Commit | None
-    zombie: Commit | None
+    claim: int
+    """Of the newest plan, in D."""
+    plan: int
+    """The claim of the current run."""
+    work: Work | None
+    zombie: Work | None
 
 
 def driver_commits(v: DriverCommits) -> Report:
     """Search the variant."""
-    first = A("PLAN", 0, 0, 0, (), (0,) * (v.tasks * v.batches), None, False, 0, None, None)
+    first = A("PLAN", 0, 0, 0, (), (0,) * (v.tasks * v.batches), None, False, 0, 0, 0, None, None)
     return explore(
         first,
         lambda state: _driver_steps(state, v),
@@ -122,30 +130,23 @@ def _driver_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
         yield from _plan_steps(state, v)
     elif state.phase == "TASKS":
         yield from _launch_steps(state, v)
-    elif state.phase == "COMMIT":
-        assert state.commit is not None
-        yield from _commit_steps(state, state.commit, v, zombie=False)
-        if state.crashes < v.crashes:
-            yield "commit raises", _raised(state, v)
     elif state.phase == "LOG":
         following = state.batch + 1
-        yield (
-            "log",
-            state._replace(
-                phase="PLAN" if following < v.batches else "END",
-                batch=min(following, v.batches - 1),
-                commit=None,
-            ),
-        )
+        last = following == v.batches
+        yield "log", state._replace(phase="END" if last else "PLAN", batch=state.batch + (not last))
+    if state.work is not None:
+        yield from _work_steps(state, _Place(state.work, zombie=False), v)
     if state.zombie is not None:
-        yield from _commit_steps(state, state.zombie, v, zombie=True)
+        yield from _work_steps(state, _Place(state.zombie, zombie=True), v)
     if state.crashes < v.crashes:
+        if state.phase == "COMMIT":
+            yield "commit raises", _raised(state, v)
         again = state._replace(
-            phase="PLAN", run=state.run + 1, crashes=state.crashes + 1, commit=None
+            phase="PLAN", run=state.run + 1, crashes=state.crashes + 1, work=None
         )
         yield "driver crash", again
-        if v.zombie_commits and state.phase == "COMMIT" and state.zombie is None:
-            yield "JVM crash, commit continues", again._replace(zombie=state.commit)
+        if v.zombie_commits and state.work is not None and state.zombie is None:
+            yield "JVM crash, its Python worker continues", again._replace(zombie=state.work)
 
 
 def _attempt_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
@@ -177,20 +178,25 @@ def _attempt_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
 
 
 def _plan_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
-    """Before tasks, on the driver: fence older drivers, then roll a decision forward."""
-    owned = state._replace(owner=state.owner + 1, phase="TASKS")
+    """Before tasks, on the driver: fence older drivers, roll a decision forward, then sweep."""
+    world = state._replace(owner=state.owner + 1)
+    sweeping = Work(state.batch, (), "list", world.owner, plans=True)
+    world = world._replace(phase="PLANNED", work=sweeping)
     if not v.decision_record or state.decision is None or state.decision[2]:
-        yield "plan", owned
+        yield "plan", world
         return
+    world, complete = _rolled_forward(world, v)
+    yield ("roll forward", world) if complete else ("refused", world._replace(phase="STOPPED"))
+
+
+def _rolled_forward(state: A, v: DriverCommits) -> tuple[A, bool]:
+    assert state.decision is not None
     batch, chosen, _ = state.decision
     complete = True
     for index in chosen:
-        owned, ended = _ended(owned, index, v, commit=True)
+        state, ended = _ended(state, index, v, commit=True)
         complete &= ended
-    if complete or v.ignore_refused:
-        yield "roll forward", owned._replace(decision=(batch, chosen, True))
-    else:
-        yield "roll forward is refused", owned._replace(phase="STOPPED")
+    return state._replace(decision=(batch, chosen, True)), complete or v.ignore_refused
 
 
 def _launch_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
@@ -205,111 +211,127 @@ def _launch_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
             attempt = Attempt(task, state.batch, state.run, "r", "o")
             yield f"launch task {task}", state._replace(attempts=(*state.attempts, attempt))
     if len(chosen) == v.tasks:
-        commit = Commit(state.batch, tuple(chosen), "init", -1)
-        yield "commit is called", state._replace(phase="COMMIT", commit=commit)
+        work = Work(state.batch, tuple(chosen), "init", -1, state.plan)
+        yield "commit is called", state._replace(phase="COMMIT", work=work)
 
 
-def _commit_steps(
-    state: A, commit: Commit, v: DriverCommits, *, zombie: bool
-) -> Iterator[tuple[str, A]]:
-    """The steps of commit(). `zombie`: its JVM is dead, so its end has no effect on Spark."""
+class _Place:
+    """Where work goes on: in the driver, or in a zombie that has no effect on Spark."""
 
-    def at(world: A, step: str | int, **changes: Any) -> A:
-        later = commit._replace(step=step, **changes)
-        return world._replace(zombie=later) if zombie else world._replace(commit=later)
+    def __init__(self, work: Work, *, zombie: bool) -> None:
+        self.work = work
+        self.zombie = zombie
+        self.name = "zombie " if zombie else ""
 
-    def over(world: A) -> A:
-        return world._replace(zombie=None) if zombie else world._replace(phase="LOG", commit=None)
+    def at(self, world: A, step: str | int, **changes: Any) -> A:
+        """The next step."""
+        later = self.work._replace(step=step, **changes)
+        return world._replace(zombie=later) if self.zombie else world._replace(work=later)
 
-    def failed(world: A) -> A:
-        return world._replace(zombie=None) if zombie else world._replace(phase="STOPPED")
+    def over(self, world: A) -> A:
+        """It returns."""
+        if self.zombie:
+            return world._replace(zombie=None)
+        return world._replace(phase="TASKS" if self.work.plans else "LOG", work=None)
 
-    name = "zombie " if zombie else ""
-    decision, step = state.decision, commit.step
+    def stopped(self, world: A) -> A:
+        """A transaction that is decided cannot be committed."""
+        return world._replace(zombie=None) if self.zombie else world._replace(phase="STOPPED")
+
+    def fenced(self, world: A, v: DriverCommits) -> A:
+        """Another driver owns the query."""
+        return world._replace(zombie=None) if self.zombie else _raised(world, v)
+
+
+def _work_steps(state: A, place: _Place, v: DriverCommits) -> Iterator[tuple[str, A]]:
+    """The next step of a plan or a commit."""
+    work, name = place.work, place.name
+    step = work.step
     if step == "init":
-        yield (
-            f"{name}init",
-            at(state._replace(owner=state.owner + 1), "read", owner=state.owner + 1),
-        )
+        owner = state.owner + 1
+        yield f"{name}init", place.at(state._replace(owner=owner), "read", owner=owner)
     elif step == "read":
-        if v.decision_record and decision is not None and decision[0] >= commit.batch:
-            world = state
-            if decision[0] == commit.batch and not decision[2]:
-                for index in decision[1]:
-                    world, ended = _ended(world, index, v, commit=True)
-                    if not ended and not v.ignore_refused:
-                        yield f"{name}roll forward is refused", failed(world)
-                        return
-                world = world._replace(decision=(*decision[:2], True))
-            for index in commit.chosen:
-                if index not in decision[1]:
-                    world, _ = _ended(world, index, v, commit=False)
-            yield f"{name}already decided", at(world, "list") if not zombie else over(world)
-        elif not v.decision_record and state.fenced:
-            yield f"{name}already committed", over(state)
-        else:
-            yield (
-                f"{name}not decided",
-                at(state, "write" if v.decision_record or v.fence == "before" else 0),
-            )
+        yield from _read_steps(state, place, v)
     elif step == "write":
         if not v.decision_record:
-            yield f"{name}write fence", at(state._replace(fenced=True), 0)
-        elif commit.owner != state.owner:
-            yield f"{name}write is fenced", over(state) if zombie else _raised(state, v)
+            yield f"{name}write fence", place.at(state._replace(fenced=True), 0)
+        elif work.owner != state.owner:
+            yield f"{name}write is fenced", place.fenced(state, v)
         else:
-            yield (
-                f"{name}write decision",
-                at(state._replace(decision=(commit.batch, commit.chosen, False)), 0),
-            )
+            decided = state._replace(decision=(work.batch, work.chosen, False))
+            yield f"{name}write decision", place.at(decided, 0)
     elif isinstance(step, int):
-        world, ended = _ended(state, commit.chosen[step], v, commit=True)
-        following: str | int = step + 1 if step + 1 < v.tasks else "done"
+        world, ended = _ended(state, work.chosen[step], v, commit=True)
+        last: str = "list" if v.list_first else "done"
         if ended or v.ignore_refused:
-            yield f"{name}EndTxn {step}", at(world, following)
+            yield f"{name}EndTxn {step}", place.at(world, step + 1 if step + 1 < v.tasks else last)
         else:
-            yield f"{name}EndTxn {step} is refused", failed(state)
-    elif step == "done":
-        if not v.decision_record:
-            yield (
-                f"{name}write fence",
-                over(state._replace(fenced=True))
-                if not v.sweep
-                else at(state._replace(fenced=True), "list"),
-            )
-        elif commit.owner == state.owner:
-            yield (
-                f"{name}all ended",
-                at(state._replace(decision=(commit.batch, commit.chosen, True)), "list"),
-            )
+            yield f"{name}EndTxn {step} is refused", place.stopped(world)
+    else:
+        yield from _sweep_steps(state, place, v)
+
+
+def _read_steps(state: A, place: _Place, v: DriverCommits) -> Iterator[tuple[str, A]]:
+    work, name, decision = place.work, place.name, state.decision
+    if v.decision_record and v.claims and state.claim != work.claim:
+        yield f"{name}superseded", place.fenced(state, v)
+    elif v.decision_record and decision is not None and decision[0] >= work.batch:
+        world, complete = state, True
+        if decision[0] == work.batch and not decision[2]:
+            world, complete = _rolled_forward(state, v)
+        for index in work.chosen:
+            if index not in decision[1]:
+                world, _ = _ended(world, index, v, commit=False)
+        if not complete:
+            yield f"{name}roll forward is refused", place.stopped(world)
         else:
-            yield f"{name}end is fenced", over(state) if zombie else _raised(state, v)
-    elif not v.sweep:
-        yield f"{name}return", over(state)
-    elif step == "list":
-        decided = decision[1] if decision is not None else commit.chosen
+            yield f"{name}decided before", place.at(world, "list")
+    elif not v.decision_record and state.fenced:
+        yield f"{name}already committed", place.over(state)
+    else:
+        first: str | int = "write" if v.decision_record or v.fence == "before" else 0
+        yield f"{name}not decided", place.at(state, first)
+
+
+def _sweep_steps(state: A, place: _Place, v: DriverCommits) -> Iterator[tuple[str, A]]:
+    """list, done, sweep: a driver that is fenced after it has listed orphans aborts none."""
+    work, name, decision = place.work, place.name, state.decision
+    if work.step == "list":
+        decided = decision[1] if decision is not None else work.chosen
         listed = tuple(
             i for i, each in enumerate(state.attempts) if each.txn == "o" and i not in decided
         )
-        yield f"{name}list", at(state, "verify" if v.verify else "sweep", listed=listed)
-    elif step == "verify":
-        yield f"{name}verify", at(state, "sweep") if commit.owner == state.owner else over(state)
+        following = "done" if v.list_first or work.plans else "sweep"
+        yield f"{name}list", place.at(state, following, listed=listed if v.sweep else ())
+    elif work.step == "done":
+        following = "sweep" if v.list_first or work.plans else "list"
+        if not v.decision_record:
+            fenced = state.fenced or not work.plans
+            yield f"{name}write fence", place.at(state._replace(fenced=fenced), following)
+        elif work.owner != state.owner:
+            yield f"{name}end is fenced", place.fenced(state, v)
+        else:
+            world = state
+            if work.plans:
+                world = world._replace(claim=work.owner)
+                world = world if place.zombie else world._replace(plan=work.owner)
+            elif decision is not None:
+                world = world._replace(decision=(*decision[:2], True))
+            yield f"{name}all ended", place.at(world, following)
     else:
         world = state
-        for index in commit.listed:  # by id, producer id and epoch, so a reused id is not hit
+        for index in work.listed:  # by id, producer id and epoch, so a reused id is not hit
             world, _ = _ended(world, index, v, commit=False)
-        yield f"{name}sweep", over(world)
+        yield f"{name}sweep", place.over(world)
 
 
 def _raised(state: A, v: DriverCommits) -> A:
     """commit() raised: Spark calls abort() with all messages, and the query is started again."""
-    assert state.commit is not None
-    decided = state.decision is not None and state.decision[0] >= state.commit.batch
-    world = state._replace(
-        owner=state.owner + 1
-    )  # abort() fences too, so that the decision is final when it is read
+    assert state.work is not None
+    decided = state.decision is not None and state.decision[0] >= state.work.batch
+    # abort() fences too, so what it reads of D is final
+    world = state._replace(owner=state.owner + 1)
     if v.abort == "naive" or not decided:
-        for index in state.commit.chosen:
-            if world.attempts[index].txn == "o":
-                world, _ = _ended(world, index, v, commit=False)
-    return world._replace(phase="PLAN", run=state.run + 1, crashes=state.crashes + 1, commit=None)
+        for index in state.work.chosen:
+            world, _ = _ended(world, index, v, commit=False)
+    return world._replace(phase="PLAN", run=state.run + 1, crashes=state.crashes + 1, work=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from mqd.client import columns as arrow
 from mqd.client.descriptions import LATEST
 from mqd.client.sync import BlockingClient
 from mqd.types import TopicPartition
+
+STABLE_SECONDS = 30.0
 
 
 def ends_of(client: BlockingClient, topic: str, *, committed: bool = True) -> dict[int, int]:
@@ -45,18 +48,24 @@ def rows_in(
     return found
 
 
-def values_in(client: BlockingClient, topic: str) -> list[bytes]:
-    """All values of a topic, sorted."""
+def wait_stable(client: BlockingClient, topic: str) -> None:
+    """Until no transaction is open in the topic: markers come after the answer to EndTxn."""
+    deadline = time.monotonic() + STABLE_SECONDS
+    while ends_of(client, topic) != ends_of(client, topic, committed=False):
+        assert time.monotonic() < deadline, f"a transaction stays open in {topic}"
+        time.sleep(0.02)
+
+
+def values_in(client: BlockingClient, topic: str, *, stable: bool = True) -> list[bytes]:
+    """All values of a topic, sorted. `stable` waits until no transaction is open."""
+    if stable:
+        wait_stable(client, topic)
     rows = rows_in(client, topic, ("value",)).values()
     return sorted(value for part in rows for (value,) in part)
 
 
 def open_transactions(client: BlockingClient, prefix: str) -> list[str]:
-    """Transactional ids with this prefix whose transaction has not ended."""
-    listed = client.admin.list_transactions()
-    ended = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
-    return [
-        each.transactional_id
-        for each in listed
-        if each.transactional_id.startswith(prefix) and each.state not in ended
-    ]
+    """Transactional ids with this prefix whose transaction has no outcome yet."""
+    listed = client.admin.list_transactions(["Ongoing"])
+    names = [each.transactional_id for each in listed]
+    return [name for name in names if name.startswith(prefix)]

@@ -6,6 +6,7 @@ import pytest
 
 from pyspark_mqd.decisions import (
     ENTRY_CHARACTERS_MAX,
+    NO_BATCH,
     Course,
     Decision,
     Place,
@@ -35,6 +36,8 @@ from pyspark_mqd.transaction_ids import (
 
 QUERY = "orders"
 QUERY_ID = "1f0b3c0e-2f44-4b0e-9a52-0d7a3f7b2f10"
+CLAIM = "0123456789abcdef"
+NOTHING = Decision(NO_BATCH, QUERY_ID, (), True, CLAIM)
 
 
 def decision(batch_id: int, count: int = 2, *, ended: bool = False) -> Decision:
@@ -42,12 +45,12 @@ def decision(batch_id: int, count: int = 2, *, ended: bool = False) -> Decision:
         Prepared(worker_id(QUERY, f"{index:012x}", index % 3), 1000 + index, index % 50)
         for index in range(count)
     )
-    return Decision(batch_id, QUERY_ID, rows, ended)
+    return Decision(batch_id, QUERY_ID, rows, ended, CLAIM)
 
 
 def course(found: Decision | None, batch_id: int, *, accept: bool = False) -> Course:
     return course_of(
-        found, batch_id=batch_id, query_id=QUERY_ID, query=QUERY, accept_missing=accept
+        found, batch_id=batch_id, query_id=QUERY_ID, query=QUERY, claim=CLAIM, accept_missing=accept
     )
 
 
@@ -58,7 +61,7 @@ def test_a_decision_survives_its_entries(count: int) -> None:
 
     assert max(map(len, entries)) <= ENTRY_CHARACTERS_MAX
     assert entry_count_of(entries[0], "orders.driver") == len(entries)
-    assert decision_of([7] * len(entries), entries, QUERY) == written
+    assert decision_of([written.offset] * len(entries), entries, QUERY) == written
 
 
 def test_a_decision_of_many_tasks_takes_several_entries_and_groups() -> None:
@@ -86,7 +89,7 @@ def test_entries_that_do_not_fit_together_are_refused() -> None:
 @pytest.mark.parametrize(
     ("found", "batch_id", "expected"),
     [
-        (None, 0, Course.DECIDE),
+        (NOTHING, 0, Course.DECIDE),
         (decision(6).as_ended(), 7, Course.DECIDE),
         (decision(7), 7, Course.ROLL_FORWARD),
         (decision(7).as_ended(), 7, Course.ALREADY_COMMITTED),
@@ -96,7 +99,7 @@ def test_what_commit_does(found: Decision | None, batch_id: int, expected: Cours
     assert course(found, batch_id) is expected
 
 
-@pytest.mark.parametrize("found", [None, decision(5).as_ended()])
+@pytest.mark.parametrize("found", [NOTHING, decision(5).as_ended()])
 def test_an_expired_record_stops_the_query(found: Decision | None) -> None:
     with pytest.raises(ExactlyOnceError, match=r"record of batch 6 is missing.*acceptMissing"):
         course(found, 7)
@@ -107,7 +110,13 @@ def test_an_older_checkpoint_and_another_one_stop_the_query() -> None:
     with pytest.raises(ExactlyOnceError, match="the checkpoint is older"):
         course(decision(8).as_ended(), 7)
     with pytest.raises(ExactlyOnceError, match="the checkpoint is another"):
-        course(Decision(6, "another", (), True), 7)
+        course(Decision(6, "another", (), True, CLAIM), 7)
+
+
+@pytest.mark.parametrize("found", [None, Decision(6, QUERY_ID, (), True, "another")])
+def test_a_commit_without_the_newest_claim_stops(found: Decision | None) -> None:
+    with pytest.raises(ExactlyOnceError, match="another run of this query has started"):
+        course(found, 7, accept=True)
 
 
 def test_a_batch_is_not_decided_before_the_one_before_has_ended() -> None:

@@ -1,0 +1,115 @@
+"""Mode exactly-once on a real cluster: restarts, failing tasks, replays, markers that expire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from chaos.ensemble import Ensemble
+from mqd.client.sync import BlockingClient
+from pyspark_mqd.exactly_once import read_marker
+from pyspark_mqd.transaction_ids import identity_of, task_id
+from tests.spark.reading import ends_of, open_transactions, rows_in, values_in
+from tests.spark.streams import Stream, fill, query_id_of_checkpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NewTopic = Callable[..., str]
+
+
+@pytest.fixture
+def stream(spark: SparkSession, cluster: Ensemble, new_topic: NewTopic, tmp_path: Path) -> Stream:
+    spark.conf.set("spark.sql.adaptive.streaming.stateless.enabled", "false")
+    options = {"deliveryGuarantee": "exactly-once"}
+    return Stream(spark, cluster, new_topic(8), new_topic(3), tmp_path / "checkpoint", options)
+
+
+def test_eight_tasks_into_three_partitions_with_restarts(
+    client: BlockingClient, stream: Stream
+) -> None:
+    fill(client, stream.source, range(4_000), 8)
+    stream.run(maxOffsetsPerTrigger="1600")
+    fill(client, stream.source, range(4_000, 5_000), 8)
+    stream.run()
+
+    assert values_in(client, stream.target) == values_in(client, stream.source)
+    query = identity_of(query_id_of_checkpoint(stream.checkpoint))
+    assert open_transactions(client, query) == []
+    assert ends_of(client, stream.target) == ends_of(client, stream.target, committed=False)
+    markers = [read_marker(client, task_id(query, task)) for task in range(8)]
+    assert [marker and marker.batch_id for marker in markers] == [3] * 8
+    assert sum(marker.rows for marker in markers if marker) == 1_000
+
+
+def test_the_last_batch_replayed_writes_nothing(client: BlockingClient, stream: Stream) -> None:
+    fill(client, stream.source, range(800), 8)
+    stream.run()
+    stream.forget_commit(0)
+    stream.run()
+
+    assert len(values_in(client, stream.target)) == 800
+
+
+def test_failing_tasks_double_nothing(client: BlockingClient, stream: Stream) -> None:
+    fill(client, stream.source, range(800), 8)
+    with pytest.raises(Exception, match="this task fails"):
+        stream.run(fail_on=b"value-700")
+    assert 0 < len(values_in(client, stream.target)) < 800, "tasks commit for themselves"
+    stream.run()
+
+    assert values_in(client, stream.target) == values_in(client, stream.source)
+
+
+def test_expired_markers_stop_a_resumed_query(client: BlockingClient, stream: Stream) -> None:
+    fill(client, stream.source, range(80), 8)
+    stream.run()
+    query = identity_of(query_id_of_checkpoint(stream.checkpoint))
+    groups = [task_id(query, task) for task in range(8)]
+    assert all(outcome is None for outcome in client.admin.delete_groups(groups).values())
+    fill(client, stream.source, range(80, 160), 8)
+
+    with pytest.raises(Exception, match="the marker of batch 0 is missing"):
+        stream.run()
+    assert len(values_in(client, stream.target)) == 80
+    stream.run(acceptMissingMarkers="true")
+    assert values_in(client, stream.target) == values_in(client, stream.source)
+
+
+def test_other_rows_in_a_second_run_stop_the_query(client: BlockingClient, stream: Stream) -> None:
+    fill(client, stream.source, range(80), 8)
+    stream.run()
+    stream.forget_commit(0)
+
+    with pytest.raises(Exception, match="the plan is not deterministic"):
+        stream.run(value="concat(cast(value as string), uuid())")
+    assert len(values_in(client, stream.target)) == 80
+
+
+def test_adaptive_execution_is_refused(
+    spark: SparkSession, client: BlockingClient, stream: Stream
+) -> None:
+    fill(client, stream.source, range(8), 8)
+    spark.conf.unset("spark.sql.adaptive.streaming.stateless.enabled")
+
+    with pytest.raises(Exception, match="adaptive execution may choose another number of tasks"):
+        stream.run()
+    assert rows_in(client, stream.target) == {0: [], 1: [], 2: []}
+
+
+def test_markers_of_another_checkpoint_stop_the_query(
+    client: BlockingClient, stream: Stream, tmp_path: Path
+) -> None:
+    fill(client, stream.source, range(8), 8)
+    options: dict[str, Any] = {"exactlyOnceId": f"orders-{stream.target[-6:]}-x"}
+    stream.run(**options)
+    stream.checkpoint = tmp_path / "another"
+
+    with pytest.raises(Exception, match="the checkpoint is another one"):
+        stream.run(**options)
+    assert len(values_in(client, stream.target)) == 8
