@@ -25,9 +25,13 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     """Set on `builder` what the connector needs and cannot set itself; returns `builder`.
 
     With Spark's default for `spark.sql.execution.arrow.maxBytesPerBatch`, sinks are 10 to 30 times
-    slower: Spark measures the whole Arrow batch again for every row.
+    slower: Spark measures the whole Arrow batch again for every row. Delivery guarantee
+    `exactly-once` needs the same tasks when a micro-batch runs again, which adaptive execution does
+    not promise.
     """
-    return builder.config("spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1))
+    return builder.config("spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1)).config(
+        "spark.sql.adaptive.streaming.stateless.enabled", "false"
+    )
 
 
 if TYPE_CHECKING or DataSource is not None:
