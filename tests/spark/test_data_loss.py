@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from chaos.ensemble import Ensemble
 from mqd.client import sync
+from pyspark_mqd.connection import close_clients
 from pyspark_mqd.errors import DataLoss
 from tests.spark.source_tools import (
     Stream,
@@ -154,6 +155,8 @@ def test_records_vanish_after_the_plan(
         read_all(made, tasks[:1])
     with pytest.raises(DataLoss, match=rf"offsets \[10, 13\) of partition {topic}-0 were deleted"):
         read_all(made, tasks[1:])
+    with pytest.raises(DataLoss, match=rf"offsets \[0, 13\) of partition {topic}-0 were deleted"):
+        made.partitions(start, end)
     with caplog.at_level(logging.WARNING):
         assert read_all(patient, patient_tasks) == expected({0: range(13, 20)})
     assert f"offsets [10, 13) of partition {topic}-0 were deleted" in caplog.text
@@ -171,6 +174,7 @@ def test_a_topic_is_recreated_after_the_plan(
     tasks = made.partitions(start, end)
     recreate(client, cluster, topic, 1)
     fill(client, topic, {0: 8}, first=100)
+    close_clients()  # a task's process has not seen the old topic
     with pytest.raises(DataLoss, match=f"topic '{topic}' was deleted and created again"):
         read_all(made, tasks)
 
