@@ -261,6 +261,23 @@ def test_pruned_columns_never_reach_out_of_their_record(columns: tuple[str, ...]
     assert refused > 20
 
 
+def test_a_record_of_nothing_but_attributes() -> None:
+    """Its timestamp would be the next record's length."""
+    batch = bytes(build_batch([(b"key", b"value")] * 2))
+    bad = _with_body(batch, b"\x02\x00" + b"\x1c\x00\x00\x02\x06key\x0avalue\x00")
+    for columns in (("timestamp",), ("offset",), ("key",), COLUMNS):
+        assert decoded(bad, columns=columns) is None, columns
+
+
+def test_bytes_behind_a_record_without_headers() -> None:
+    """A value that is one byte too short leaves a count of no headers, and a byte."""
+    batch = bytes(build_batch([(b"k", b"ab\0")]))
+    bad = with_records(batch, lambda body: body.__setitem__(6, 4))
+    assert decoded(batch) == walked(batch)
+    for columns in (("value",), COLUMNS[:7], COLUMNS):
+        assert decoded(bad, columns=columns) is None, columns
+
+
 def _damage_numbers(dice: random.Random, body: bytearray) -> None:
     """Records of a few bytes are mostly numbers: lengths become a little longer or shorter."""
     for _ in range(dice.choice((1, 1, 2))):
