@@ -130,6 +130,34 @@ class Runner:
         ]
 
 
+def archive(
+    spark: SparkSession,
+    *,
+    bootstrap: str,
+    topics: Sequence[str],
+    target: str,
+    checkpoint: str,
+    **source: str,
+) -> Runner:
+    """Archive what is available now, and return what was done; for scripts and notebooks."""
+    options = {
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribe": ",".join(topics),
+        "startingOffsets": "earliest",
+        "kafka.isolation.level": "read_committed",
+        **source,
+    }
+    runner = Runner(Configuration(options, local_folder(target, "target"), checkpoint))
+    query = runner.start(spark, {"availableNow": True})
+    try:
+        query.awaitTermination()
+    except Exception:
+        if runner.failure is not None:
+            raise runner.failure from None
+        raise
+    return runner
+
+
 COLUMNS = (
     report.Column("topic", "TOPIC"),
     report.Column("files", "FILES", right=True),
