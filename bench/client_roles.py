@@ -167,11 +167,13 @@ def mqd_arrow_consume(job: Job) -> None:
 
     import mqd.client.arrow  # noqa: F401  (or its import is measured)
     from mqd.client.cluster import connect
+    from mqd.client.columns_starts import forth_machine
     from mqd.client.consumer import open_consumer
     from mqd.types import TopicPartition
 
     async def main() -> None:
         partition = TopicPartition(job.topic, 0)
+        forth_machine()  # an import, too
         async with connect(job.address) as client:
             await client.topic(job.topic, deadline=trio.current_time() + WAIT_SECONDS)
             job.start()

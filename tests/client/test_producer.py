@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -503,8 +504,9 @@ async def test_a_buffer_may_be_used_again_once_its_record_is_queued(nursery: tri
         first = await producer.enqueue("a", memoryview(buffer), key=bytearray(b"k"))  # type: ignore[arg-type]
         buffer[:] = b"2222"
         await producer.enqueue("a", buffer)  # type: ignore[arg-type]
+        await producer.enqueue("a", memoryview(array("H", [1, 1])))  # type: ignore[arg-type]
         assert (await first.wait()).offset == 0
-    assert partition.values() == [b"1111", b"2222"]
+    assert partition.values() == [b"1111", b"2222", array("H", [1, 1]).tobytes()]
 
 
 async def test_other_tasks_have_their_turn_while_one_queues(nursery: trio.Nursery) -> None:

@@ -128,6 +128,22 @@ def test_a_run_ends_where_offsets_have_a_gap_or_headers_come() -> None:
     assert read_records(build_batch(many)) == many
 
 
+@pytest.mark.parametrize("place", range(len(GOOD)))
+def test_the_same_byte_in_every_record_of_a_run(place: int) -> None:
+    """Offsets apart, the records are `GOOD`, and one byte has another value in all of them."""
+    head = build_batch([(None, b"")] * 20)[: batch.HEADER_BYTES]
+    for byte in range(256):
+        body = bytearray()
+        for index in range(20):
+            record = bytearray(GOOD)
+            record[3] = index << 1
+            record[place] = byte
+            body += record
+        data = head + body
+        batch.HEADER.pack_into(data, 0, *batch.parse_header(data)._replace(batch_length=len(data) - 12))
+        assert outcome(read_records, data) == outcome(iterate_records, data), byte
+
+
 def test_a_run_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the speed is gone, and nobody notices."""
     taken: list[int] = []

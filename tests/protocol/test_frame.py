@@ -105,6 +105,14 @@ def test_large_frames_are_not_copied_and_outlive_what_comes_after_them() -> None
         assert [bytes(frame) for frame in taken] == bodies and reader.pending_bytes == 0
 
 
+def test_a_large_frame_is_not_written_over() -> None:
+    reader = FrameReader(receive_bytes=1 << 20)
+    reader.receive_data(framed(b"x" * 100_000) + framed(b"small"))
+    large, small = reader.next_frame(), reader.next_frame()
+    reader.receive_data(framed(b"y" * 200_000))
+    assert bytes(large or b"") == b"x" * 100_000 and bytes(small or b"") == b"small"
+
+
 def test_memory_follows_what_comes_and_not_what_was_announced() -> None:
     reader = FrameReader(bytes_max=1 << 30)
     reader.receive_data((1 << 29).to_bytes(4, "big") + bytes(100))
