@@ -122,6 +122,7 @@ async def test_read_committed_hides_what_was_aborted_also_in_the_rest_of_an_answ
     append(b"aborted", 5, transactional=True)
     append(b"aborted too", 5, transactional=True)
     append(b"kept", 6, transactional=True)
+    append(b"aborted as well", 5, transactional=True)
     append(b"", 5, transactional=True, control=True, key=b"\0\0\0\0")
     append(b"", 6, transactional=True, control=True, key=b"\0\0\0\1")
     append(b"later", 5, transactional=True)
@@ -143,7 +144,7 @@ async def test_read_committed_hides_what_was_aborted_also_in_the_rest_of_an_answ
                 found += [record.value for record in batch.records]
             async for arrow in consumer.arrow_batches(["value"]):
                 found += arrow.column("value").to_pylist()
-            assert found == [b"plain", b"kept", b"later"] and consumer.position(A0) == 8
+            assert found == [b"plain", b"kept", b"later"] and consumer.position(A0) == 9
 
 
 async def test_damage_is_reported_and_what_lies_before_it_is_read(nursery: trio.Nursery) -> None:
