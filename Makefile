@@ -12,6 +12,8 @@ ROUNDS ?= 50
 SEED ?= 1
 SEEDS ?= 0-99
 CHAOS_SECONDS ?= 180
+MODE ?= exactly-once
+JARS ?=
 BROKER ?=
 PEER ?=
 KAFKA_PORT ?= 29092
@@ -21,7 +23,7 @@ KAFKA_DIR := .cache/kafka
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint unit spark-test conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate simulate-bugs bench bench-failover bench-replicated \
+.PHONY: help run test lint unit spark-test spark-demo chaos-spark bench-spark bench-client conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate simulate-bugs bench bench-failover bench-replicated \
         conformance-groups chaos-exactly-once bench-rebalance bench-compaction \
   chaos chaos-cluster chaos-rolling constraints clean
 
@@ -42,6 +44,18 @@ unit: $(STAMP) ## the default suite without the linters
 
 spark-test: $(STAMP) ## the Spark connector and its pipelines on three real nodes; minutes (needs Java)
 	@$(PYTEST) -q tests/spark -m spark
+
+spark-demo: $(STAMP) ## a cluster, a producer, archive and rollup: a table fills while you watch, until Ctrl-C (needs Java)
+	@$(BIN)/mqd-spark demo
+
+chaos-spark: $(STAMP) ## exactly once through Spark: tasks fail, the driver and brokers are killed (SEED=1 MODE=exactly-once)
+	@$(BIN)/python -m chaos.spark_exactly_once --mode $(MODE) --seed $(SEED)
+
+bench-spark: $(STAMP) ## Spark's source and sink per CPU second, beside Spark's own where JARS=folder has its jar
+	@$(BIN)/python -m bench.spark $(if $(JARS),--jars $(JARS))
+
+bench-client: $(STAMP) ## Python's clients: ours by record and by Arrow, beside three others
+	@$(BIN)/python -m bench.client
 
 conformance: $(STAMP) ## stock clients end to end against a new `mqd start`, or against BROKER=host:port
 	@$(PYTEST) -q tests/conformance $(if $(BROKER),--broker $(BROKER))
