@@ -239,6 +239,7 @@ def _from_archive(settings: Settings, topics: Sequence[str], to: Path, *, delta:
     "--isolation", type=click.Choice(["read_committed", "read_uncommitted"]),
     default="read_committed", help="Whether records of open and aborted transactions are left out.",
 )  # fmt: skip
+@click.option("--allow-data-loss", is_flag=True, help="Continue where records are gone already.")
 def command(
     settings: Settings,
     topics: str | None,
@@ -251,6 +252,7 @@ def command(
     codec: str,
     headers: bool,
     isolation: str,
+    allow_data_loss: bool,
 ) -> None:
     """Write topics to Parquet files under DIR/topic=NAME/date=YYYY-MM-DD, exactly once.
 
@@ -274,6 +276,7 @@ def command(
         "startingOffsets": starting_offsets,
         "maxOffsetsPerTrigger": str(max_offsets_per_trigger),
         "kafka.isolation.level": isolation,
+        "failOnDataLoss": str(not allow_data_loss).lower(),
         **({"minPartitions": str(min_partitions)} if min_partitions else {}),
     }
     configuration = Configuration(source, root, settings.checkpoint, delta, codec, headers)
