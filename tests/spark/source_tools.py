@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -68,6 +67,7 @@ class Stream:
         self, spark: SparkSession, cluster: Ensemble, checkpoint: Path, **options: str
     ) -> None:
         self.spark = spark
+        self.cluster = cluster
         self.checkpoint = checkpoint
         self.options = settings(cluster, {"startingOffsets": "earliest", **options})
         self.batches: dict[int, list[str]] = {}
@@ -97,14 +97,16 @@ class Stream:
 
     def wait_for(self, condition: Callable[[], Any]) -> None:
         """Wait while the query runs; a query that has failed raises."""
-        assert self.query is not None
-        deadline = time.monotonic() + QUERY_SECONDS
-        while not condition():
-            failure = self.query.exception()
+        query = self.query
+        assert query is not None
+
+        def is_so() -> bool:
+            failure = query.exception()
             if failure is not None:
                 raise failure
-            assert time.monotonic() < deadline, (self.batches, self.query.lastProgress)
-            time.sleep(0.05)
+            return bool(condition())
+
+        self.cluster.wait_until(is_so, f"rows; so far {self.batches}", QUERY_SECONDS)
 
     def stop(self) -> None:
         assert self.query is not None
