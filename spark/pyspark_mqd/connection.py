@@ -41,7 +41,6 @@ HONOURED = frozenset(
         "group.id",
         "isolation.level",
         "fetch.max.bytes",
-        "max.partition.fetch.bytes",
     }
 )
 """Client names that the connector acts upon, beside those of the sink."""

@@ -70,6 +70,7 @@ def read_range(
     if not isinstance(partition, RangePartition):
         return  # Spark makes one empty task where there is no range
     from mqd.client.columns import decode
+    from mqd.client.range_plan import RANGE_BYTES_MAX
 
     shape = _Shape(schema)
     client = client_for(options.connection)
@@ -77,7 +78,7 @@ def read_range(
     _check_topic(client, options, partition)
     reader_options: dict[str, Any] = {"read_committed": options.read_committed}
     if options.fetch_bytes is not None:
-        reader_options["bytes_max"] = options.fetch_bytes
+        reader_options["bytes_max"] = min(options.fetch_bytes, RANGE_BYTES_MAX)
     while place < partition.end:
         try:
             with client.range_reader(

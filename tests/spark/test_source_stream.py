@@ -164,6 +164,8 @@ def test_limits(
     wanted = limit_offsets(100, dict.fromkeys(ends, 0), ends)
     found = made.latestOffset(start, ReadMaxRows(100))
     assert {TopicPartition(topic, int(part)): end for part, end in found[topic].items()} == wanted
+    made = reader(cluster, subscribe=topic, kafka__fetch__max__bytes="2147483647")
+    assert len(read_all(made, made.partitions(start, found))) == 99  # more than a frame may have
     made = reader(cluster, subscribe=topic, maxBytesPerTrigger="5000")
     assert made.getDefaultReadLimit() == ReadMaxBytes(5000)
     part = made.latestOffset(start, ReadMaxBytes(5000))[topic]
