@@ -1,7 +1,7 @@
 """How fast are Python's clients of Kafka, ours among them, beside the same broker in one run?
 
-    python -m bench.client [--records 1000000] [--sizes 100,1024] [--rounds 3] [--clients mqd,aiokafka]
-                           [--directions produce,consume] [--keys 8] [--spread 50] [--json FILE]
+    python -m bench.client [--records 1000000] [--sizes 100,1024] [--rounds 3] [--keys 8]
+                           [--clients mqd,aiokafka] [--directions produce,consume] [--spread 50]
 
 Asks mqd (record by record), mqd-arrow (Arrow batches), aiokafka, kafka-python and confluent-kafka
 to produce and to consume, each in a process of its own, against one mqd node that this program
@@ -71,8 +71,12 @@ def main() -> int:
             broker = Broker("broker", options.broker)
         machine = floors.machine(directory)
         print(*(f"{key}: {value}" for key, value in machine.items()), sep="\n")
-        print(f"{options.records:,} records, {options.rounds} rounds, medians; keys of {options.keys} bytes")
-        print(f"\n{'':9}{'value':>7}  {'client':17}{'records/s':>12}{'a CPU s':>12}{'times ' + YARDSTICK:>17}{'by CPU':>8}  goal")
+        print(
+            f"{options.records:,} records, {options.rounds} rounds, medians; keys of {options.keys} bytes"
+        )
+        print(
+            f"\n{'':9}{'value':>7}  {'client':17}{'records/s':>12}{'a CPU s':>12}{'times ' + YARDSTICK:>17}{'by CPU':>8}  goal"
+        )
         for size in options.sizes:
             load = Load(options.records, size, options.keys, min(options.spread, size))
             for figure in measure(broker, load, options):
@@ -91,16 +95,61 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=1_000_000, metavar="N", help="records a run [default: 1000000]")
-    parser.add_argument("--sizes", type=numbers, default=[100, 1024], metavar="BYTES", help="value sizes [default: 100,1024]")
-    parser.add_argument("--keys", type=int, default=0, metavar="BYTES", help="key size; 0 for none [default: 0]")
-    parser.add_argument("--spread", type=int, default=0, metavar="BYTES", help="values differ by so much both ways [default: 0]")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each client [default: 3]")
-    parser.add_argument("--clients", type=names(CLIENTS), default=list(CLIENTS), metavar="NAMES", help=f"of {','.join(CLIENTS)}")
-    parser.add_argument("--directions", type=names(DIRECTIONS), default=list(DIRECTIONS), metavar="NAMES", help=",".join(DIRECTIONS))
-    parser.add_argument("--broker", type=address, metavar="HOST:PORT", help="use a running broker instead of a new mqd node")
-    parser.add_argument("--data", metavar="DIR", help="where the node keeps its data [default: the temporary directory]")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--records",
+        type=int,
+        default=1_000_000,
+        metavar="N",
+        help="records a run [default: 1000000]",
+    )
+    parser.add_argument(
+        "--sizes",
+        type=numbers,
+        default=[100, 1024],
+        metavar="BYTES",
+        help="value sizes [default: 100,1024]",
+    )
+    parser.add_argument(
+        "--keys", type=int, default=0, metavar="BYTES", help="key size; 0 for none [default: 0]"
+    )
+    parser.add_argument(
+        "--spread",
+        type=int,
+        default=0,
+        metavar="BYTES",
+        help="values differ by so much both ways [default: 0]",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, metavar="N", help="runs of each client [default: 3]"
+    )
+    parser.add_argument(
+        "--clients",
+        type=names(CLIENTS),
+        default=list(CLIENTS),
+        metavar="NAMES",
+        help=f"of {','.join(CLIENTS)}",
+    )
+    parser.add_argument(
+        "--directions",
+        type=names(DIRECTIONS),
+        default=list(DIRECTIONS),
+        metavar="NAMES",
+        help=",".join(DIRECTIONS),
+    )
+    parser.add_argument(
+        "--broker",
+        type=address,
+        metavar="HOST:PORT",
+        help="use a running broker instead of a new mqd node",
+    )
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="where the node keeps its data [default: the temporary directory]",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
     return parser.parse_args()
 
@@ -113,7 +162,9 @@ def names(known: tuple[str, ...]):  # type: ignore[no-untyped-def]
     def parse_names(text: str) -> list[str]:
         chosen = text.split(",")
         if unknown := [name for name in chosen if name not in known]:
-            raise argparse.ArgumentTypeError(f"unknown name '{unknown[0]}'. Choose among {', '.join(known)}")
+            raise argparse.ArgumentTypeError(
+                f"unknown name '{unknown[0]}'. Choose among {', '.join(known)}"
+            )
         return chosen
 
     return parse_names
@@ -128,7 +179,9 @@ def address(text: str) -> tuple[str, int]:
 
 def measure(broker: Broker, load: Load, options: argparse.Namespace) -> Iterator[Figure]:
     """The figures of one size: a topic is filled once for all consumers, each producer gets one of its own."""
-    warm_up = Load(min(load.records, WARM_UP_RECORDS), load.value_bytes, load.key_bytes, load.spread)
+    warm_up = Load(
+        min(load.records, WARM_UP_RECORDS), load.value_bytes, load.key_bytes, load.spread
+    )
     for _ in range(2):
         in_new_topic(broker, FILLER, warm_up)
     source = broker.make_topic("source")
@@ -159,12 +212,23 @@ def in_new_topic(broker: Broker, client: str, load: Load) -> tuple[float, float]
 def play(client: str, role: str, broker: Broker, topic: str, load: Load) -> tuple[float, float]:
     """(wall, CPU) seconds of one run."""
     sizes = [str(each) for each in (load.records, load.value_bytes, load.key_bytes, load.spread)]
-    command = [sys.executable, "-m", "bench.client_roles", client, role, broker.bootstrap, topic, *sizes]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.client_roles",
+        client,
+        role,
+        broker.bootstrap,
+        topic,
+        *sizes,
+    ]
     result = run(command)
     return result["wall"], result["cpu"]
 
 
-def compare(direction: str, load: Load, walls: dict[str, list[float]], costs: dict[str, list[float]]) -> list[Figure]:
+def compare(
+    direction: str, load: Load, walls: dict[str, list[float]], costs: dict[str, list[float]]
+) -> list[Figure]:
     wall = {client: statistics.median(values) for client, values in walls.items()}
     cpu = {client: statistics.median(values) for client, values in costs.items()}
     by = YARDSTICK if YARDSTICK in wall else None

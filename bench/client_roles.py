@@ -91,7 +91,9 @@ def mqd_produce(job: Job) -> None:
     async def main() -> None:
         async with (
             connect(job.address) as client,
-            open_producer(client, linger_ms=LINGER_MS, batch_bytes=BATCH_BYTES, buffer_bytes_max=BUFFER_BYTES) as producer,
+            open_producer(
+                client, linger_ms=LINGER_MS, batch_bytes=BATCH_BYTES, buffer_bytes_max=BUFFER_BYTES
+            ) as producer,
         ):
             await producer.send(job.topic, b"", partition=0)
             topic, enqueue = job.topic, producer.enqueue
@@ -116,7 +118,9 @@ def mqd_consume(job: Job) -> None:
         async with connect(job.address) as client:
             await client.topic(job.topic, deadline=trio.current_time() + WAIT_SECONDS)
             job.start()
-            async with open_consumer(client, {partition: "beginning"}, partition_max_bytes=FETCH_BYTES) as consumer:
+            async with open_consumer(
+                client, {partition: "beginning"}, partition_max_bytes=FETCH_BYTES
+            ) as consumer:
                 seen = touched = 0
                 while seen <= job.records:
                     batch = await consumer.next()
@@ -141,15 +145,26 @@ def mqd_arrow_produce(job: Job) -> None:
     from mqd.client.cluster import connect
 
     keys, values = zip(*islice(job.pairs(), ARROW_ROWS))
-    rows = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pa.array([0] * len(keys), pa.int32())]
+    rows = [
+        pa.array(keys, pa.binary()),
+        pa.array(values, pa.binary()),
+        pa.array([0] * len(keys), pa.int32()),
+    ]
     table = pa.RecordBatch.from_arrays(rows, names=["key", "value", "partition"])
 
     async def main() -> None:
         async with (
             connect(job.address) as client,
-            open_arrow_producer(client, batch_bytes=BATCH_BYTES, buffer_bytes_max=BUFFER_BYTES) as producer,
+            open_arrow_producer(
+                client, batch_bytes=BATCH_BYTES, buffer_bytes_max=BUFFER_BYTES
+            ) as producer,
         ):
-            await producer.send(job.topic, pa.RecordBatch.from_pydict({"value": [b""], "partition": pa.array([0], pa.int32())}))
+            await producer.send(
+                job.topic,
+                pa.RecordBatch.from_pydict(
+                    {"value": [b""], "partition": pa.array([0], pa.int32())}
+                ),
+            )
             await producer.flush()
             job.start()
             left = job.records
@@ -177,7 +192,9 @@ def mqd_arrow_consume(job: Job) -> None:
         async with connect(job.address) as client:
             await client.topic(job.topic, deadline=trio.current_time() + WAIT_SECONDS)
             job.start()
-            async with open_consumer(client, {partition: "beginning"}, partition_max_bytes=FETCH_BYTES) as consumer:
+            async with open_consumer(
+                client, {partition: "beginning"}, partition_max_bytes=FETCH_BYTES
+            ) as consumer:
                 seen = touched = 0
                 async for batch in consumer.arrow_batches(["key", "value"]):
                     for column in batch.columns:
@@ -240,7 +257,9 @@ def aiokafka_consume(job: Job) -> None:
             await consumer.seek_to_beginning(partition)
             seen = touched = 0
             while seen <= job.records:
-                for records in (await consumer.getmany(timeout_ms=WAIT_SECONDS * 1000, max_records=POLL_RECORDS)).values():
+                for records in (
+                    await consumer.getmany(timeout_ms=WAIT_SECONDS * 1000, max_records=POLL_RECORDS)
+                ).values():
                     for record in records:
                         touched += len(record.value or b"") + len(record.key or b"")
                     seen += len(records)
@@ -259,7 +278,11 @@ def kafka_python_produce(job: Job) -> None:
     from kafka import KafkaProducer
 
     producer = KafkaProducer(
-        bootstrap_servers=job.address, acks="all", enable_idempotence=True, linger_ms=LINGER_MS, batch_size=BATCH_BYTES
+        bootstrap_servers=job.address,
+        acks="all",
+        enable_idempotence=True,
+        linger_ms=LINGER_MS,
+        batch_size=BATCH_BYTES,
     )
     producer.send(job.topic, b"", partition=0).get(WAIT_SECONDS)
     topic, send = job.topic, producer.send
@@ -287,7 +310,9 @@ def kafka_python_consume(job: Job) -> None:
     consumer.seek_to_beginning(partition)
     seen = touched = 0
     while seen <= job.records:
-        for records in consumer.poll(timeout_ms=WAIT_SECONDS * 1000, max_records=POLL_RECORDS).values():
+        for records in consumer.poll(
+            timeout_ms=WAIT_SECONDS * 1000, max_records=POLL_RECORDS
+        ).values():
             for record in records:
                 touched += len(record.value or b"") + len(record.key or b"")
             seen += len(records)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from mqd.client.errors import ClientError
 from mqd.protocol.batch import Codec, Record
-from mqd.protocol.client_records import BatchWriter
+from mqd.protocol.batch_writer import BatchWriter
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 RECORD_OVERHEAD_BYTES = 20

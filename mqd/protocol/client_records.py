@@ -1,8 +1,9 @@
-"""Records as clients read and write them: a whole batch into a list in one pass, and a batch that grows record by record.
+"""Records as clients read them: a whole batch in one pass, into columns.
 
-Both do what `iterate_records` and `build_batch` of `batch.py` do, three times as fast for the shapes that clients meet all day:
-varints of one and two bytes are read in line, and written from a table. What is unusual takes the general way, so both ways accept,
-refuse and write the same (tests/protocol/test_client_records.py). The broker does not use this file.
+`read_records` does what `iterate_records` of `batch.py` does, three times as fast for the shapes
+that clients meet all day: varints of one and two bytes are read in line, and records of one shape
+are cut out of the bytes at regular distances. What is unusual takes the general way, so both ways
+accept and refuse the same (tests/protocol/test_client_records.py). The broker does not use this.
 """
 
 from __future__ import annotations
@@ -17,32 +18,23 @@ from typing import overload
 from mqd import limits
 from mqd.errors import MqError
 from mqd.protocol.batch import (
-    HEADER,
-    HEADER_BYTES,
-    LOG_OVERHEAD_BYTES,
-    MAGIC,
-    TRANSACTIONAL_MASK,
     BatchHeader,
     Buffer,
-    Codec,
     Record,
-    compress,
     iterate_records,
     parse_header,
     read_record,
     read_varint,
     record_bytes,
-    seal,
-    write_record,
 )
-from mqd.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 
 Headers = Sequence[tuple[str, bytes | None]]
 _NO_HEADERS: Headers = ()
 _RUN_MIN = 8
 _STRETCH_MIN = 8
 _STRETCH_MAX = 1024
-"""Records that are read one by one between two looks whether a run begins: fewer where one has just ended."""
+"""Records that are read one by one between two looks whether a run begins: fewer where one has just
+ended."""
 _ONE_BYTE = bytes(range(0x80))
 _MORE_BYTES = bytes(range(0x80, 0x100))
 _TIMESTAMP_SAFE = 2**62
@@ -59,7 +51,8 @@ class _UnusualError(Exception):
 
 
 class RecordList(Sequence[Record]):
-    """The records of a batch, kept as columns: a `Record` is made when somebody looks at it, 0.1 us each."""
+    """The records of a batch, kept as columns: a `Record` is made when somebody looks at it, 0.1 us
+    each."""
 
     __slots__ = ("_headers", "_keys", "_offsets", "_timestamps", "_values")
 
@@ -94,7 +87,13 @@ class RecordList(Sequence[Record]):
         if isinstance(index, slice):
             return list(self._part(index))
         headers = _NO_HEADERS if self._headers is None else self._headers[index]
-        return Record(self._offsets[index], self._timestamps[index], self._keys[index], self._values[index], headers)
+        return Record(
+            self._offsets[index],
+            self._timestamps[index],
+            self._keys[index],
+            self._values[index],
+            headers,
+        )
 
     def between(self, start: int, end: int) -> RecordList:
         """The records with offsets in `[start, end)`."""
@@ -103,10 +102,20 @@ class RecordList(Sequence[Record]):
 
     def _part(self, part: slice) -> RecordList:
         headers = None if self._headers is None else self._headers[part]
-        return RecordList(self._offsets[part], self._timestamps[part], self._keys[part], self._values[part], headers)
+        return RecordList(
+            self._offsets[part],
+            self._timestamps[part],
+            self._keys[part],
+            self._values[part],
+            headers,
+        )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RecordList | list | tuple) and len(self) == len(other) and all(map(eq, self, other))
+        return (
+            isinstance(other, RecordList | list | tuple)
+            and len(self) == len(other)
+            and all(map(eq, self, other))
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -115,10 +124,14 @@ class RecordList(Sequence[Record]):
 
 
 def read_records(
-    view: Buffer, position: int = 0, *, header: BatchHeader | None = None, limit: int = limits.DECOMPRESSED_BYTES_MAX
+    view: Buffer,
+    position: int = 0,
+    *,
+    header: BatchHeader | None = None,
+    limit: int = limits.DECOMPRESSED_BYTES_MAX,
 ) -> RecordList:
-    """What `iterate_records` yields, and the same MqError. A record of 100 bytes takes 0.55 us instead of 2.0, one like its
-    neighbours 0.15 us, bench machine."""
+    """What `iterate_records` yields, and the same MqError. A record of 100 bytes takes 0.55 us
+    instead of 2.0, one like its neighbours 0.15 us, bench machine."""
     if header is None:
         header = parse_header(view, position)
     if 0 <= header.base_timestamp < _TIMESTAMP_SAFE and header.records_count > 0:
@@ -132,8 +145,8 @@ def read_records(
 
 
 class _Reading:
-    """One pass over the records of one batch. Offsets and sizes are compared as they are on the wire: zigzag, which doubles them;
-    an odd one is negative."""
+    """One pass over the records of one batch. Offsets and sizes are compared as they are on the
+    wire: zigzag, which doubles them; an odd one is negative."""
 
     def __init__(self, data: bytes, header: BatchHeader) -> None:
         self.data = data
@@ -165,8 +178,14 @@ class _Reading:
             for index, gap in self.gaps:
                 missing[index] = gap
             offsets = list(map(add, offsets, accumulate(missing)))
-        timestamps: Sequence[int] = [header.max_timestamp] * count if header.is_log_append_time else self.timestamps
-        headers = [self.headers.get(index, _NO_HEADERS) for index in range(count)] if self.headers else None
+        timestamps: Sequence[int] = (
+            [header.max_timestamp] * count if header.is_log_append_time else self.timestamps
+        )
+        headers = (
+            [self.headers.get(index, _NO_HEADERS) for index in range(count)]
+            if self.headers
+            else None
+        )
         return RecordList(offsets, timestamps, self.keys, self.values, headers)
 
     def walk(self, first: int, stop: int) -> None:
@@ -252,10 +271,13 @@ class _Reading:
         self.at, self.expected = at, expected
 
     def take_run(self, index: int, count: int) -> int:
-        """Read the records from here on that are laid out like the next one: sizes of record, key and value are the same, there
-        are no headers and no gaps. Returns how many that were; 0 where it does not pay.
+        """Read the records from here on that are laid out like the next one: sizes of record,
+        key and value are the same, there are no headers and no gaps. Returns how many that were;
+        0 where it does not pay.
 
-        In such a run every field is a column: each byte of it lies one record's size behind the one before."""
+        In such a run every field is a column: each byte of it lies one record's size behind the
+        one before.
+        """
         data, start = self.data, self.at
         if self.expected != index << 1 or index >= _VARINTS or data[start] & 1:
             return 0
@@ -267,15 +289,27 @@ class _Reading:
         value_size, value_start = read_varint(data, value_at, 5)
         tail = value_start + max(value_size, 0)
         stride = tail + 1 - start
-        if tail + 1 != attributes + size or key_size < -1 or value_size < -1 or place_at - attributes > 3:
+        if (
+            tail + 1 != attributes + size
+            or key_size < -1
+            or value_size < -1
+            or place_at - attributes > 3
+        ):
             return 0
-        taken = min(count - index, (64 if index < 64 else _VARINTS) - index, (len(data) - start) // stride)
+        taken = min(
+            count - index, (64 if index < 64 else _VARINTS) - index, (len(data) - start) // stride
+        )
         stop = start + taken * stride
 
         def column(at: int) -> bytes:
             return data[at:stop:stride]
 
-        fixed = [*range(start, attributes), *range(key_at, key_start), *range(value_at, value_start), tail]
+        fixed = [
+            *range(start, attributes),
+            *range(key_at, key_start),
+            *range(value_at, value_start),
+            tail,
+        ]
         for at in fixed:
             same = column(at)
             taken = min(taken, len(same) - len(same.lstrip(same[:1])))
@@ -293,7 +327,9 @@ class _Reading:
             if moments.count(moments[0]) == taken:
                 self.timestamps += [base + delta] * taken
             else:
-                self.timestamps += [base + ((moment >> 1) ^ -(moment & 1)) for moment in moments[:taken]]
+                self.timestamps += [
+                    base + ((moment >> 1) ^ -(moment & 1)) for moment in moments[:taken]
+                ]
         else:
             taken = len(moments) - len(moments.lstrip(_MORE_BYTES))
             ends = column(attributes + 2)[:taken]
@@ -302,7 +338,10 @@ class _Reading:
             zigzags = [moment & 0x7F | end << 7 for moment, end in both]
             self.timestamps += [base + ((zigzag >> 1) ^ -(zigzag & 1)) for zigzag in zigzags]
         stop = start + taken * stride
-        for found, size, at in ((self.keys, key_size, key_start), (self.values, value_size, value_start)):
+        for found, size, at in (
+            (self.keys, key_size, key_start),
+            (self.values, value_size, value_start),
+        ):
             if size < 0:
                 found += [None] * taken
             else:
@@ -324,87 +363,3 @@ def _places() -> tuple[bytes, bytes]:
     """First and second bytes of the offset deltas 0 to 8191."""
     first = bytes(n << 1 if n < 64 else n << 1 & 0x7F | 0x80 for n in range(_VARINTS))
     return first, bytes(n >> 6 for n in range(_VARINTS))
-
-
-# -- writing
-
-
-@cache
-def _varints() -> tuple[list[bytes], list[bytes]]:
-    """Zigzag varints of 0 to 8191; and the same with the attributes of a record behind them. Made when first needed: 2 ms."""
-    plain = [bytes((n << 1,)) if n < 64 else bytes((n << 1 & 0x7F | 0x80, n >> 6)) for n in range(_VARINTS)]
-    return plain, [varint + b"\0" for varint in plain]
-
-
-class BatchWriter:
-    """The records of a batch, encoded as they come, behind room for the header.
-
-    `seal` may be called again, with other sequences; no record is added after the first time."""
-
-    __slots__ = ("_body", "_heads", "_varints", "base_timestamp", "count", "max_timestamp")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.base_timestamp = self.max_timestamp = NO_TIMESTAMP
-        self._body = bytearray(HEADER_BYTES)
-        self._varints, self._heads = _varints()
-
-    def append(
-        self, timestamp: int, key: Buffer | None, value: Buffer | None, headers: Sequence[tuple[str, Buffer | None]] = ()
-    ) -> int:
-        """Add a record; returns its place in the batch. 0.45 us with 100 bytes."""
-        index = self.count
-        if not index:
-            self.base_timestamp = self.max_timestamp = timestamp
-        elif timestamp > self.max_timestamp:
-            self.max_timestamp = timestamp
-        delta = timestamp - self.base_timestamp
-        self.count = index + 1
-        if not headers and value is not None and delta >= 0:
-            varints = self._varints
-            size = len(value)
-            try:
-                moment, place, length = varints[delta], varints[index], varints[size]
-                size += len(moment) + len(place) + len(length)
-                if key is None:
-                    self._body += b"".join((self._heads[size + 3], moment, place, b"\1", length, value, b"\0"))
-                else:
-                    key_length = varints[len(key)]
-                    size += len(key_length) + len(key) + 2
-                    self._body += b"".join((self._heads[size], moment, place, key_length, key, length, value, b"\0"))
-                return index
-            except IndexError:
-                pass  # more than the table has
-        write_record(self._body, delta, index, key, value, headers)
-        return index
-
-    def seal(
-        self,
-        *,
-        codec: Codec = Codec.NONE,
-        producer_id: int = NO_PRODUCER_ID,
-        producer_epoch: int = NO_EPOCH,
-        base_sequence: int = -1,
-        transactional: bool = False,
-    ) -> bytearray:
-        """The batch with its header and CRC. Without a codec these are the bytes that the writer holds."""
-        assert self.count, "a batch without records"
-        batch = self._body
-        if codec is not Codec.NONE:
-            batch = bytearray(HEADER_BYTES)
-            batch += compress(codec, bytes(memoryview(self._body)[HEADER_BYTES:]))
-        attributes = int(codec) | (TRANSACTIONAL_MASK if transactional else 0)
-        HEADER.pack_into(
-            batch, 0, 0, len(batch) - LOG_OVERHEAD_BYTES, NO_EPOCH, MAGIC, 0, attributes, self.count - 1,
-            self.base_timestamp, self.max_timestamp, producer_id, producer_epoch, base_sequence, self.count,
-        )  # fmt: skip
-        seal(batch)
-        return batch
-
-    def records(self) -> list[Record]:
-        """What was added, read back; offsets count from 0."""
-        return list(read_records(self.seal())) if self.count else []
-
-    def free(self) -> None:
-        """Let go of the bytes; nothing but `count` is of use afterwards."""
-        self._body = bytearray()

@@ -50,7 +50,15 @@ async def test_every_partition_is_read_to_its_end(nursery: trio.Nursery, codec: 
         async for batch in consumer.arrow_batches():
             (partition_id,) = set(batch.column("partition").to_pylist())
             found[partition_id] += batch.column("value").to_pylist()
-            assert batch.schema.names == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+            assert batch.schema.names == [
+                "key",
+                "value",
+                "topic",
+                "partition",
+                "offset",
+                "timestamp",
+                "timestampType",
+            ]
         assert found == {0: numbers(35), 1: numbers(35)}
         assert consumer.position(A0) == consumer.position(A1) == 35
 
@@ -66,7 +74,11 @@ async def test_columns_and_rows_are_those_wished_for(nursery: trio.Nursery) -> N
             positions.append(consumer.position(A0))
         assert values_of(batches) == numbers(43, 7)
         assert all(batch.num_rows <= 8 and batch.schema == reader.schema for batch in batches)
-        assert positions[0] == 7 + batches[0].num_rows and positions[-1] == 43 and await reader.next() is None
+        assert (
+            positions[0] == 7 + batches[0].num_rows
+            and positions[-1] == 43
+            and await reader.next() is None
+        )
         assert reader.schema.names == ["value", "headers"]
         with pytest.raises(ClientError, match="unknown column 'payload'"):
             consumer.arrow_batches(["payload"])
@@ -91,7 +103,9 @@ async def test_records_and_arrow_batches_may_take_turns(nursery: trio.Nursery) -
         assert found == numbers(60)
 
 
-async def test_a_seek_and_a_pause_take_the_rest_back(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_seek_and_a_pause_take_the_rest_back(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 40)
     async with consuming(cluster, {A0: "beginning"}) as (_, consumer):
@@ -108,14 +122,18 @@ async def test_a_seek_and_a_pause_take_the_rest_back(nursery: trio.Nursery, auto
             raise AssertionError(await reader.next())
 
 
-async def test_read_committed_hides_what_was_aborted_also_in_the_rest_of_an_answer(nursery: trio.Nursery) -> None:
+async def test_read_committed_hides_what_was_aborted_also_in_the_rest_of_an_answer(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
 
     def append(value: bytes, producer: int, **options: Any) -> None:
         records = [Record(0, 0, options.pop("key", None), value)]
         options["base_offset"] = partition.end
-        partition.batches.append(build_batch(records, producer_id=producer, producer_epoch=0, **options))
+        partition.batches.append(
+            build_batch(records, producer_id=producer, producer_epoch=0, **options)
+        )
         partition.end += 1
 
     append(b"plain", -1)
@@ -136,7 +154,10 @@ async def test_read_committed_hides_what_was_aborted_also_in_the_rest_of_an_answ
 
     for records_first in (0, 1, 2):
         cluster.one.script(FETCH, with_aborts)
-        async with consuming(cluster, {A0: "beginning"}, end="end", read_committed=True) as (_, consumer):
+        async with consuming(cluster, {A0: "beginning"}, end="end", read_committed=True) as (
+            _,
+            consumer,
+        ):
             found: list[Any] = []
             for _ in range(records_first):
                 batch = await consumer.next()
@@ -187,7 +208,9 @@ async def test_a_member_commits_what_it_was_handed(nursery: trio.Nursery) -> Non
 
 
 @asynccontextmanager
-async def producing(cluster: FakeCluster, **options: Any) -> AsyncIterator[tuple[ClusterClient, ArrowProducer]]:
+async def producing(
+    cluster: FakeCluster, **options: Any
+) -> AsyncIterator[tuple[ClusterClient, ArrowProducer]]:
     async with (
         connect([("fake", 9001)], network=cluster, request_timeout_s=2.0) as client,
         open_arrow_producer(client, **options) as producer,
@@ -214,39 +237,76 @@ async def test_rows_arrive_whole(nursery: trio.Nursery) -> None:
         assert await producer.send("a", table) == 3
         await producer.flush()
         rows = [tuple(record[1:]) for record in records_of(cluster, A0)]
-    assert rows == [(1000, b"k", b"1", (("h", b"x"),)), (2000, None, b"2", ()), (3000, b"", None, ())]
+    assert rows == [
+        (1000, b"k", b"1", (("h", b"x"),)),
+        (2000, None, b"2", ()),
+        (3000, b"", None, ()),
+    ]
 
 
-@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
-async def test_text_of_every_layout_is_sent_and_keys_choose_as_java_does(nursery: trio.Nursery, kind: pa.DataType) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.binary(),
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.dictionary(pa.int32(), pa.string()),
+    ],
+)
+async def test_text_of_every_layout_is_sent_and_keys_choose_as_java_does(
+    nursery: trio.Nursery, kind: pa.DataType
+) -> None:
     cluster = FakeCluster(nursery, nodes=2)
     cluster.add_topic("a", 3)
     keys = [f"key-{number}" for number in range(50)]
-    column = pa.array(keys).cast(kind) if not pa.types.is_dictionary(kind) else pa.array(keys).dictionary_encode()
+    column = (
+        pa.array(keys).cast(kind)
+        if not pa.types.is_dictionary(kind)
+        else pa.array(keys).dictionary_encode()
+    )
     async with producing(cluster) as (_, producer):
         await producer.send("a", pa.table({"key": column, "value": column}))
         await producer.flush()
         for partition in range(3):
-            expected = [key.encode() for key in keys if partition_for_key(key.encode(), 3) == partition]
-            assert [record.key for record in records_of(cluster, TopicPartition("a", partition))] == expected
+            expected = [
+                key.encode() for key in keys if partition_for_key(key.encode(), 3) == partition
+            ]
+            assert [
+                record.key for record in records_of(cluster, TopicPartition("a", partition))
+            ] == expected
 
 
 async def test_a_partition_that_a_row_names_wins(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a", 3)
-    columns = {"value": pa.array([b"1", b"2", b"3"]), "partition": pa.array([2, None, 1], pa.int32()), "key": pa.array([b"x"] * 3)}
+    columns = {
+        "value": pa.array([b"1", b"2", b"3"]),
+        "partition": pa.array([2, None, 1], pa.int32()),
+        "key": pa.array([b"x"] * 3),
+    }
     async with producing(cluster) as (client, producer):
         await producer.send("a", pa.RecordBatch.from_pydict(columns))
         await producer.flush()
-        found = {index: [record.value for record in records_of(cluster, TopicPartition("a", index))] for index in range(3)}
+        found = {
+            index: [record.value for record in records_of(cluster, TopicPartition("a", index))]
+            for index in range(3)
+        }
         expected: dict[int, list[bytes]] = {0: [], 1: [b"3"], 2: [b"1"]}
         expected[partition_for_key(b"x", 3)].append(b"2")
-        assert {index: sorted(rows) for index, rows in found.items()} == {index: sorted(rows) for index, rows in expected.items()}
+        assert {index: sorted(rows) for index, rows in found.items()} == {
+            index: sorted(rows) for index, rows in expected.items()
+        }
         for wrong in (3, -1):
             with pytest.raises(ClientError, match="partitions 0 to 2"):
-                await producer.send("a", pa.table({"value": [b"x"], "partition": pa.array([wrong], pa.int64())}))
+                await producer.send(
+                    "a", pa.table({"value": [b"x"], "partition": pa.array([wrong], pa.int64())})
+                )
         now = client.clock.wall_ms()
-        assert all(abs(record.timestamp - now) < 60_000 for record in records_of(cluster, TopicPartition("a", 1)))
+        assert all(
+            abs(record.timestamp - now) < 60_000
+            for record in records_of(cluster, TopicPartition("a", 1))
+        )
 
 
 async def test_rows_without_keys_are_spread(nursery: trio.Nursery) -> None:
@@ -270,7 +330,9 @@ async def test_rows_without_keys_are_spread(nursery: trio.Nursery) -> None:
         ({"value": [b"x"], "headers": ["h"]}, "column 'headers' has type string"),
     ],
 )
-async def test_what_does_not_fit_is_refused_in_words(nursery: trio.Nursery, columns: dict[str, Any], words: str) -> None:
+async def test_what_does_not_fit_is_refused_in_words(
+    nursery: trio.Nursery, columns: dict[str, Any], words: str
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     async with producing(cluster) as (_, producer):
@@ -310,5 +372,7 @@ def test_what_is_missing_is_named() -> None:
         "try:\n    mqd.client.consumer.Consumer.arrow_batches(None)\n"
         "except ImportError as error:\n    print(error)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert said == "Arrow columns need numpy and pyarrow. Install them: pip install 'mqd[arrow]'\n"

@@ -1,4 +1,5 @@
-"""The fast ways of clients do what the general ways do: `iterate_records` and `build_batch` are the measure."""
+"""The fast ways of clients do what the general ways do: `iterate_records` and `build_batch` are the
+measure."""
 
 from __future__ import annotations
 
@@ -10,12 +11,17 @@ from hypothesis import given, settings, strategies as st
 from mqd.errors import MqError
 from mqd.protocol import batch, client_records
 from mqd.protocol.batch import Codec, Record, build_batch, iterate_records
-from mqd.protocol.client_records import BatchWriter, read_records
+from mqd.protocol.batch_writer import BatchWriter
+from mqd.protocol.client_records import read_records
 
 SIZES = (0, 1, 60, 61, 62, 63, 64, 8100, 8180, 8189, 8190, 8191, 8192, 20_000)
 blobs = st.none() | st.binary(max_size=20) | st.sampled_from(SIZES).map(bytes)
-header_lists = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3).map(tuple)
-moments = st.integers(0, 50) | st.integers(0, 2**63 - 1) | st.integers(60, 70) | st.integers(8180, 8200)
+header_lists = st.lists(
+    st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3
+).map(tuple)
+moments = (
+    st.integers(0, 50) | st.integers(0, 2**63 - 1) | st.integers(60, 70) | st.integers(8180, 8200)
+)
 rows = st.tuples(moments, blobs, blobs, st.just(()) | header_lists)
 row_lists = st.lists(rows, min_size=1, max_size=6)
 
@@ -36,8 +42,14 @@ def outcome(read: Any, data: Any, **options: Any) -> Any:
 
 
 @settings(deadline=None, max_examples=100)
-@given(row_lists, st.sampled_from(list(Codec)), st.lists(st.sampled_from((0, 0, 1, 70, 9000, 2**20)), min_size=1, max_size=4))
-def test_what_is_read_is_what_the_general_way_reads(given_rows: list[Any], codec: Codec, gaps: list[int]) -> None:
+@given(
+    row_lists,
+    st.sampled_from(list(Codec)),
+    st.lists(st.sampled_from((0, 0, 1, 70, 9000, 2**20)), min_size=1, max_size=4),
+)
+def test_what_is_read_is_what_the_general_way_reads(
+    given_rows: list[Any], codec: Codec, gaps: list[int]
+) -> None:
     records = numbered(given_rows, gaps)
     data = build_batch(records, codec=codec, keep_offsets=True)
     assert read_records(data) == records == list(iterate_records(data))
@@ -46,7 +58,10 @@ def test_what_is_read_is_what_the_general_way_reads(given_rows: list[Any], codec
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 8191, 8192, 8200])
 def test_many_records_and_the_times_of_a_broker(count: int) -> None:
-    given_rows = [(1_700_000_000_000 + index * 3, None if index % 3 else b"key", b"v" * (index % 130), ()) for index in range(count)]
+    given_rows = [
+        (1_700_000_000_000 + index * 3, None if index % 3 else b"key", b"v" * (index % 130), ())
+        for index in range(count)
+    ]
     for options in ({}, {"log_append_time": 77}, {"base_offset": 2**40}):
         data = build_batch(numbered(given_rows), **options)  # type: ignore[arg-type]
         assert read_records(data) == list(iterate_records(data))
@@ -57,7 +72,9 @@ def test_many_records_and_the_times_of_a_broker(count: int) -> None:
 def test_damage_is_the_same_error(given_rows: list[Any], where: float, byte: int) -> None:
     data = build_batch(numbered(given_rows))
     data[57 + int(where * (len(data) - 57))] = byte
-    assert outcome(read_records, data, limit=1 << 20) == outcome(iterate_records, data, limit=1 << 20)
+    assert outcome(read_records, data, limit=1 << 20) == outcome(
+        iterate_records, data, limit=1 << 20
+    )
 
 
 #                length  attr  ts    offset key  value     headers
@@ -72,13 +89,21 @@ def test_every_byte_of_a_record_at_every_value(place: int) -> None:
             body = bytearray(GOOD + tail)
             body[place] = byte
             data = head + body
-            batch.HEADER.pack_into(data, 0, *batch.parse_header(data)._replace(batch_length=len(data) - 12))
-            assert outcome(read_records, data) == outcome(iterate_records, data), (place, byte, tail)
+            batch.HEADER.pack_into(
+                data, 0, *batch.parse_header(data)._replace(batch_length=len(data) - 12)
+            )
+            assert outcome(read_records, data) == outcome(iterate_records, data), (
+                place,
+                byte,
+                tail,
+            )
 
 
 @settings(deadline=None, max_examples=100)
 @given(row_lists, st.sampled_from(list(Codec)), st.booleans())
-def test_what_is_written_is_what_the_general_way_writes(given_rows: list[Any], codec: Codec, transactional: bool) -> None:
+def test_what_is_written_is_what_the_general_way_writes(
+    given_rows: list[Any], codec: Codec, transactional: bool
+) -> None:
     writer = BatchWriter()
     places = [writer.append(*row) for row in given_rows]
     assert places == list(range(len(given_rows))) and writer.records() == numbered(given_rows)
@@ -99,12 +124,20 @@ def test_a_long_batch_is_written_alike() -> None:
     assert writer.count == 8300
 
 
-def alike(count: int, *, key: int | None, value: int | None, step: int, odd: int | None = None) -> list[Any]:
+def alike(
+    count: int, *, key: int | None, value: int | None, step: int, odd: int | None = None
+) -> list[Any]:
     """Rows of one shape; the one at `odd` has another size."""
     made = []
     for index in range(count):
         size = value if index != odd or value is None else value + 1
-        made.append((1_000 + index * step, *(None if n is None else bytes([index % 251]) * n for n in (key, size)), ()))
+        made.append(
+            (
+                1_000 + index * step,
+                *(None if n is None else bytes([index % 251]) * n for n in (key, size)),
+                (),
+            )
+        )
     return made
 
 
@@ -140,7 +173,9 @@ def test_the_same_byte_in_every_record_of_a_run(place: int) -> None:
             record[place] = byte
             body += record
         data = head + body
-        batch.HEADER.pack_into(data, 0, *batch.parse_header(data)._replace(batch_length=len(data) - 12))
+        batch.HEADER.pack_into(
+            data, 0, *batch.parse_header(data)._replace(batch_length=len(data) - 12)
+        )
         assert outcome(read_records, data) == outcome(iterate_records, data), byte
 
 
@@ -163,19 +198,39 @@ def test_a_run_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     st.integers(8, 130), st.sampled_from((None, 0, 3, 70)), st.sampled_from((None, 0, 3, 70)), st.sampled_from((0, 1, 30)),
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=3),
 )  # fmt: skip
-def test_damage_in_a_run_is_the_same_error(count: int, key: Any, value: Any, step: int, blows: list[tuple[float, int]]) -> None:
+def test_damage_in_a_run_is_the_same_error(
+    count: int, key: Any, value: Any, step: int, blows: list[tuple[float, int]]
+) -> None:
     data = build_batch(numbered(alike(count, key=key, value=value, step=step)))
     for where, byte in blows:
         data[57 + int(where * (len(data) - 57))] = byte
-    assert outcome(read_records, data, limit=1 << 20) == outcome(iterate_records, data, limit=1 << 20)
+    assert outcome(read_records, data, limit=1 << 20) == outcome(
+        iterate_records, data, limit=1 << 20
+    )
 
 
 def test_a_list_of_records_is_a_sequence() -> None:
-    made = numbered([(index, None, b"%d" % index, (("h", b""),) if index == 3 else ()) for index in range(10)])
+    made = numbered(
+        [(index, None, b"%d" % index, (("h", b""),) if index == 3 else ()) for index in range(10)]
+    )
     records = read_records(build_batch(made))
-    assert records[3] == made[3] and records[-1] == made[-1] and records[2:4] == made[2:4] and isinstance(records[2:4], list)
-    assert list(reversed(records)) == made[::-1] and made[4] in records and records.index(made[4]) == 4 and repr(records) == repr(made)
-    assert records.between(0, 10) is records and records.between(3, 5) == made[3:5] and not records.between(10, 20)
+    assert (
+        records[3] == made[3]
+        and records[-1] == made[-1]
+        and records[2:4] == made[2:4]
+        and isinstance(records[2:4], list)
+    )
+    assert (
+        list(reversed(records)) == made[::-1]
+        and made[4] in records
+        and records.index(made[4]) == 4
+        and repr(records) == repr(made)
+    )
+    assert (
+        records.between(0, 10) is records
+        and records.between(3, 5) == made[3:5]
+        and not records.between(10, 20)
+    )
     assert records != made[:9] and records != 5 and bool(records)
     with pytest.raises(IndexError):
         records[10]
