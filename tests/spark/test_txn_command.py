@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mqd.client.group_descriptions import TransactionDescription
@@ -24,6 +26,13 @@ def described(
     return TransactionDescription(
         name, "b:9092", state, producer_id, epoch, timeout_ms, 1_000, (TopicPartition("t", 0),)
     )
+
+
+def test_a_prepared_transaction_is_known_by_its_owner() -> None:
+    decision = Decision(5, "id", (Prepared(W0, 7, 4),), ended=False)
+    prepared = replace(described(W0, epoch=3), owner=(7, 4))
+    assert ids(txn.plan(txn.transactions_of([prepared], Q), decision).decided) == [W0]
+    assert ids(txn.plan(txn.transactions_of([described(W0, epoch=3)], Q), decision).abort) == [W0]
 
 
 def ids(transactions: tuple[txn.Transaction, ...]) -> list[str]:

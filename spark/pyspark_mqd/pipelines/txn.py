@@ -20,7 +20,7 @@ import click
 from mqd.client.errors import ClientError
 from mqd.client.group_descriptions import TransactionDescription
 from mqd.errors import ErrorCode
-from pyspark_mqd.decisions import Decision
+from pyspark_mqd.decisions import Decision, Prepared
 from pyspark_mqd.pipelines import report
 from pyspark_mqd.pipelines.brokers import connected
 from pyspark_mqd.pipelines.checkpoint import folder_of, read_checkpoint
@@ -62,6 +62,13 @@ class Transaction:
     def is_open(self) -> bool:
         return self.about.state in OPEN
 
+    @property
+    def ended_by(self) -> Prepared:
+        """What ends it: a prepared transaction has an owner of its own, with a later epoch."""
+        about = self.about
+        producer = about.owner or (about.producer_id, about.producer_epoch)
+        return Prepared(about.transactional_id, *producer)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -92,15 +99,14 @@ def plan(transactions: Iterable[Transaction], decision: Decision | None) -> Plan
     The decision lists (id, producer id, epoch): a transaction that an id has begun later, with
     another epoch, is not the decided one.
     """
-    listed = set()
+    listed: set[Prepared] = set()
     if decision is not None and not decision.ended:
-        listed = {tuple(each) for each in decision.transactions}
+        listed = set(decision.transactions)
     abort, decided, ending = [], [], []
     for each in transactions:
-        about = each.about
-        if (about.transactional_id, about.producer_id, about.producer_epoch) in listed:
+        if each.ended_by in listed:
             decided += [each] if each.is_open else []
-        elif about.state == ONGOING:
+        elif each.about.state == ONGOING:
             abort.append(each)
         elif each.is_open:
             ending.append(each)
