@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from chaos.ensemble import Ensemble, mqd_ensemble
+from chaos.ensemble import Ensemble, ensemble
 from mqd.client import sync
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ CLUSTER_OPTIONS = (
     "transaction.two.phase.commit.enable=true",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=200",
 )
+UNSTABLE = {"mqd": (), "kafka": ("unstable.api.versions.enable=true",)}
 SPARK_TEST_SECONDS = 180
 ROOT = Path(__file__).parents[2]
 
@@ -81,8 +82,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    """Three real nodes, each topic with three replicas; two-phase transactions are enabled."""
-    nodes = mqd_ensemble(tmp_path_factory.mktemp("mqd"), 3, options=CLUSTER_OPTIONS)
+    """Three real nodes, each topic with three replicas; two-phase transactions are enabled.
+
+    With MQD_SPARK_CLUSTER=kafka they are of Apache Kafka: the referee.
+    """
+    kind = os.environ.get("MQD_SPARK_CLUSTER", "mqd")
+    options = CLUSTER_OPTIONS + UNSTABLE[kind]
+    nodes = ensemble(kind, tmp_path_factory.mktemp(kind), 3, options=options)
     try:
         nodes.start()
         yield nodes

@@ -1,0 +1,73 @@
+"""Is the copy of a streaming query what it is a copy of: every row once, in order? Pure.
+
+A row of the copy is `<partition>-<offset>:<value>` of its source. Rows of one source partition are
+written by one task, batch after batch, so within a partition of the copy they keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+EXAMPLES_MAX = 5
+
+MEANINGS = {
+    "lost": "in the source, and not in the copy",
+    "doubled": "in the copy more than once",
+    "invented": "in the copy, and nothing like it in the source",
+    "changed": "in the copy with another value than in the source",
+    "disorder": "in the copy after a row that follows it in the source",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken promise."""
+
+    kind: str
+    count: int
+    examples: tuple[str, ...]
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.examples)
+        return f"{self.kind}: {self.count} row(s) {MEANINGS[self.kind]} ({shown})"
+
+
+def check_rows(
+    source: Mapping[int, Sequence[bytes]], copy: Mapping[int, Sequence[bytes]]
+) -> list[Violation]:
+    """Everything that is wrong. `source`: partition -> values by offset, without gaps; `copy`:
+    partition -> its rows."""
+    wrong: dict[str, list[str]] = {kind: [] for kind in MEANINGS}
+    seen = {partition: bytearray(len(values)) for partition, values in source.items()}
+    for rows in copy.values():
+        latest: dict[int, int] = {}
+        for row in rows:
+            name, _, value = row.partition(b":")
+            partition, offset = _place(name)
+            marks = seen.get(partition, bytearray())
+            if not 0 <= offset < len(marks):
+                wrong["invented"].append(name.decode(errors="replace"))
+                continue
+            if marks[offset]:
+                wrong["doubled"].append(name.decode())
+            elif offset < latest.get(partition, -1):
+                wrong["disorder"].append(name.decode())
+            if source[partition][offset] != value:
+                wrong["changed"].append(name.decode())
+            marks[offset] = 1
+            latest[partition] = max(offset, latest.get(partition, -1))
+    for partition, marks in seen.items():
+        wrong["lost"] += [f"{partition}-{offset}" for offset, mark in enumerate(marks) if not mark]
+    return [
+        Violation(kind, len(names), tuple(names[:EXAMPLES_MAX]))
+        for kind, names in wrong.items()
+        if names
+    ]
+
+
+def _place(name: bytes) -> tuple[int, int]:
+    partition, _, offset = name.partition(b"-")
+    if partition.isdigit() and offset.isdigit():
+        return int(partition), int(offset)
+    return -1, -1
