@@ -72,10 +72,12 @@ def main() -> int:
         machine = floors.machine(directory)
         print(*(f"{key}: {value}" for key, value in machine.items()), sep="\n")
         print(
-            f"{options.records:,} records, {options.rounds} rounds, medians; keys of {options.keys} bytes"
+            f"{options.records:,} records, {options.rounds} rounds, medians; "
+            f"keys of {options.keys} bytes"
         )
         print(
-            f"\n{'':9}{'value':>7}  {'client':17}{'records/s':>12}{'a CPU s':>12}{'times ' + YARDSTICK:>17}{'by CPU':>8}  goal"
+            f"\n{'':9}{'value':>7}  {'client':17}{'records/s':>12}{'a CPU s':>12}"
+            f"{'times ' + YARDSTICK:>17}{'by CPU':>8}  goal"
         )
         for size in options.sizes:
             load = Load(options.records, size, options.keys, min(options.spread, size))
@@ -178,7 +180,8 @@ def address(text: str) -> tuple[str, int]:
 
 
 def measure(broker: Broker, load: Load, options: argparse.Namespace) -> Iterator[Figure]:
-    """The figures of one size: a topic is filled once for all consumers, each producer gets one of its own."""
+    """The figures of one size: a topic is filled once for all consumers, each producer gets one of
+    its own."""
     warm_up = Load(
         min(load.records, WARM_UP_RECORDS), load.value_bytes, load.key_bytes, load.spread
     )
@@ -247,7 +250,8 @@ def compare(
 
 
 def render(figure: Figure) -> str:
-    text = f"{figure.direction:9}{figure.value_bytes:>7}  {figure.client:17}{figure.wall:>12,.0f}{figure.cpu:>12,.0f}"
+    text = f"{figure.direction:9}{figure.value_bytes:>7}  {figure.client:17}"
+    text += f"{figure.wall:>12,.0f}{figure.cpu:>12,.0f}"
     if figure.times_wall is None or figure.times_cpu is None:
         return text
     text += f"{figure.times_wall:>17.2f}{figure.times_cpu:>8.2f}"
