@@ -418,7 +418,9 @@ def close_logs(disk: Disk, logs: Iterable[PartitionLog]) -> None:
     full: StorageError | None = None
     for log in logs:
         if not _is_sound(log) or (not log.written_end_offset and not log.cuts):
-            continue  # nothing was ever in it: thousands of these are not worth six syncs each
+            # Nothing was ever in it: thousands of these are not worth six syncs each. The next life syncs its files with the
+            # first records (`_Loader._finish`).
+            continue
         active = log.active
         active.seal()
         append_indexes(disk, log.path, active)

@@ -501,7 +501,8 @@ class _Loader:
         log.recovery_point = known.recovery_point
         if known.cleaned_to is not None:
             log.cleaned_to = min(known.cleaned_to, log.log_end_offset)
-        log.new_files = anew
+        # An orderly stop does not sync a log that never held a record: the sync of its first records does (I1).
+        log.new_files = anew or (known.clean and not end)
         return log
 
 
