@@ -34,8 +34,9 @@ from pyspark.sql.datasource import (
 )
 
 from .connection import client_for
-from .decisions import Prepared, Slots
+from .decisions import NO_BATCH, Prepared, Slots
 from .errors import OptionError
+from .markers import ExactlyOnceError
 from .sink_options import Columns, SinkOptions
 from .transaction_ids import WORKER_DIGITS, identity_of, worker_id
 
@@ -165,7 +166,7 @@ class AtomicStreamWriter(DataSourceStreamArrowWriter):
 
 
 class AtomicWriter(DataSourceArrowWriter):
-    """A batch write. With option `exactlyOnceId` a second run of the same job writes nothing."""
+    """A batch write. With option `exactlyOnceId` a second run of the same job is refused."""
 
     def __init__(self, options: SinkOptions, columns: Columns) -> None:
         self._options = options
@@ -176,7 +177,11 @@ class AtomicWriter(DataSourceArrowWriter):
     def __getstate__(self) -> dict[str, Any]:
         """Step 1. What Spark pickles for `commit` has the claim, too."""
         if not self._claim:
-            self._claim = _driver(self._options, self._query).plan(self._query)
+            driver = _driver(self._options, self._query)
+            self._claim = driver.plan(self._query)
+            decision = driver.read()
+            if decision is not None and decision.batch_id > NO_BATCH:
+                raise job_is_complete(self._query)
         return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -224,7 +229,7 @@ def _commit(
 ) -> None:
     tasks = _tasks(messages)
     if not tasks or len(tasks) != len(messages):
-        raise OptionError(
+        raise ExactlyOnceError(
             f"Spark completes batch {batch_id} with {len(messages)} tasks, but "
             f"{len(messages) - len(tasks)} of them have reported no transaction. Start the query "
             "again: the batch runs a second time."
@@ -258,6 +263,15 @@ def query_id_of(checkpoint: str | None) -> str | None:
         return str(fields["id"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
+
+
+def job_is_complete(job: str) -> ExactlyOnceError:
+    """A batch write runs a second time under the same name."""
+    return ExactlyOnceError(
+        f"A batch write with option 'exactlyOnceId' set to '{job}' is complete: its rows are in "
+        "the topic, and this write was not started. If this is another write, for example another "
+        "call of foreachBatch, set 'exactlyOnceId' to a name that was not used before."
+    )
 
 
 def unknown_query(checkpoint: str | None) -> OptionError:

@@ -164,9 +164,9 @@ class _Held:
         return self.client
 
     def _run(self) -> None:
-        from mqd.client import sync
-
         try:
+            from mqd.client import sync  # inside: a failed import must reach `open`
+
             with sync.connect(
                 self._connection.bootstrap,
                 timeout_s=self._connection.api_timeout_ms / 1000,

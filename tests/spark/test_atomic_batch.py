@@ -75,7 +75,8 @@ def test_a_batch_write_is_visible_at_once_and_once(
 
     job = f"job-{topic[-8:]}-x"
     write(exactlyOnceId=job)
-    write(exactlyOnceId=job)
+    with pytest.raises(Exception, match="is complete: its rows are in the topic"):
+        write(exactlyOnceId=job)
     assert values_in(client, topic) == sorted(b"%d" % number for number in range(400))
     write()
     assert len(values_in(client, topic)) == 800
