@@ -14,8 +14,10 @@ pytest.importorskip("pyspark")
 
 from chaos.ensemble import Ensemble
 from mqd.client.sync import BlockingClient
+from mqd.types import TopicPartition
 from pyspark_mqd.pipelines import rollup, snapshot, upsert
 from pyspark_mqd.pipelines.cli import Failure
+from pyspark_mqd.pipelines.session import EXACTLY_ONCE, ROCKSDB
 
 NOW = {"availableNow": True}
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -176,6 +178,46 @@ def test_rollup_writes_each_window_once(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["WINDOW", "START", "WINDOW", "END", "COUNT"]
     assert [line.split()[-1] for line in lines[1:]] == ["2", "1"]
+
+
+def test_rollup_into_a_topic(
+    spark: Any,
+    cluster: Ensemble,
+    client: BlockingClient,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    for name, value in {**EXACTLY_ONCE, **ROCKSDB}.items():
+        spark.conf.set(name, value)
+    topic, target = new_topic(2), new_topic(1)
+    begun = int(datetime.now(UTC).timestamp()) // 60 * 60_000 - 600_000
+    configuration = rollup.Configuration(
+        source_of(cluster, topic),
+        str(tmp_path / "checkpoint"),
+        watermark="0 seconds",
+        by=("$.shop",),
+        aggregates=(rollup.parse_aggregate("sum:$.price=revenue"),),
+        sink={"kafka.bootstrap.servers": cluster.bootstrap, "deliveryGuarantee": "exactly-once"},
+    )
+    with client.producer() as producer:
+        for number in range(90):
+            moment = begun + number * 2_000  # thirty orders a minute
+            value = json.dumps({"shop": "ab"[number % 2], "price": 2}).encode()
+            producer.enqueue(topic, value, partition=number % 2, timestamp=moment)
+        producer.flush()
+    for again in range(2):
+        frame = rollup.plan(spark, configuration)
+        rollup.start(rollup.to_topic(frame, configuration, target), configuration, NOW)
+        spark.streams.awaitAnyTermination()
+        spark.streams.resetTerminated()
+        if again == 0:  # the last micro-batch runs again
+            newest = max(int(path.name) for path in (tmp_path / "checkpoint/commits").glob("[0-9]*"))
+            for name in (f"{newest}", f".{newest}.crc"):
+                (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
+    with client.consumer({TopicPartition(target, 0): 0}, end="end", read_committed=True) as reader:
+        values = [json.loads(each.value or b"") for batch in reader for each in batch.records]
+    found = sorted((each["window_start"], each["shop"], each["revenue"]) for each in values)
+    assert [each[1:] for each in found] == [("a", 30.0), ("b", 30.0)] * 2  # the third is open
 
 
 # -- upsert
