@@ -155,6 +155,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- tasks
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        if start == end:  # first offsets in `end` belong to the batch before
+            return []
         before, after = StreamOffset.from_json(start), StreamOffset.from_json(end)
         if start == self._initial:  # the first batch again: others may have been added since
             before = StreamOffset(

@@ -11,7 +11,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from chaos.ensemble import Ensemble
 from mqd.client import sync
-from mqd.client.descriptions import ElectionType
+from mqd.client.descriptions import LATEST, ElectionType
 from mqd.client.errors import ClientError
 from mqd.types import TopicPartition
 from pyspark_mqd import source
@@ -150,6 +150,17 @@ def delete(client: sync.BlockingClient, cluster: Ensemble, topic: str) -> None:
         lambda: not any(cluster.view(node, [topic]) for node in cluster.nodes),
         f"{topic} to be gone",
     )
+
+
+def wait_for_markers(client: sync.BlockingClient, cluster: Ensemble, topic: str) -> None:
+    """Partition 0 has no open transaction: markers come a little later than the answer."""
+    tp = TopicPartition(topic, 0)
+
+    def is_settled() -> bool:
+        stable = client.admin.list_offsets({tp: LATEST}, read_committed=True)[tp]
+        return stable == client.admin.list_offsets({tp: LATEST})[tp]
+
+    cluster.wait_until(is_settled, "the transactions to end")
 
 
 def change_leader(client: sync.BlockingClient, cluster: Ensemble, topic: str) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession, functions
 from chaos.ensemble import Ensemble
 from mqd.client import sync
 from mqd.protocol.batch import Codec
-from tests.spark.source_tools import batch, expected, fill, values
+from tests.spark.source_tools import batch, expected, fill, values, wait_for_markers
 
 NewTopic = Callable[..., str]
 
@@ -225,6 +225,7 @@ def test_transactions(
         everything = expected({0: range(6)})
         assert values(batch(spark, cluster, subscribe=topic)) == everything
         producer.commit()
+    wait_for_markers(client, cluster, topic)
     assert values(batch(spark, cluster, **committed)) == expected({0: (0, 1, 3, 4, 5)})
 
 

@@ -15,7 +15,7 @@ from mqd.client import sync
 from mqd.types import TopicPartition
 from pyspark_mqd.listener import Lag, MqdListener
 from pyspark_mqd.planning import limit_offsets
-from tests.spark.source_tools import Stream, expected, fill, read_all, reader
+from tests.spark.source_tools import Stream, expected, fill, read_all, reader, wait_for_markers
 
 NewTopic = Callable[..., str]
 
@@ -233,7 +233,9 @@ def test_open_transactions_end_a_batch(
         assert end[topic] == {"0": 4}  # two records and two markers
         assert read_all(made, made.partitions(start, end)) == expected({0: (0,)})
         assert made.latestOffset(end, ReadAllAvailable()) == end
+        assert made.partitions(end, end) == []
         producer.commit()
+    wait_for_markers(client, cluster, topic)
     later = made.latestOffset(end, ReadAllAvailable())
     assert read_all(made, made.partitions(end, later)) == expected({0: (2, 3)})
 
