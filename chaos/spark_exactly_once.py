@@ -4,8 +4,8 @@
         [--fail-percent 5] [--rows 12000] [--seed 1] [--kind mqd|kafka] [--no-broker-faults]
 
 Three nodes, replication factor 3, min.insync.replicas 2. A query (chaos/spark_copy.py) copies a
-topic with `deliveryGuarantee` set. Its tasks fail at random. Its driver is killed with SIGKILL again
-and again, at random moments; the Python workers of the dead driver may continue for a while.
+topic with `deliveryGuarantee` set. Its tasks fail at random. Its driver is killed with SIGKILL
+again and again, at random moments; Python workers of the dead driver may continue for a while.
 Meanwhile the seed's nemesis kills, freezes and restarts nodes. Then everything is healed, some rows
 more are written, the query reads to the end, and it is verified with `read_committed` that
 
@@ -102,6 +102,10 @@ class Driver:
         """The exit code; None while it runs."""
         return self._process.poll()
 
+    @property
+    def running(self) -> bool:
+        return self.poll() is None
+
     def kill(self) -> None:
         """SIGKILL to Python and the JVM at once. Python workers are in another process group."""
         os.killpg(self._process.pid, signal.SIGKILL)
@@ -129,6 +133,7 @@ class Trial:
     batches: int = 0
     rows: int = 0
     seconds: float = 0.0
+    driver: Driver | None = None
 
     def run(self) -> None:
         """The whole trial. Raises TrialFailed and NodeFailed."""
@@ -180,7 +185,13 @@ class Trial:
         command += ["--checkpoint", str(self.directory / "checkpoint")]
         command += ["--rows-per-batch", str(given.rows_per_batch)]
         command += ["--until-end"] if last else ["--fail-percent", str(given.fail_percent)]
-        return Driver(command, self.directory / "driver.log")
+        self.driver = Driver(command, self.directory / "driver.log")
+        return self.driver
+
+    def close(self) -> None:
+        """End the driver that is left when a trial breaks off."""
+        if self.driver is not None and self.driver.running:
+            self.driver.kill()
 
     def _kill_drivers(self, failures: list[Exception]) -> None:
         dice = random.Random(self.arguments.seed * 7919)
@@ -389,6 +400,7 @@ def main() -> int:
         print(f"again: {replay}", file=sys.stderr)
         return 1
     finally:
+        trial.close()
         cluster.kill()
         if arguments.keep is None:
             shutil.rmtree(directory, ignore_errors=True)
