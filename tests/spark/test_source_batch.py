@@ -17,6 +17,8 @@ from mqd.protocol.batch import Codec
 from tests.spark.source_tools import batch, expected, fill, values, wait_for_markers
 
 NewTopic = Callable[..., str]
+LONG = {"transaction_timeout_ms": 600_000}
+"""A busy machine may take longer than the default of a minute."""
 
 
 def test_rows_are_those_of_the_log(
@@ -212,7 +214,7 @@ def test_transactions(
     """Committed, aborted and open ones: the end of a committed read is the last stable offset."""
     topic = new_topic(1)
     fill(client, topic, {0: 1})
-    with client.transactional_producer(f"{topic}-txn") as producer:
+    with client.transactional_producer(f"{topic}-txn", **LONG) as producer:
         for commits, number in ((True, 1), (False, 2), (True, 3)):
             producer.begin()
             producer.send(topic, partition=0, value=b"0-%d" % number)

@@ -18,6 +18,8 @@ from pyspark_mqd.planning import limit_offsets
 from tests.spark.source_tools import Stream, expected, fill, read_all, reader, wait_for_markers
 
 NewTopic = Callable[..., str]
+LONG = {"transaction_timeout_ms": 600_000}
+"""A busy machine may take longer than the default of a minute."""
 
 
 def test_available_now_reads_in_limited_batches_and_restarts(
@@ -221,7 +223,7 @@ def test_open_transactions_end_a_batch(
     topic = new_topic(1)
     made = reader(cluster, subscribe=topic, isolation__level="read_committed")
     start = made.initialOffset()
-    with client.transactional_producer(f"{topic}-txn") as producer:
+    with client.transactional_producer(f"{topic}-txn", **LONG) as producer:
         for commits, number in ((True, 0), (False, 1)):
             producer.begin()
             producer.send(topic, partition=0, value=b"0-%d" % number)
