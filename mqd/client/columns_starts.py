@@ -1,9 +1,9 @@
 """Where the records of a batch begin: the one thing that must be done record by record.
 
 Each record states its length, so a record is found by its predecessor alone: by a loop, or by
-AwkwardForth where the optional package awkward-cpp is installed. Both give the same positions, by
-test. What holds of an answer: positions ascend, none lies outside its span, and the last record of
-a finished span ends with it.
+AwkwardForth where the optional package awkward-cpp is installed. The loop takes runs of records of
+one size at once. All ways give the same positions, by test. What holds of an answer: positions
+ascend, none lies outside its span, and the last record of a finished span ends with it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def find_starts(data: Buffer, array: Bytes, spans: list[Span]) -> tuple[Ints, In
     """
     counts = np.array([span.records for span in spans], np.int64)
     try:
-        if _pays(int(counts.sum())):
+        if _pays(int(counts.sum())) and not _is_even(array, spans[0]):
             lengths, stops = _by_forth(array, spans)
         else:
-            lengths, stops = _by_loop(data, spans)
+            lengths, stops = _by_loop(data, array, spans)
         begins = skip_varints(array, lengths, BYTES_MAX_32)
     except IndexError:
         raise corrupt("a record is cut off") from None
@@ -124,15 +124,65 @@ def _by_forth(array: Bytes, spans: list[Span]) -> tuple[Ints, Ints]:
 
 # -- by a loop
 
+RUN_RECORDS_MIN = 16
+"""A run pays from here on: it takes about 10 us, and then 4 ns a record."""
+_RUN_MISSES_MAX = 2
+"""After so many short runs the sizes of a span are taken as mixed."""
 
-def _by_loop(data: Buffer, spans: list[Span]) -> tuple[Ints, Ints]:
+
+def _by_loop(data: Buffer, array: Bytes, spans: list[Span]) -> tuple[Ints, Ints]:
     begins: list[int] = []
-    stops = [_walk(data, span.begin, span.records, begins) for span in spans]
+    stops = [_walk(data, array, span.begin, span.records, begins) for span in spans]
     return np.array(begins, np.int64), np.array(stops, np.int64)
 
 
-def _walk(data: Buffer, position: int, count: int, starts: list[int]) -> int:
+def _walk(data: Buffer, array: Bytes, position: int, count: int, starts: list[int]) -> int:
     """Append where `count` records begin, and return where the last one ends."""
+    misses = 0
+    while count >= 2 * RUN_RECORDS_MIN and misses < _RUN_MISSES_MAX:
+        run, size = _run_of_one_size(array, position, count)
+        if run < RUN_RECORDS_MIN:
+            misses += 1
+            run = RUN_RECORDS_MIN
+            position = _step(data, position, run, starts)
+        else:
+            starts.extend(range(position, position + run * size, size))
+            position += run * size
+        count -= run
+    return _step(data, position, count, starts)
+
+
+def _is_even(array: Bytes, span: Span) -> bool:
+    """Whether the first records of a span have one size."""
+    enough = 2 * RUN_RECORDS_MIN
+    return span.records >= enough and _run_of_one_size(array, span.begin, enough)[0] == enough
+
+
+def _run_of_one_size(array: Bytes, position: int, count: int) -> tuple[int, int]:
+    """(how many records from `position` on have the length of the first, the bytes of each).
+
+    Where the length of record n stands at `position + n * size`, record n + 1 begins one size
+    later. So equal lengths at equal distances are found by comparing columns of bytes.
+    """
+    raw = width = 0
+    while True:
+        byte = int(array[position + width])
+        raw |= (byte & 0x7F) << (7 * width)
+        width += 1
+        if byte < 0x80:
+            break
+        if width == BYTES_MAX_32:
+            raise corrupt("a record's length does not end")
+    size = width + (raw >> 1)
+    count = min(count, (len(array) - position - width) // size + 1)
+    same = np.ones(count, bool)
+    for place in range(position, position + width):
+        same &= array[place : place + (count - 1) * size + 1 : size] == array[place]
+    return count if same.all() else int(same.argmin()), size
+
+
+def _step(data: Buffer, position: int, count: int, starts: list[int]) -> int:
+    """The same as `_walk`, record by record."""
     add = starts.append
     for _ in range(count):
         add(position)

@@ -554,3 +554,37 @@ def test_both_finders_give_the_same_positions(monkeypatch: pytest.MonkeyPatch) -
         assert found[0] == found[1], (body.hex(), spans)
         compared += found[0] is not None
     assert compared > 50
+
+
+def test_runs_of_one_size_are_found_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that break off, lengths of one to three bytes, damage inside of a run."""
+    dice = random.Random(9)
+    long_runs = 0
+    for _ in range(200):
+        body = bytearray()
+        records = 0
+        for _ in range(dice.randrange(1, 5)):
+            size = dice.choice((6, 40, 63, 64, 200, 9000))
+            record = bytearray()
+            write_varint(record, size)
+            record += dice.randbytes(size)
+            run = dice.choice((1, 15, 16, 40, 70)) if size < 9000 else 20
+            body += record * run
+            records += run
+        if dice.random() < 0.3:
+            body[dice.randrange(len(body))] = dice.randrange(256)
+        if dice.random() < 0.2:
+            del body[dice.randrange(len(body)) :]
+        array = np.frombuffer(body, np.uint8)
+        spans = [columns_starts.Span(0, len(body), records)]
+        found = []
+        for run_min in (16, 1 << 60):
+            monkeypatch.setattr(columns_starts, "RUN_RECORDS_MIN", run_min)
+            try:
+                begins, ends = columns_starts.find_starts(body, array, spans)
+                found.append((begins.tolist(), ends.tolist()))
+            except MqError:
+                found.append(None)
+        assert found[0] == found[1], records
+        long_runs += found[0] is not None and records >= 32
+    assert long_runs > 50
