@@ -1,7 +1,8 @@
-"""SealTransactions (key 32003): a transaction coordinator closes prepared transactions to further records.
+"""SealTransactions (key 32003): a transaction coordinator closes prepared transactions to records.
 
-Peers only, and not in Apache Kafka. A partition that is part of a prepared transaction (KIP-939) gets a seal: from there on
-it refuses the epoch that wrote the records, and the transaction stays open until its marker comes. The shape is that of WriteTxnMarkers, without an outcome.
+Peers only, and not in Apache Kafka. A partition of a prepared transaction (KIP-939) gets a seal.
+From there on it refuses the epoch that wrote the records, and the transaction stays open until its
+marker comes. The shape is that of WriteTxnMarkers, without an outcome.
 
 v0  flexible
 """
