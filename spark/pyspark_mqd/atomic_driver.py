@@ -204,7 +204,15 @@ class Driver:
                 ) from error
 
     def _orphans(self, decision: Decision) -> list[Prepared]:
-        """Open transactions of the query's workers that D does not list."""
+        """Open transactions of the query's workers that D does not list. None while brokers do not
+        answer: the next batch looks again."""
+        try:
+            return self._open_orphans(decision)
+        except ClientError as error:
+            logger.warning("Orphans of '%s' are not swept now: %s", self._query, error.message)
+            return []
+
+    def _open_orphans(self, decision: Decision) -> list[Prepared]:
         listed = self._client.admin.list_transactions([ONGOING])
         names = [each.transactional_id for each in listed]
         pattern = worker_pattern_of(self._query)
