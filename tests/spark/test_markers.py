@@ -98,17 +98,17 @@ def test_markers_of_another_checkpoint_stop_the_query() -> None:
 
 
 def test_other_rows_in_a_second_run_stop_the_query() -> None:
-    rows = RowSum(2, 4, 10, 300, 900)
+    rows = RowSum(2, 900)
     committed = Marker(4, QUERY, rows.rows, rows.checksum)
 
     check_same_rows(committed, rows, task=1)
-    for other in (RowSum(1, 4, 10, 300, 900), RowSum(2, 4, 10, 300, 901)):
+    for other in (RowSum(1, 900), RowSum(2, 901)):
         with pytest.raises(ExactlyOnceError, match="not deterministic"):
             check_same_rows(committed, other, task=1)
 
 
 def test_sums_add_up_in_any_order() -> None:
-    one, other = RowSum(1, 2, 3, 4, 5), RowSum(10, 20, 30, 40, 2**64 - 1)
+    one, other = RowSum(1, 5), RowSum(10, 2**64 - 1)
 
     assert one + other == other + one
     assert (one + other).checksum == (other + one).checksum

@@ -12,6 +12,7 @@ import pytest
 from mqd.client.columns import decode, partition_for_keys
 from pyspark_mqd.connection import Connection
 from pyspark_mqd.markers import RowSum
+from pyspark_mqd.row_hashes import field_hashes, row_sum
 from pyspark_mqd.rows import (
     BYTES_MAX,
     ROWS_WANTED,
@@ -19,7 +20,6 @@ from pyspark_mqd.rows import (
     RowError,
     TaskHeaders,
     coalesced,
-    row_sum,
 )
 from pyspark_mqd.sink_options import Columns, SinkOptions, columns_of
 
@@ -234,5 +234,26 @@ def test_the_encoder_sums_what_it_encodes() -> None:
     other = encoder(batch, topic="t")
     other.count_only(batch)
 
-    assert sink.sum == other.sum == RowSum(2, 1, 3, ord("a"), sum(b"123"))
+    assert sink.sum == other.sum == row_sum(pa.array([b"a", None]), pa.array([b"1", b"23"]))
     assert sink.rows == other.rows == 2
+
+
+def test_hashes_tell_rows_apart() -> None:
+    """Every byte counts, its place counts, and so do lengths, nulls, and which key has a value."""
+    fields = [None, b"", b"\0", b"\0\0", b"1", b"12", b"21", b"1234567", b"12345678", b"12345687"]
+    fields += [b"123456789", b"1" * 16, b"1" * 17, b"1" * 15 + b"2", b"x" * 9000, b"x" * 8999 + b"y"]
+    hashes = field_hashes(pa.array(fields, pa.binary()))
+    assert len(set(hashes.tolist())) == len(fields)
+    for chosen in ([3, 7, 12], [12, 7, 3], [15, 0, 9]):
+        some = pa.array([fields[place] for place in chosen], pa.binary())
+        assert field_hashes(some).tolist() == [int(hashes[place]) for place in chosen]
+    for length in range(1, 40):
+        field = bytearray(b"a" * length)
+        seen = {int(field_hashes(pa.array([bytes(field)]))[0])}
+        for place in range(length):
+            field[place] ^= 1
+            seen.add(int(field_hashes(pa.array([bytes(field)]))[0]))
+            field[place] ^= 1
+        assert len(seen) == length + 1
+    keys, values = pa.array([b"k1", b"k2"]), pa.array([b"v1", b"v2"])
+    assert row_sum(keys, values) != row_sum(keys, values.take(pa.array([1, 0])))
