@@ -41,13 +41,13 @@ def field_hashes(column: pa.Array) -> Words:
     bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + count + 1]
     starts = bounds[:-1].astype(np.int64)
     lengths = np.diff(bounds).astype(np.int64)
-    array = np.frombuffer(b"" if data is None else data, np.uint8)
+    array: Any = np.frombuffer(b"" if data is None else data, np.uint8)
     hashes = lengths.astype(np.uint64) * _ODD
     is_long = lengths > LONG_BYTES
     _add_words(hashes, array, starts, np.where(is_long, 0, lengths))
     for row in np.flatnonzero(is_long).tolist():
         start, length = int(starts[row]), int(lengths[row])
-        hashes[row] += np.uint64(crc32c.crc32c(memoryview(array)[start : start + length]))
+        hashes[row] += np.uint64(crc32c.crc32c(array[start : start + length]))
     if column.null_count:
         hashes[~column.is_valid().to_numpy(zero_copy_only=False)] = _NULL
     return hashes
