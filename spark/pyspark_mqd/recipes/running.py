@@ -9,6 +9,7 @@ record, and is no error.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ import click
 from pyspark_mqd.pipelines import report
 from pyspark_mqd.pipelines.cli import Failure, Settings, guarded, options
 from pyspark_mqd.pipelines.dead_letters import OWN
+from pyspark_mqd.pipelines.progress import Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +33,7 @@ RECORD, ERROR_CLASS, ERROR_MESSAGE = "record", "error_class", "error_message"
 HEADERS = "array<struct<key:string,value:binary>>"
 MESSAGE_CHARACTERS_MAX = 1000
 POLL_S = 0.5
+INITIALIZE_SECONDS = 60.0
 
 
 class Outage(Failure):
@@ -194,23 +197,48 @@ def start(frame: DataFrame, places: Places, trigger: Mapping[str, Any]) -> list[
         .option("checkpointLocation", f"{places.checkpoint}/dead-letters")
         .queryName("dead-letters")
     )
-    return [(each.trigger(**trigger) if trigger else each).start() for each in (files, letters)]
+    started = []
+    for each in (files, letters):
+        started.append((each.trigger(**trigger) if trigger else each).start())
+        _initialized(started[-1])
+    return started
 
 
-def wait(queries: Iterable[StreamingQuery]) -> dict[str, int]:
-    """Wait until all have ended; one that fails stops the others. Returns rows written by name."""
+def _initialized(query: StreamingQuery) -> None:
+    """Wait until the source of a query has its Python worker.
+
+    Spark gives a worker ten seconds to start: two at once would take longer on a busy machine.
+    """
+    deadline = time.monotonic() + INITIALIZE_SECONDS
+    while query.isActive and str(query.status["message"]).startswith("Initializing"):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(POLL_S)
+
+
+def wait(queries: Iterable[StreamingQuery], progress: Progress | None = None) -> int:
+    """Wait until all have ended; one that fails stops the others. Returns how many records the
+    first one has read."""
     waiting = list(queries)
+    read: dict[int, int] = {}
     try:
         while any(not each.awaitTermination(POLL_S) for each in waiting):  # type: ignore[arg-type]
-            pass
+            _count(waiting[0], read)
+            if progress is not None:
+                progress.update(sum(read.values()))
     finally:
         for each in waiting:
             each.stop()
-    return {str(each.name): _written(each) for each in waiting}
+    _count(waiting[0], read)
+    if progress is not None:
+        progress.finish(sum(read.values()))
+    return sum(read.values())
 
 
-def _written(query: StreamingQuery) -> int:
-    return sum(int(each["numInputRows"]) for each in query.recentProgress)
+def _count(query: StreamingQuery, read: dict[int, int]) -> None:
+    """Note the rows of each micro-batch: a query remembers the newest ones only."""
+    for each in query.recentProgress:
+        read[int(each["batchId"])] = int(each["numInputRows"])
 
 
 # -- the command lines
@@ -243,10 +271,10 @@ def run(
     """The whole recipe: a session, both queries, and what they did."""
     from pyspark_mqd.pipelines.session import EXACTLY_ONCE, session
 
-    with session(settings, name, EXACTLY_ONCE) as spark:
-        wait(start(plan(spark), places, settings.trigger.arguments()))
-    written = {"records_to": str(Path(places.folder)), "dead_letters_to": places.dead_letters}
-    report.show_summary(settings.output, written)
+    with session(settings, name, EXACTLY_ONCE) as spark, Progress(name) as progress:
+        queries = start(plan(spark), places, settings.trigger.arguments())
+        done = {"read": wait(queries, progress), "records_to": str(Path(places.folder))}
+    report.show_summary(settings.output, {**done, "dead_letters_to": places.dead_letters})
 
 
 def main(command: click.Command) -> None:
