@@ -71,6 +71,8 @@ def session(
     submitted = is_submitted()
     if not submitted:
         prepare()
+        if (settings.master or DEFAULT_MASTER).startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or Spark warns of the host name
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
