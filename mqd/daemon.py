@@ -409,6 +409,8 @@ class _Daemon:
     def _on_image_changed(self, delta: Delta, image: MetadataImage) -> None:
         self._image_changed.set()
         self._image_changed = trio.Event()
+        if not self.replica.in_contact:
+            self._judge_contact()  # an answered heartbeat may count now
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         """Wait for what a change of the image brings about."""

@@ -82,6 +82,8 @@ class HeartbeatReply(NamedTuple):
     caught_up: bool
     fenced: bool
     should_shut_down: bool
+    metadata_index: int = NO_EPOCH
+    """Of the controller's image when it answers."""
 
 
 def decide_heartbeat(image: MetadataImage, op: Heartbeat, rules: Rules) -> Decision[Record]:

@@ -10,7 +10,6 @@ On every node `run` registers the node as a broker, sends heartbeats, and, while
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -33,6 +32,7 @@ from mqd.controller.brokers import (
     decide_unregister,
 )
 from mqd.controller.configs import AlterConfigs, decide_alter_configs, effective_node_config
+from mqd.controller.contact import Contact
 from mqd.controller.elections import (
     ElectLeaders,
     Rebalance,
@@ -213,10 +213,9 @@ class ControllerService:
         self.previous_broker_epoch = previous_broker_epoch
         self._broker_epoch = NO_EPOCH
         self._on_registered = on_registered
-        self.contact_at = -math.inf
-        """When this node sent its last heartbeat that a controller with a majority answered; monotonic seconds."""
+        self._contact = Contact()
         self.on_contact: Callable[[], None] = lambda: None
-        """Called after each of them."""
+        """Called after each heartbeat that a controller with a majority answered."""
         self._peers_gone: dict[NodeId, tuple[int, float]] = {}
         self._unsettled = False
         self._watch = trio.Event()
@@ -234,6 +233,11 @@ class ControllerService:
     def subscribe(self, subscriber: Subscriber) -> None:
         """Call `subscriber(delta, image)` on this node after each change of the metadata; it must not block."""
         self._machine.subscribe(subscriber)
+
+    @property
+    def contact_at(self) -> float:
+        """When this node sent its last heartbeat that counts (contact.py); monotonic seconds."""
+        return self._contact.at(self.image.index)
 
     @property
     def controller_id(self) -> NodeId | None:
@@ -375,7 +379,7 @@ class ControllerService:
         self._sessions.touch(op.node_id, now)
         reply = decision.reply if not decision.records else await self.submit(op)
         assert isinstance(reply, HeartbeatReply)
-        return reply
+        return reply._replace(metadata_index=self.image.index)
 
     # -- topics that come into being because someone asked about them
 
@@ -609,12 +613,13 @@ class ControllerService:
 
         async def here() -> Mapping[str, Any]:
             reply = await self.heartbeat(op)
-            return {"error_code": 0, "is_fenced": reply.fenced, "should_shut_down": reply.should_shut_down}
+            known = {"is_fenced": reply.fenced, "should_shut_down": reply.should_shut_down, "metadata_index": reply.metadata_index}
+            return {"error_code": 0, **known}
 
         sent_at = self._clock.monotonic()
         response = await self.at_controller(here, "broker_heartbeat", 1, request, timeout=timeout)
         if not response["error_code"]:
-            self.contact_at = max(self.contact_at, sent_at)
+            self._contact.answered(sent_at, response["metadata_index"])
             self.on_contact()
         return response
 

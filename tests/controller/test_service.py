@@ -292,7 +292,7 @@ async def test_a_follower_registers_through_the_controller(autojump_clock: MockC
             return {"error_code": 0, "broker_epoch": await leader.register(op)}
         beat = Heartbeat(request["broker_id"], request["broker_epoch"], request["current_metadata_offset"])
         reply = await leader.heartbeat(beat)
-        return {"error_code": 0, "is_fenced": reply.fenced}
+        return {"error_code": 0, "is_fenced": reply.fenced, "metadata_index": reply.metadata_index}
 
     followers_view = FakeQuorum(machines[1], node_id=2)
     followers_view.leader_id = 1

@@ -109,3 +109,43 @@ def test_a_node_alone_serves_on_after_it_did_not_run(seed: int) -> None:
             assert await fetch(connection) is ErrorCode.NONE
 
     run(main, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_former_leader_serves_nobody_until_it_knows_its_successor(seed: int) -> None:
+    """A heartbeat is answered before the metadata arrives: what this node led before, others lead by now."""
+    options = {"broker.session.timeout.ms": "600", "broker.heartbeat.interval.ms": "200"}
+
+    async def main() -> None:
+        async with Cluster(nodes=3, options=options) as cluster:
+            await Admin(await cluster.client()).create_topic("t", 3, 3)
+            await trio.sleep(2)
+            former = leader_of(cluster)
+            others = [one for one in cluster.nodes if one != former]
+            cluster.network.isolate(former)
+            led = {place: one.leader_epoch for place, one in _partitions(cluster, former).items() if one.is_leader}
+            with trio.fail_after(15):
+                while not all(_partitions(cluster, one)[place].leader_epoch > led[place] for one in others for place in led):  # noqa: ASYNC110
+                    await trio.sleep(0.05)
+                while cluster.daemon(former).replica.in_contact:  # noqa: ASYNC110 -- in virtual time
+                    await trio.sleep(0.05)
+            served: list[int] = []
+
+            def look(node_id: int) -> None:
+                if node_id == former and cluster.nodes[former].running:
+                    now = _partitions(cluster, former)
+                    served.extend(place for place, epoch in led.items() if now[place].serves and now[place].leader_epoch == epoch)
+
+            cluster.on_event(look)
+            cluster.network.heal()
+            with trio.fail_after(15):
+                while not cluster.daemon(former).replica.in_contact:  # noqa: ASYNC110 -- in virtual time
+                    await trio.sleep(0.1)
+            assert led and served == []
+
+    run(main, seed=seed)
+
+
+def _partitions(cluster: Cluster, node_id: int) -> dict[int, Any]:
+    partitions: dict[int, Any] = cluster.daemon(node_id).replica.by_name[b"t"]
+    return partitions

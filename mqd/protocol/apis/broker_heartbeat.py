@@ -24,6 +24,7 @@ RESPONSE = message(
     field("is_caught_up", BOOLEAN),
     field("is_fenced", BOOLEAN, default=True),
     field("should_shut_down", BOOLEAN),
+    field("metadata_index", INT64, since=1, tag=10_000, default=-1),  # of the controller's image; only mqd has it
 )
 
 API = Api(key=63, name="BrokerHeartbeat", versions=(0, 2), advertised=None, flexible_from=0, request=REQUEST, response=RESPONSE)

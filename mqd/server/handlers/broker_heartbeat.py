@@ -1,6 +1,6 @@
 """BrokerHeartbeat (key 63), versions 0 to 2: a node of this cluster lives, or goes. Peer listener only.
 
-v1 offline log directories. v2 cordoned ones.
+v1 offline log directories. v2 cordoned ones. From v1 on the answer names the index of the controller's metadata, tagged.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
         "is_caught_up": reply.caught_up,
         "is_fenced": reply.fenced,
         "should_shut_down": reply.should_shut_down,
+        "metadata_index": reply.metadata_index,
     }
 
 

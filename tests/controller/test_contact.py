@@ -1,0 +1,39 @@
+"""A heartbeat counts as contact once the metadata is applied that its answer spoke of."""
+
+from __future__ import annotations
+
+import math
+
+from mqd.controller.contact import Contact
+
+
+def test_there_is_no_contact_before_an_answer() -> None:
+    assert Contact().at(7) == -math.inf
+
+
+def test_an_answer_counts_when_its_metadata_is_applied() -> None:
+    contact = Contact()
+    contact.answered(1.0, 5)
+    assert contact.at(4) == -math.inf
+    assert contact.at(5) == contact.at(9) == 1.0
+
+
+def test_an_answer_that_speaks_of_no_metadata_counts_at_once() -> None:
+    contact = Contact()
+    contact.answered(1.0, -1)  # from a controller of an earlier release
+    assert contact.at(0) == 1.0
+
+
+def test_who_is_always_a_little_behind_is_in_contact() -> None:
+    contact = Contact()
+    for second in range(100):
+        contact.answered(float(second), 10 * second)
+        assert second == 0 or contact.at(10 * second - 5) == second - 1
+    assert len(contact._unapplied) <= 2
+
+
+def test_it_never_falls() -> None:
+    contact = Contact()
+    contact.answered(3.0, 5)
+    contact.answered(2.0, 6)  # sent earlier, answered later
+    assert (contact.at(5), contact.at(6)) == (3.0, 3.0)
