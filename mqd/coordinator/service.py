@@ -226,9 +226,11 @@ class CoordinatorService:
         waiting = held.waiting[ticket] = _Waiting()
         try:
             try:
-                self._carry_out(held, held.shard.handle(ticket, op, self._now()), ticket)
-            except MqError:
-                raise
+                try:
+                    decision = held.shard.handle(ticket, op, self._now())
+                except MqError as refusal:  # it rests on what was replayed, as every answer does
+                    decision = Decision(replies=((ticket, refusal),))
+                self._carry_out(held, decision, ticket)
             except Exception:  # a bug: what the shard holds may be anything
                 self._load_anew(held)
                 raise

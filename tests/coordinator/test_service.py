@@ -210,6 +210,43 @@ async def test_nobody_hears_of_what_is_not_committed_not_even_who_only_looks(tmp
         assert runtime.performed == [(0, 0, "put b'k'")]
 
 
+async def test_a_refusal_waits_as_well_until_what_it_rests_on_is_committed(tmp_path: Path) -> None:
+    async with running(tmp_path) as (runtime, nursery):
+        partition = runtime.lead(replicas=(ME, TWO))
+        await wait_all_tasks_blocked()
+        heard: list[ErrorCode] = []
+
+        async def ask() -> None:
+            heard.append(await code_of(runtime, "refuse"))
+
+        nursery.start_soon(runtime.ask, "put", b"k", b"1")
+        await wait_all_tasks_blocked()
+        nursery.start_soon(ask)
+        await wait_all_tasks_blocked()
+        assert heard == []
+        runtime.replica.follower_fetched(partition, TWO, -1, 1, 0)
+        await wait_all_tasks_blocked()
+        assert heard == [ErrorCode.INVALID_GROUP_ID]
+        assert await code_of(runtime, "refuse") is ErrorCode.INVALID_GROUP_ID, "at once, where there is nothing to wait for"
+
+
+async def test_a_deposed_coordinator_gives_no_refusal_that_rests_on_what_was_never_committed(tmp_path: Path) -> None:
+    async with running(tmp_path) as (runtime, nursery):
+        runtime.lead(replicas=(ME, TWO))
+        await wait_all_tasks_blocked()
+        heard: list[ErrorCode] = []
+
+        async def ask(*op: Any) -> None:
+            heard.append(await code_of(runtime, *op))
+
+        for op in (("put", b"k", b"1"), ("refuse",)):
+            nursery.start_soon(ask, *op)
+            await wait_all_tasks_blocked()
+        runtime.lead(leader=TWO, replicas=(ME, TWO), epoch=1)
+        await wait_all_tasks_blocked()
+        assert heard == [ErrorCode.NOT_COORDINATOR] * 2
+
+
 async def test_an_answer_that_waits_too_long_says_so_and_the_effect_comes_with_the_commit(tmp_path: Path, autojump_clock: Any) -> None:
     async with running(tmp_path) as (runtime, _):
         partition = runtime.lead(replicas=(ME, TWO))
