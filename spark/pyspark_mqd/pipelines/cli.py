@@ -323,8 +323,12 @@ def failure_of(error: Exception) -> Failure | None:
     """An expected error as the end of a command; None for an error of our own."""
     from mqd.client.errors import ClientError
 
+    from ..errors import ConnectorError
+
     if isinstance(error, Failure):
         return error
+    if isinstance(error, ConnectorError):
+        return Failure(str(error))
     if isinstance(error, ClientError):
         return Failure(error.message or error.code.name, remedy=error.remedy)
     if type(error).__name__ == "JavaMissing":
