@@ -51,7 +51,7 @@ LAST_ROWS = 200
 """Written after the heal, so that the last run has a batch."""
 START_S = 180.0
 """Until a driver has started, and until it has completed a batch."""
-END_S = 600.0
+END_S = 1800.0
 STABLE_S = 120.0
 MIDWAY_S = (0.0, 4.0)
 EARLY_S = (1.0, 15.0)
