@@ -45,8 +45,8 @@ unit: $(STAMP) ## the default suite without the linters
 spark-test: $(STAMP) ## the Spark connector and its pipelines on three real nodes; minutes (needs Java)
 	@$(PYTEST) -q tests/spark -m spark
 
-spark-demo: $(STAMP) ## a cluster, a producer, archive and rollup: a table fills while you watch, until Ctrl-C (needs Java)
-	@$(BIN)/mqd-spark demo
+spark-demo: $(STAMP) ## a cluster, a producer, archive and rollup: a table fills while you watch, until Ctrl-C (needs Java; NODES=1)
+	@$(BIN)/mqd-spark demo $(if $(NODES),--nodes $(NODES))
 
 chaos-spark: $(STAMP) ## exactly once through Spark: tasks fail, the driver and brokers are killed (SEED=1 MODE=exactly-once)
 	@$(BIN)/python -m chaos.spark_exactly_once --mode $(MODE) --seed $(SEED)

@@ -134,6 +134,8 @@ def test_an_error_of_a_python_worker_is_one_sentence() -> None:
         "mqd.client.errors.ClientError: Topic 'a' does not exist.\n"
     )
     assert cli.spark_message(text) == "Topic 'a' does not exist."
+    masked = "pyspark_mqd.errors.OptionError: Remove it.\nUnboundLocalError: no local 'reader'"
+    assert cli.spark_message(masked) == "Remove it."
     assert cli.spark_message("\n[PATH_NOT_FOUND] Path x\n at y") == "[PATH_NOT_FOUND] Path x"
 
 

@@ -323,7 +323,7 @@ def failure_of(error: Exception) -> Failure | None:
     """An expected error as the end of a command; None for an error of our own."""
     from mqd.client.errors import ClientError
 
-    from ..errors import ConnectorError
+    from pyspark_mqd.errors import ConnectorError
 
     if isinstance(error, Failure):
         return error
@@ -347,8 +347,12 @@ _PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Failure|Loss|
 
 
 def spark_message(text: str) -> str:
-    """The sentence that matters in an error of Spark: the last one of Python's, else the first."""
+    """The sentence that matters in an error of Spark: the connector's own, else the last one of
+    Python's, else the first line."""
     lines = [line.strip() for line in text.splitlines()]
+    own = [line.partition(": ")[2] for line in lines if line.startswith("pyspark_mqd.")]
+    if own and own[-1]:
+        return own[-1]
     python = [found[1] for line in lines if (found := _PYTHON_ERROR.match(line))]
     if python:
         return python[-1]
