@@ -322,7 +322,6 @@ def guarded(main: Callable[[], Any]) -> NoReturn:
 def failure_of(error: Exception) -> Failure | None:
     """An expected error as the end of a command; None for an error of our own."""
     from mqd.client.errors import ClientError
-
     from pyspark_mqd.errors import ConnectorError
 
     if isinstance(error, Failure):
