@@ -9,7 +9,7 @@ the jar `spark-sql-kafka-0-10` and its dependencies, which puts Spark's own sour
 it the source is compared with a source that returns prepared Arrow batches, and the sink stands alone.
 
 Questions: `source` (batch into `noop`), `stream` (streaming, availableNow, into `noop`), `sink` (cached rows
-into a topic, half as many), `archive` (topic to Parquet, beside a scan of that Parquet).
+into a topic), `archive` (topic to Parquet, beside a scan of that Parquet).
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class Runs:
     def cached(self) -> DataFrame:
         """Rows in Spark's own memory, for the sinks."""
         if self._cached is None:
-            frame = self.spark.range(0, self.rows // 2, 1, PARTITIONS).selectExpr(
+            frame = self.spark.range(0, self.rows, 1, PARTITIONS).selectExpr(
                 "cast(concat('key-', lpad(cast(id % 997 as string), 8, '0')) as binary) as key",
                 f"cast(rpad(concat('value-', id, '-'), {VALUE_BYTES}, 'x') as binary) as value",
             )
@@ -217,7 +217,7 @@ class Runs:
         writer.option("kafka.bootstrap.servers", self.bootstrap).option("topic", topic).save()
         with sync.connect(self.bootstrap) as client:
             client.admin.delete_topic(topic)
-        return self.rows // 2
+        return self.rows
 
     def archive(self, kind: str) -> int:
         """`mqd`: the pipeline `archive`; `parquet`: a scan of what it wrote."""

@@ -10,7 +10,7 @@ fails as a whole: then `flush` and every later `send` raise the first failure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -113,6 +113,12 @@ class RawProducer:
             self._calls.state.want(tp)
         self._queue.append(tp, batch, trio.current_time())
         self._wake()
+
+    async def send_all(self, batches: Iterable[tuple[str, Sealable]]) -> None:
+        """`send` each (topic, batch), in order: for callers in other threads, at the cost of one
+        call."""
+        for topic, batch in batches:
+            await self.send(topic, batch)
 
     async def flush(self) -> None:
         """Wait until every batch is acknowledged. Raises the first failure of the producer."""

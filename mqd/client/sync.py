@@ -424,6 +424,7 @@ class BlockingRawProducer:
         self._twin = twin
 
     send = _blocking(raw_producer_module.RawProducer.send)
+    send_all = _blocking(raw_producer_module.RawProducer.send_all)
     flush = _blocking(raw_producer_module.RawProducer.flush)
     begin = _blocking(raw_producer_module.RawProducer.begin)
     commit = _blocking(raw_producer_module.RawProducer.commit)

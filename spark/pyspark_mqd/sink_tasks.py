@@ -117,8 +117,7 @@ def send_rows(
 ) -> None:
     """Encode and send all rows; the producer sends while the next rows are encoded."""
     for batch in coalesced(batches):
-        for topic, encoded in encoder.encode(batch):
-            producer.send(topic, encoded)
+        producer.send_all(list(encoder.encode(batch)))
 
 
 def count_rows(encoder: RowEncoder, batches: Iterator[pa.RecordBatch]) -> None:

@@ -25,8 +25,9 @@ def test_batches_out_and_in(served: Loopback) -> None:
     with connect(served.address) as client:
         client.admin.create_topic("a", 1)
         with client.raw_producer() as producer:
-            for batch in numbered(0, 0, 100):
-                producer.send("a", batch)
+            first, *rest = numbered(0, 0, 100)
+            producer.send("a", first)
+            producer.send_all([("a", batch) for batch in rest])
             producer.flush()
             assert producer.producer == (1001, 0)
         with pytest.raises(ProducerClosed):
