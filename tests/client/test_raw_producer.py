@@ -311,7 +311,7 @@ async def test_a_broker_that_stores_out_of_order_is_found_out(nursery: trio.Nurs
         row = {"index": 0, "error_code": 0, "base_offset": 0}
         return {"responses": [{"topic_id": request.topic_data[0].topic_id, "partition_responses": [row]}]}
 
-    with pytest.raises(ClientError, match="stored sequence [69] of producer id 1001 although it had refused 3 before it"):
+    with pytest.raises(ClientError, match=r"stored sequence [69] of producer id 1001 although it had refused 3 before it"):
         async with producing(cluster) as (_, producer):
             await send_all(producer, numbered(0, 0, 3))
             await producer.flush()
