@@ -35,6 +35,8 @@ import pyarrow as pa
 from chaos.node import Node
 from mqd.client import sync
 from mqd.client.columns import encode
+from mqd.client.descriptions import LATEST, ListedOffset
+from mqd.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,6 +47,8 @@ PARTITIONS = 4
 LOAD_ROWS = 50_000
 VALUE_BYTES = 100
 QUESTIONS = ("source", "stream", "sink", "archive")
+GOALS = {("source", "kafka"): 1.5, ("sink", "kafka"): 1.5, ("source", "prepared"): 0.5}
+"""At least this ratio of ours to the other side."""
 PREPARED_ROWS = 20_000
 """Rows of one prepared Arrow batch: Spark is fastest with 20,000 to 50,000."""
 
@@ -163,6 +167,16 @@ def prepared_source() -> type:
 # -- one run of each question
 
 
+class WrongRows(Exception):
+    """A side has read or written another number of rows: its figure means nothing."""
+
+
+def check_rows(kind: str, found: int, wanted: int) -> None:
+    """Raises WrongRows."""
+    if found != wanted:
+        raise WrongRows(f"format '{kind}' has {found} rows where {wanted} were to be there")
+
+
 class Runs:
     """The runs of all questions in one session."""
 
@@ -172,6 +186,7 @@ class Runs:
         self.scratch = scratch
         self.rows = rows
         self.made = 0
+        self._counted: set[str] = set()
         self._cached: DataFrame | None = None
 
     def _name(self) -> str:
@@ -187,6 +202,9 @@ class Runs:
 
     def source(self, kind: str) -> int:
         self._read(kind).write.format("noop").mode("overwrite").save()
+        if kind not in self._counted:  # once a side, in its warm run
+            self._counted.add(kind)
+            check_rows(kind, self._read(kind).count(), self.rows)
         return self.rows
 
     def stream(self, kind: str) -> int:
@@ -196,6 +214,8 @@ class Runs:
         writer = reader.load().writeStream.format("noop").trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(self.scratch / self._name())).start()
         query.awaitTermination()
+        read = sum(progress["numInputRows"] for progress in query.recentProgress)
+        check_rows(kind, read, self.rows)
         return self.rows
 
     def cached(self) -> DataFrame:
@@ -216,6 +236,11 @@ class Runs:
         writer = self.cached().write.format(kind).mode("append")
         writer.option("kafka.bootstrap.servers", self.bootstrap).option("topic", topic).save()
         with sync.connect(self.bootstrap) as client:
+            ends = client.admin.list_offsets(
+                {TopicPartition(topic, number): LATEST for number in range(PARTITIONS)}
+            )
+            written = sum(end.offset for end in ends.values() if isinstance(end, ListedOffset))
+            check_rows(kind, written, self.rows)
             client.admin.delete_topic(topic)
         return self.rows
 
@@ -301,7 +326,11 @@ def report(figures: list[Figure]) -> None:
             if side != "mqd":
                 pairs = zip(by_side["mqd"], runs, strict=True)
                 ratios = [ours.rows_per_cpu_second / run.rows_per_cpu_second for ours, run in pairs]
-                line += f"   {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+                median = statistics.median(ratios)
+                line += f"   {median:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+                goal = GOALS.get((question, side))
+                if goal is not None:
+                    line += f", goal {goal}: {'reached' if median >= goal else 'missed'}"
             print(line)
 
 
