@@ -207,8 +207,8 @@ def test_rollup_into_a_topic(
         producer.flush()
     for again in range(2):
         frame = rollup.plan(spark, configuration)
-        rollup.start(rollup.to_topic(frame, configuration, target), configuration, NOW)
-        spark.streams.awaitAnyTermination()
+        writer = rollup.to_topic(frame, configuration, target)
+        rollup.start(writer, configuration, NOW).awaitTermination()
         spark.streams.resetTerminated()
         if again == 0:  # the last micro-batch runs again
             newest = max(int(path.name) for path in (tmp_path / "checkpoint/commits").glob("[0-9]*"))
