@@ -69,7 +69,13 @@ def read_letters(
 ) -> DataFrame:
     """The letters of these topics, from their first one on."""
     reader: Any = spark.readStream if streaming else spark.read
-    given = {"includeHeaders": "true", "startingOffsets": "earliest", **source, "subscribe": topics}
+    given = {
+        "includeHeaders": "true",
+        "startingOffsets": "earliest",
+        "kafka.isolation.level": "read_committed",
+        **source,
+        "subscribe": topics,
+    }
     if streaming:
         given.setdefault("maxOffsetsPerTrigger", str(MAX_OFFSETS))
     return letters(reader.format("mqd").options(**given).load())

@@ -237,6 +237,11 @@ def start(
     "--max-offsets-per-trigger", type=click.IntRange(1), help="The size of a micro-batch at most."
 )
 @click.option(
+    "--isolation", type=click.Choice(["read_committed", "read_uncommitted"]),
+    default="read_committed",
+    help="read_committed leaves out records of open and aborted transactions.",
+)  # fmt: skip
+@click.option(
     "--delivery-guarantee", default="exactly-once",
     type=click.Choice(["exactly-once", "atomic-batch", "at-least-once"]),
     help="The guarantee of the sink, with --to-topic.",
@@ -256,6 +261,7 @@ def command(
     starting_offsets: str,
     max_offsets_per_trigger: int | None,
     delivery_guarantee: str,
+    isolation: str,
 ) -> None:
     """Aggregate records over windows of time, into a topic, Parquet files or a live table.
 
@@ -281,6 +287,7 @@ def command(
             **settings.source_options(),
             "subscribe": ",".join(split_list(topics)),
             "startingOffsets": starting_offsets,
+            "kafka.isolation.level": isolation,
             **limits,
         },
         checkpoint=settings.checkpoint,

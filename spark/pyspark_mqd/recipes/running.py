@@ -56,8 +56,13 @@ class Places:
 
 
 def read(spark: SparkSession, places: Places) -> DataFrame:
-    """The topics as a stream, with headers: dead letters keep them."""
-    given = {"startingOffsets": "earliest", **places.source, "includeHeaders": "true"}
+    """The committed records of the topics as a stream, with headers: dead letters keep them."""
+    given = {
+        "startingOffsets": "earliest",
+        "kafka.isolation.level": "read_committed",
+        **places.source,
+        "includeHeaders": "true",
+    }
     return spark.readStream.format("mqd").options(**given).load()
 
 
