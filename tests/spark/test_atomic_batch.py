@@ -43,6 +43,7 @@ def test_eight_tasks_into_three_partitions_with_restarts(
     assert open_transactions(client, query) == []
 
 
+@pytest.mark.slow
 def test_failing_tasks_and_a_replayed_batch(client: BlockingClient, stream: Stream) -> None:
     fill(client, stream.source, range(800), 8)
     with pytest.raises(Exception, match="this task fails"):

@@ -155,6 +155,7 @@ def slow_counts(events: list[Event], log: list[Row]) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.slow
 def test_the_log_of_a_cluster_is_read(
     spark: Any, client: BlockingClient, cluster: Ensemble, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from tests.spark.test_pipeline_copies import produce, records
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "spark_cluster.sh"
 SUBMIT_SECONDS = 400
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_000)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_000)]
 
 
 @pytest.fixture(scope="module")

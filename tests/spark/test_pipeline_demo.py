@@ -55,6 +55,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:

@@ -52,6 +52,7 @@ def background() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_command_works(
     tmp_path: Path, environment: dict[str, str], background: list[subprocess.Popen[bytes]]
