@@ -198,3 +198,12 @@ def test_a_new_query_does_not_archive_offsets_twice(archive: Archive) -> None:
 def test_decisions_are_read_back() -> None:
     decision = Decision(7, (("a", "b"), ("c", "d")), ("e",))
     assert Decision.parse(decision.text()) == decision
+
+
+def test_days_that_have_no_date() -> None:
+    """Brokers allow timestamps that no calendar has: such records go where those without one go."""
+    assert archive_stage.date_of(0) == "1970-01-01"
+    assert archive_stage.date_of(-1) == "1969-12-31"
+    assert archive_stage.date_of(2_932_896) == "9999-12-31"
+    for day in (2_932_897, 10**8, -719_163):
+        assert archive_stage.date_of(day) == archive_stage.NO_DATE

@@ -170,3 +170,9 @@ def test_backlog_of_a_query() -> None:
     }
     assert progress.backlog(source) == 6
     assert progress.backlog({"latestOffset": None, "endOffset": "no json"}) == 0
+
+
+def test_patterns_are_those_of_the_source() -> None:
+    configuration = mirror.Configuration({}, {}, "", {}, "copy.")
+    with pytest.raises(Failure):  # Java's class of letters: Python's `re` would refuse it
+        mirror.refuse_circle(configuration, ["a"], r"\p{Alpha}", same_cluster=True)

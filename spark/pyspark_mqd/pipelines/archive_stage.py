@@ -11,7 +11,7 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import date as calendar_date
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ DATES_MAX = 400
 """Open files a range: a range whose timestamps have more dates than this is refused."""
 
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
+_EPOCH = calendar_date(1970, 1, 1).toordinal()
 DAY_US = 86_400_000_000
 PATH_COLUMNS = ("topic",)
 """Columns that the folder gives, so that files do not repeat them."""
@@ -114,8 +115,11 @@ def by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
 
 
 def date_of(day: int) -> str:
-    """Days since 1970 as an ISO date."""
-    return datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
+    """Days since 1970 as an ISO date; NO_DATE outside of the years 1 to 9999."""
+    ordinal = _EPOCH + day
+    if not 1 <= ordinal <= calendar_date.max.toordinal():
+        return NO_DATE
+    return calendar_date.fromordinal(ordinal).isoformat()
 
 
 def unique_path(folder: Path) -> str:

@@ -6,13 +6,13 @@ exactly-once; the offsets in Spark's checkpoint are the only other state.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pyspark_mqd.options import compile_pattern
 from pyspark_mqd.pipelines import report
 from pyspark_mqd.pipelines.cli import Failure, Settings, options, parse_pairs, split_list
 
@@ -81,9 +81,10 @@ def refuse_circle(
     """Raises Failure where the query would read what it writes."""
     if not same_cluster:
         return
+    expression = None if pattern is None else compile_pattern(pattern)
     for topic in topics:
         target = configuration.target_of(topic)
-        if target in set(topics) or (pattern is not None and re.search(pattern, target)):
+        if target in set(topics) or (expression is not None and expression.search(target)):
             raise Failure(
                 f"Topic '{target}' would be read and written by this mirror: source and target"
                 " are the same cluster.",
@@ -209,7 +210,8 @@ def _prepare(
     ):
         found = names
         if pattern is not None:
-            found = [each.name for each in near.admin.list_topics() if re.search(pattern, each.name)]
+            expression = compile_pattern(pattern)  # as the source reads it
+            found = [each.name for each in near.admin.list_topics() if expression.search(each.name)]
         counts = require_partitions(near, found)
         ids = {each.admin.describe_cluster().cluster_id for each in (near, far)}
         refuse_circle(configuration, counts, pattern, same_cluster=len(ids) == 1)
