@@ -29,6 +29,7 @@ from .markers import (
     ExactlyOnceError,
     Marker,
     Verdict,
+    check_extra_tasks,
     check_same_rows,
     judge,
     judge_by_task_0,
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pyspark_mqd")
 
+NEAR = 8
+"""With n tasks, the markers of tasks n to 2n + 7 are read when a batch completes."""
+
 ADAPTIVE = ("spark.sql.adaptive.streaming.stateless.enabled", "spark.sql.adaptive.enabled")
 
 
@@ -58,6 +62,8 @@ class TaskCommitted(WriterCommitMessage):
     rows: int
     already: bool
     """An earlier attempt has committed the rows."""
+    query: str
+    query_id: str
 
 
 class ExactlyOnceWriter(DataSourceStreamArrowWriter):
@@ -82,6 +88,8 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
                 f"{len(messages) - len(tasks)} of them have reported no commit. Start the query "
                 "again: the batch runs a second time, and committed rows are recognised."
             )
+        if tasks:
+            check_further_tasks(client_for(self._options.connection), tasks)
         already = sum(each.already for each in tasks)
         if already:
             logger.info(
@@ -113,7 +121,9 @@ def commit_rows(
         if committed is not None:
             count_rows(encoder, batches)
             check_same_rows(committed, encoder.sum, task=task.partition)
-            return TaskCommitted(task.partition, task.batch_id, encoder.rows, True)
+            return TaskCommitted(
+                task.partition, task.batch_id, encoder.rows, True, query, task.query_id
+            )
         producer.begin()
         send_rows(producer, encoder, batches)
         marker = Marker(task.batch_id, task.query_id, encoder.rows, encoder.sum.checksum)
@@ -122,7 +132,18 @@ def commit_rows(
         offset = CommittedOffset(task.batch_id, marker.metadata())
         producer.send_offsets({place: offset}, GroupMetadata(name))
         producer.commit()
-    return TaskCommitted(task.partition, task.batch_id, encoder.rows, False)
+    return TaskCommitted(task.partition, task.batch_id, encoder.rows, False, query, task.query_id)
+
+
+def check_further_tasks(client: BlockingClient, tasks: list[TaskCommitted]) -> None:
+    """On the driver: an earlier run of the batch had no further tasks. Raises ExactlyOnceError.
+
+    A task cannot know how many tasks there are, so rows that it doubles are found afterwards.
+    """
+    first, count = tasks[0], len(tasks)
+    groups = [task_id(first.query, task) for task in range(count, 2 * count + NEAR)]
+    markers = read_markers(client, groups)
+    check_extra_tasks(markers, batch_id=first.batch_id, query_id=first.query_id, tasks=count)
 
 
 def check_plan(settings: dict[str, str | None]) -> None:
@@ -166,8 +187,15 @@ def committed_rows(
 
 def read_marker(client: BlockingClient, group: str) -> Marker | None:
     """The newest marker of a group, when no transaction may change it any more."""
-    found = client.admin.list_group_offsets([group], stable=True)[group]
-    if isinstance(found, Exception):
-        raise found
-    markers = [marker_of(each.offset, each.metadata, group) for each in found.values()]
-    return max(markers, key=lambda each: each.batch_id, default=None)
+    return read_markers(client, [group])[group]
+
+
+def read_markers(client: BlockingClient, groups: list[str]) -> dict[str, Marker | None]:
+    """The same for many groups."""
+    newest: dict[str, Marker | None] = {}
+    for group, found in client.admin.list_group_offsets(groups, stable=True).items():
+        if isinstance(found, Exception):
+            raise found
+        markers = [marker_of(each.offset, each.metadata, group) for each in found.values()]
+        newest[group] = max(markers, key=lambda each: each.batch_id, default=None)
+    return newest

@@ -15,6 +15,7 @@ Checksums do not depend on the order of rows: a shuffle may deliver the same row
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -151,6 +152,29 @@ def check_same_rows(marker: Marker, sum_of_rows: RowSum, *, task: int) -> None:
         "'spark.sql.adaptive.streaming.stateless.enabled' to 'false'. For other plans, set option "
         "'deliveryGuarantee' to 'atomic-batch'."
     )
+
+
+def check_extra_tasks(
+    markers: Mapping[str, Marker | None], *, batch_id: int, query_id: str, tasks: int
+) -> None:
+    """No task beyond those of this run has committed the batch. Raises ExactlyOnceError.
+
+    `markers` are those of tasks that this run does not have.
+    """
+    extra = [
+        group
+        for group, marker in markers.items()
+        if marker is not None and marker.query_id == query_id and marker.batch_id == batch_id
+    ]
+    if extra:
+        raise ExactlyOnceError(
+            f"Batch {batch_id} was committed before with more tasks: this run has {tasks}, and "
+            f"group '{extra[0]}' has a marker of the batch, too ({len(extra)} such groups). Rows "
+            "of the batch may be doubled, because a task of this run has written rows that "
+            "another task had committed. The number of tasks must not change between two runs of "
+            "a batch: keep 'minPartitions', 'spark.sql.shuffle.partitions' and coalesce(). Compare "
+            "the topic with the batch, then start with a new checkpoint and a new topic."
+        )
 
 
 def _check_query(marker: Marker, query_id: str, group: str) -> None:

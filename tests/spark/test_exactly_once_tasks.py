@@ -133,10 +133,25 @@ def test_the_driver_checks_that_every_task_has_committed(query: Query) -> None:
     options = query.parsed
     writer = ExactlyOnceWriter(options, columns_of(COLUMNS, options))
 
-    writer.commit([TaskCommitted(0, 4, 10, False), TaskCommitted(1, 4, 10, True)], 4)
-    for messages in ([TaskCommitted(0, 4, 10, False), None], [TaskCommitted(0, 3, 10, False)]):
+    def committed(task: int, batch_id: int) -> TaskCommitted:
+        return TaskCommitted(task, batch_id, 10, task == 1, query.name, "an id")
+
+    writer.commit([committed(0, 4), committed(1, 4)], 4)
+    for messages in ([committed(0, 4), None], [committed(0, 3)]):
         with pytest.raises(ExactlyOnceError, match="have reported no commit"):
             writer.commit(messages, 4)
+
+
+def test_a_second_run_with_fewer_tasks_stops_the_query(query: Query) -> None:
+    """Four tasks, of which 1 to 3 commit; then one task, which writes the rows of all."""
+    options = query.parsed
+    writer = ExactlyOnceWriter(options, columns_of(COLUMNS, options))
+    for task in (1, 2, 3):
+        query.commit_rows(task, 0)
+    alone = query.again().commit_rows(0, 0)
+
+    with pytest.raises(ExactlyOnceError, match="committed before with more tasks: this run has 1"):
+        writer.commit([alone], 0)
 
 
 @pytest.mark.parametrize("settings", [{}, {"a": None, "b": "true"}])

@@ -9,6 +9,7 @@ from pyspark_mqd.markers import (
     Marker,
     RowSum,
     Verdict,
+    check_extra_tasks,
     check_same_rows,
     judge,
     judge_by_task_0,
@@ -113,3 +114,12 @@ def test_sums_add_up_in_any_order() -> None:
     assert one + other == other + one
     assert (one + other).checksum == (other + one).checksum
     assert one.checksum != other.checksum
+
+
+def test_tasks_of_an_earlier_run_that_this_run_lacks_stop_the_query() -> None:
+    """Four tasks, three of which committed batch 1; the second run of the batch has one task."""
+    own = Marker(1, QUERY, 5, 7)
+    with pytest.raises(ExactlyOnceError, match=r"committed before with more tasks: this run has 1"):
+        check_extra_tasks({"q-1": None, "q-2": own}, batch_id=1, query_id=QUERY, tasks=1)
+    harmless = {"q-1": Marker(0, QUERY, 5, 7), "q-2": Marker(1, "another", 5, 7), "q-3": None}
+    check_extra_tasks(harmless, batch_id=1, query_id=QUERY, tasks=1)
