@@ -147,3 +147,18 @@ def test_problems_go_to_their_partitions() -> None:
     found = judge_all({("t", 0): [(0, 30)], ("t", 1): [(0, 30)]}, None)
     planted = Problem(DAMAGED, TopicPartition("t", 1), 0, 30, "detail")
     assert [each.problems for each in verify.add_problems(found, [planted])] == [(), (planted,)]
+
+
+# -- with a Delta table
+
+
+def test_empty_ranges_of_a_delta_table_are_no_loss(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    from tests.spark.test_pipelines_archive_delta import DeltaArchive, staged_in
+
+    archive = DeltaArchive(tmp_path / "table", headers=False)
+    archive.commit("q", 0, staged_in(archive.root, 0, 10))
+    archive.commit("q", 1, staged_in(archive.root, 10, 10))
+    archive.commit("q", 2, staged_in(archive.root, 11, 20))
+    code, shown = run("--archive", str(archive.root), "--footers")
+    assert (code, shown["files"], shown["problems"]) == (0, 3, 0)

@@ -16,7 +16,7 @@ import click
 
 from mqd.types import TopicPartition
 from pyspark_mqd.pipelines import report
-from pyspark_mqd.pipelines.archive_layout import ArchivedFile, ArchivedRange, listing
+from pyspark_mqd.pipelines.archive_layout import ArchivedFile, listing, parse_name
 from pyspark_mqd.pipelines.brokers import connected, log_ends, log_starts
 from pyspark_mqd.pipelines.cli import FAILED, Failure, Settings, options, split_list
 from pyspark_mqd.pipelines.progress import Progress
@@ -132,7 +132,9 @@ def _files_of_delta(root: Path) -> list[ArchivedFile]:
     files = files_of(table)
     for entry in table.history():
         for row in json.loads(entry.get(EMPTY_RANGES) or "[]"):
-            files.append(ArchivedFile(Path(), "", ArchivedRange(*row)))
+            covered = parse_name(row)
+            if covered is not None:
+                files.append(ArchivedFile(Path(), "", covered))
     return files
 
 
