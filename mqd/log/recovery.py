@@ -4,7 +4,7 @@ After an orderly stop only the tail behind the last index entry is looked at. Ot
 the recovery point on is read: shape, CRC, offsets. The first bad batch ends the log, in one of two ways:
 
     torn tail     nothing valid follows it: a write that never finished. The file is cut to the last whole batch.
-    corruption    a valid batch with a higher offset follows: what is between was once there. The log is refused as it
+    corruption    a valid batch with a higher offset follows (log/tails.py): what is between was once there. The log is refused as it
                   is, `LogDamaged`, nothing on disk is changed, and the others start. After a power cut this says nothing of
                   what was never synced, whose blocks come to the disk in any order: there the log ends at the first bad
                   batch as if it were torn, and such a node has no claim to anything until it has caught up.
@@ -17,7 +17,6 @@ the recovery point. Memory is bounded by one chunk or one batch. Runs in a worke
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from mqd.errors import StorageError
-from mqd.limits import RECOVERY_BATCH_BYTES_MAX, SCAN_BYTES
+from mqd.limits import SCAN_BYTES
 from mqd.log.epochs import LeaderEpochs
 from mqd.log.partition_log import FOREVER_MS, LogConfig, PartitionLog
 from mqd.log.producers import Producers
@@ -34,7 +33,8 @@ from mqd.log.segment import Segment
 from mqd.log.segment_files import load_indexes, new_segment, rebuild, remove_segment, store_aborted, store_indexes
 from mqd.log.snapshots import batches_from, have_aborted, load_snapshot, remove_snapshots, replay_batch, snapshot_offsets
 from mqd.log.suspect import write_again
-from mqd.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, crc_of, parse_header
+from mqd.log.tails import batch_after, find_batch
+from mqd.protocol.batch import HEADER_BYTES, BatchHeader, crc_of, parse_header
 from mqd.protocol.files import (
     DELETED_SUFFIX,
     HIGH_WATERMARK_CHECKPOINT,
@@ -60,16 +60,12 @@ from mqd.protocol.files import (
 from mqd.types import NO_TIMESTAMP, Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from mqd.io.disk import Disk, File
+    from mqd.io.disk import Disk
 
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int], None]
 """Told how many more bytes were read."""
-
-_LIKE_A_HEADER = re.compile(rb"\x02(?=.{4}\x00[\x00-\x7f])", re.DOTALL)
-"""Magic, CRC and the attributes of a batch, from position 16 on."""
-_MAGIC_POSITION = 16
 
 
 class LogDamaged(StorageError):
@@ -420,14 +416,15 @@ class _Loader:
         file = segment.file
         assert file is not None
         where = f"{file.path} {bad}"
-        found = find_batch(file, bad.position + 1, segment.next_offset)
+        synced = segment.next_offset < self.known.recovery_point
+        found = batch_after(file, bad.position, segment.next_offset, may_be_torn=not synced)
         places = [f"offset {found[1]} follows at byte {found[0]}"] if found is not None else []
         for base in later:
             path = self.path / segment_file_name(base, LOG_SUFFIX)
             found = find_batch(self.disk.open(path), 0, segment.next_offset)
             if found is not None:
                 places.append(f"offset {found[1]} follows in {path.name}")
-        if places and (self.known.kept or segment.next_offset < self.known.recovery_point):
+        if places and (self.known.kept or synced):
             raise LogDamaged(f"{where}; {places[0]}: corruption, not a torn tail. {_REMEDY}")
         for place in places:
             self.report.note(f"{where}; {place}, which was never synced either: after a power cut blocks are missing in any order")
@@ -516,25 +513,3 @@ _LEFTOVERS = (DELETED_SUFFIX, ".tmp")
 
 def _is_partition_file(name: str) -> bool:
     return parse_segment_file_name(name) is not None or name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT)
-
-
-def find_batch(file: File, position: int, offset: Offset) -> tuple[int, Offset] | None:
-    """(position, base offset) of the first valid batch at or behind `position` whose offset is `offset` or higher."""
-    size = file.size()
-    while position + HEADER_BYTES <= size:
-        chunk = file.read_at(position, SCAN_BYTES + HEADER_BYTES)
-        for match in _LIKE_A_HEADER.finditer(chunk, _MAGIC_POSITION):
-            at = match.start() - _MAGIC_POSITION
-            if at >= SCAN_BYTES or at + HEADER_BYTES > len(chunk):
-                break
-            header = parse_header(chunk, at)
-            batch_bytes = header.batch_length + LOG_OVERHEAD_BYTES
-            if (
-                header.base_offset >= offset
-                and header.last_offset_delta >= 0
-                and HEADER_BYTES <= batch_bytes <= min(RECOVERY_BATCH_BYTES_MAX, size - position - at)
-                and crc_of(file.read_at(position + at, batch_bytes), 0, batch_bytes) == header.crc
-            ):
-                return position + at, header.base_offset
-        position += SCAN_BYTES
-    return None

@@ -144,6 +144,12 @@ def crc_of(view: Buffer, position: int = 0, end: int | None = None) -> int:
     return crc
 
 
+def continued_crc(data: Buffer, crc: int) -> int:
+    """The CRC-32C of `data` behind bytes whose CRC-32C is `crc`."""
+    continued: int = _crc32c(data, crc)
+    return continued
+
+
 def seal(view: bytearray | memoryview, position: int = 0) -> None:
     """Write the CRC after a field under it has changed (a broker that stamps LogAppendTime)."""
     _CRC.pack_into(view, position + CRC_POSITION, crc_of(view, position))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from struct import pack_into
 
 import pytest
 
 from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.log.partition_log import LogConfig, PartitionLog
-from mqd.log.recovery import find_batch
-from mqd.protocol.batch import parse_header, seal
+from mqd.protocol.batch import parse_header
 from mqd.protocol.files import (
     PARTITION_METADATA_BYTES,
     ProducerSnapshotEntry,
@@ -576,16 +574,3 @@ async def test_many_segments_are_not_read_beyond_the_recovery_point(tmp_path: Pa
     assert log.log_end_offset == 30
     harness.kill()
 
-
-def test_find_batch_crosses_chunks_and_ignores_lower_offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqd.log.recovery.SCAN_BYTES", 128)
-    data = batch(b"x" * 50)
-    pack_into(">q", data, 0, 9)
-    seal(data)
-    for before in range(0, 300, 7):
-        path = tmp_path / "f"
-        path.write_bytes(b"\x02\0\x02" * before + bytes(data) + b"\x02")
-        file = FaultyDisk().open(path)
-        assert find_batch(file, 0, 9) == (3 * before, 9)
-        assert find_batch(file, 0, 10) is None
-        assert find_batch(file, 3 * before + 1, 0) is None
