@@ -8,10 +8,13 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 pa = pytest.importorskip("pyarrow")
 
+from pyspark_mqd.errors import OptionError  # noqa: E402
 from pyspark_mqd.pipelines import archive, mirror, progress, replay, rollup  # noqa: E402
+from pyspark_mqd.pipelines.__main__ import cli as group  # noqa: E402
 from pyspark_mqd.pipelines.archive_commit import Archive  # noqa: E402
 from pyspark_mqd.pipelines.archive_layout import (  # noqa: E402
     ArchivedFile,
@@ -176,3 +179,23 @@ def test_patterns_are_those_of_the_source() -> None:
     configuration = mirror.Configuration({}, {}, "", {}, "copy.")
     with pytest.raises(Failure):  # Java's class of letters: Python's `re` would refuse it
         mirror.refuse_circle(configuration, ["a"], r"\p{Alpha}", same_cluster=True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("replay", "--from", "{lake}", "--topic", "t"),
+        ("rollup", "--topics", "t", "--to-topic", "u", "--checkpoint", "c"),
+        ("mirror", "--topics", "t", "--to", "127.0.0.1:1", "--checkpoint", "c"),
+        ("archive", "--topics", "t", "--to", "{lake}", "--checkpoint", "c",
+         "--starting-offsets", "from-archive"),
+    ],
+)  # fmt: skip
+def test_commands_give_client_options_to_their_client(
+    lake: Path, arguments: tuple[str, ...]
+) -> None:
+    """An option that the client refuses shows that it was given; no broker is needed."""
+    given = [each.format(lake=lake) for each in arguments]
+    given += ["--client", "request.timeout.ms=soon", "-b", "127.0.0.1:1"]
+    failed = CliRunner().invoke(group, given).exception
+    assert isinstance(failed, OptionError) and "'soon'" in str(failed)

@@ -193,8 +193,9 @@ def resume_offsets(
 
 
 def _from_archive(settings: Settings, topics: Sequence[str], to: Path, *, delta: bool) -> str:
-    from mqd.client import sync
     from pyspark_mqd.pipelines.archive_layout import covered_ranges
+    from pyspark_mqd.pipelines.brokers import connected
+    from pyspark_mqd.pipelines.topics import require_partitions
 
     if delta:
         from pyspark_mqd.pipelines.archive_delta import DeltaArchive, files_of
@@ -202,15 +203,8 @@ def _from_archive(settings: Settings, topics: Sequence[str], to: Path, *, delta:
         covered = covered_ranges(files_of(DeltaArchive(to, headers=True).table()))
     else:
         covered = covered_ranges(listing(to, topics))
-    with sync.connect(settings.bootstrap) as client:
-        described = client.admin.describe_topics(list(topics))
-        partitions = {}
-        for topic in topics:
-            found: Any = described[topic]
-            if isinstance(found, Exception):
-                raise found
-            partitions[topic] = len(found.partitions)
-    return resume_offsets(partitions, covered)
+    with connected(settings) as client:
+        return resume_offsets(require_partitions(client, topics), covered)
 
 
 @click.command()

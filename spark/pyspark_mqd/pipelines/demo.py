@@ -58,11 +58,11 @@ class Orders:
         self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
 
     def _run(self) -> None:
-        from pyspark_mqd.pipelines.topics import connected
+        from pyspark_mqd.pipelines.brokers import connected
 
         random_ = random.Random(1)
         begun = time.monotonic()
-        with connected(self._bootstrap) as client, client.producer() as producer:
+        with connected(Settings(self._bootstrap)) as client, client.producer() as producer:
             while not self._ended.wait(0.1):
                 due = int((time.monotonic() - begun) * self._rate)
                 for number in range(self.count, due):
@@ -203,9 +203,10 @@ def watch(queries: Sequence[StreamingQuery], seconds: float | None) -> None:
 
 def make_topics(bootstrap: str, topics: Mapping[str, int]) -> Sequence[str]:
     """Create the topics that do not exist."""
-    from pyspark_mqd.pipelines.topics import connected, create_missing
+    from pyspark_mqd.pipelines.brokers import connected
+    from pyspark_mqd.pipelines.topics import create_missing
 
-    with connected(bootstrap) as client:
+    with connected(Settings(bootstrap)) as client:
         return create_missing(client, topics)
 
 

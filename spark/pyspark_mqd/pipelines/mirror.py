@@ -202,12 +202,11 @@ def command(
 def _prepare(
     settings: Settings, configuration: Configuration, names: Sequence[str], pattern: str | None
 ) -> tuple[dict[str, int], list[str]]:
-    from pyspark_mqd.pipelines.topics import connected, require_partitions
+    from pyspark_mqd.pipelines.brokers import connected
+    from pyspark_mqd.pipelines.topics import require_partitions
 
-    with (
-        connected(settings.bootstrap) as near,
-        connected(configuration.target["kafka.bootstrap.servers"]) as far,
-    ):
+    far_settings = replace(settings, bootstrap=configuration.target["kafka.bootstrap.servers"])
+    with connected(settings) as near, connected(far_settings) as far:
         found = names
         if pattern is not None:
             expression = compile_pattern(pattern)  # as the source reads it

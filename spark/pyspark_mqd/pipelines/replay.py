@@ -102,9 +102,10 @@ def archived_files(root: Path, topic: str, *, delta: bool) -> list[ArchivedFile]
 
 def check_target(settings: Settings, topic: str, partitions: int, *, yes: bool) -> None:
     """The topic exists with enough partitions, and is empty or the user confirms."""
-    from pyspark_mqd.pipelines.topics import connected, records_in, require_partitions
+    from pyspark_mqd.pipelines.brokers import connected
+    from pyspark_mqd.pipelines.topics import records_in, require_partitions
 
-    with connected(settings.bootstrap) as client:
+    with connected(settings) as client:
         (found,) = require_partitions(client, [topic]).values()
         if found < partitions:
             raise Failure(
@@ -186,18 +187,17 @@ def command(
 
 
 def _run(settings: Settings, configuration: Configuration) -> None:
+    from pyspark_mqd.pipelines.brokers import connected
     from pyspark_mqd.pipelines.progress import Progress, run_jobs
     from pyspark_mqd.pipelines.session import is_merged, session
-    from pyspark_mqd.pipelines.topics import connected, records_in
+    from pyspark_mqd.pipelines.topics import records_in, require_partitions
 
     def written(client: Any) -> int:
-        from pyspark_mqd.pipelines.topics import require_partitions
-
         (count,) = require_partitions(client, [configuration.topic]).values()
         return records_in(client, configuration.topic, count)
 
     progress = Progress("replay", quiet=is_merged(settings.output))
-    with connected(settings.bootstrap) as client, session(settings, "replay") as spark:
+    with connected(settings) as client, session(settings, "replay") as spark:
         before = written(client)
         with progress:
             run_jobs(lambda: run(spark, configuration), progress, lambda: written(client) - before)

@@ -337,9 +337,10 @@ def _run(
 
 
 def _check_topic(settings: Settings, topic: str) -> None:
-    from pyspark_mqd.pipelines.topics import connected, partition_counts
+    from pyspark_mqd.pipelines.brokers import connected
+    from pyspark_mqd.pipelines.topics import partition_counts
 
-    with connected(settings.bootstrap) as client:
+    with connected(settings) as client:
         if partition_counts(client, [topic])[topic] is None:
             raise Failure(
                 f"Topic '{topic}' does not exist.",

@@ -1,26 +1,18 @@
-"""What pipelines ask of a cluster before they write: partitions, emptiness, missing topics.
+"""What pipelines look up in a cluster before they write: partitions, emptiness, missing topics.
 
-Shells over the blocking client, with sentences for what is refused.
+Shells over the blocking client, with a sentence for each refusal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 
 from mqd.client import sync
-from mqd.client.descriptions import EARLIEST, LATEST
 from mqd.client.errors import ClientError
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
+from pyspark_mqd.pipelines.brokers import log_ends, log_starts
 from pyspark_mqd.pipelines.cli import Failure
-
-
-@contextmanager
-def connected(bootstrap: str) -> Iterator[sync.BlockingClient]:
-    """A client for the length of a block."""
-    with sync.connect(bootstrap, client_id="mqd-spark") as client:
-        yield client
 
 
 def partition_counts(client: sync.BlockingClient, topics: Iterable[str]) -> dict[str, int | None]:
@@ -49,26 +41,10 @@ def require_partitions(client: sync.BlockingClient, topics: Sequence[str]) -> di
     return counts
 
 
-def ends_of(
-    client: sync.BlockingClient, topics: Mapping[str, int]
-) -> dict[TopicPartition, tuple[int, int]]:
-    """The first offset and the end offset of each partition."""
-    partitions = [TopicPartition(topic, p) for topic, count in topics.items() for p in range(count)]
-    places = []
-    for which in (EARLIEST, LATEST):
-        found = client.admin.list_offsets(dict.fromkeys(partitions, which))
-        offsets = {}
-        for tp, listed in found.items():
-            if isinstance(listed, ClientError):
-                raise listed
-            offsets[tp] = listed.offset
-        places.append(offsets)
-    return {tp: (places[0][tp], places[1][tp]) for tp in partitions}
-
-
 def records_in(client: sync.BlockingClient, topic: str, partitions: int) -> int:
-    """Offsets between the first and the end of a topic; 0 for an empty topic."""
-    return sum(end - start for start, end in ends_of(client, {topic: partitions}).values())
+    """Offsets between the start and the end of a topic; 0 for an empty topic."""
+    every = [TopicPartition(topic, partition) for partition in range(partitions)]
+    return sum(log_ends(client, every).values()) - sum(log_starts(client, every).values())
 
 
 def create_missing(client: sync.BlockingClient, wanted: Mapping[str, int]) -> list[str]:
