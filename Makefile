@@ -13,6 +13,7 @@ SEED ?= 1
 SEEDS ?= 0-99
 CHAOS_SECONDS ?= 180
 MODE ?= exactly-once
+KIND ?= mqd
 JARS ?=
 BROKER ?=
 PEER ?=
@@ -48,8 +49,8 @@ spark-test: $(STAMP) ## the Spark connector and its pipelines on three real node
 spark-demo: $(STAMP) ## a cluster, a producer, archive and rollup: a table fills while you watch, until Ctrl-C (needs Java; NODES=1)
 	@$(BIN)/mqd-spark demo $(if $(NODES),--nodes $(NODES))
 
-chaos-spark: $(STAMP) ## exactly once through Spark: tasks fail, the driver and brokers are killed (SEED=1 MODE=exactly-once)
-	@$(BIN)/python -m chaos.spark_exactly_once --mode $(MODE) --seed $(SEED)
+chaos-spark: $(STAMP) ## exactly once through Spark: tasks fail, the driver and brokers are killed (SEED=1 MODE=exactly-once|atomic-batch KIND=mqd|kafka)
+	@$(BIN)/python -m chaos.spark_exactly_once --mode $(MODE) --kind $(KIND) --seed $(SEED)
 
 bench-spark: $(STAMP) ## Spark's source and sink per CPU second, beside Spark's own where JARS=folder has its jar
 	@$(BIN)/python -m bench.spark $(if $(JARS),--jars $(JARS))
