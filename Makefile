@@ -49,7 +49,7 @@ spark-test: $(STAMP) ## the Spark connector and its pipelines on three real node
 spark-demo: $(STAMP) ## a cluster, a producer, archive and rollup: a table fills while you watch, until Ctrl-C (needs Java; NODES=1)
 	@$(BIN)/mqd-spark demo $(if $(NODES),--nodes $(NODES))
 
-chaos-spark: $(STAMP) ## exactly once through Spark: tasks fail, the driver and brokers are killed (SEED=1 MODE=exactly-once|atomic-batch KIND=mqd|kafka)
+chaos-spark: $(STAMP) ## exactly once through Spark: tasks fail, the driver and brokers are killed (SEED=1 MODE=exactly-once or atomic-batch, KIND=mqd or kafka)
 	@$(BIN)/python -m chaos.spark_exactly_once --mode $(MODE) --kind $(KIND) --seed $(SEED)
 
 bench-spark: $(STAMP) ## Spark's source and sink per CPU second, beside Spark's own where JARS=folder has its jar
