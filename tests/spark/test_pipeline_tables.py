@@ -273,8 +273,9 @@ def test_changes_are_applied_in_the_order_of_the_source(
         event("u", 8, after=user(1, "late")),  # out of order
         event("c", 7, after=user(3, "three"), wrapped=True),
         None,  # a tombstone
-        "{broken",
         json.dumps({"op": "m"}),
+        json.dumps({"status": "BEGIN", "id": "571"}),
+        json.dumps({"source": {}, "ddl": "CREATE TABLE t"}),
     ]
     second = [
         event("d", 12, before=user(2, "two")),
@@ -284,8 +285,55 @@ def test_changes_are_applied_in_the_order_of_the_source(
     ]
     assert merged(spark, it, [first, second]) == {1: "newest", 3: "drei"}
     assert it.counts == {
-        "events": 10, "inserted": 3, "updated": 1, "deleted": 1, "malformed": 1,
+        "events": 12, "inserted": 3, "updated": 1, "deleted": 1, "no_row": 3,
+        "malformed": 0, "truncate": 0, "without_key": 0,
     }  # fmt: skip
+
+
+UNUSABLE = (
+    ("{broken", "malformed"),
+    (json.dumps({"id": 1, "name": "no envelope"}), "malformed"),
+    (json.dumps({"op": "x", "after": user(1, "op")}), "malformed"),
+    (json.dumps([1]), "malformed"),
+    (event("t", 9), "truncate"),
+    (event("u", 9, after={"name": "no key"}), "without_key"),
+    (event("u", 9, after={"id": None, "name": "null"}), "without_key"),
+    (event("u", 9), "without_key"),
+    (event("d", 9), "without_key"),
+)
+
+
+@pytest.mark.parametrize("schema", ["id long, name string", None])
+def test_events_that_cannot_be_applied_are_counted_or_refused(
+    spark: Any, target: Callable[..., upsert.Target], schema: str | None
+) -> None:
+    good = event("c", 8, after=user(1, "good"))
+    batch = [good, *[value for value, _ in UNUSABLE]]
+    strict = target(schema=schema)
+    with pytest.raises(Failure) as refused:
+        merged(spark, strict, [batch])
+    assert not strict._configuration.to.exists()
+    for part in (
+        "Micro-batch 0 has", "4 malformed", "the first is 't-0' offset 1)", "1 truncate",
+        "'t-0' offset 5)", "4 without key", "Nothing of the micro-batch is applied.",
+    ):  # fmt: skip
+        assert part in refused.value.message
+    it = target(schema=schema, skip_malformed=True)
+    assert merged(spark, it, [batch]) == {1: "good"}
+    assert it.counts == {
+        "events": 10, "inserted": 1, "updated": 0, "deleted": 0, "no_row": 0,
+        "malformed": 4, "truncate": 1, "without_key": 4,
+    }  # fmt: skip
+
+
+def test_a_micro_batch_without_any_row_is_refused_too(
+    spark: Any, target: Callable[..., upsert.Target]
+) -> None:
+    for value, kind in UNUSABLE:
+        if "name" in value:
+            continue
+        with pytest.raises(Failure, match=f"1 {kind.replace('_', ' ')}"):
+            merged(spark, target(), [[value]])
 
 
 def test_a_repeated_batch_changes_nothing(

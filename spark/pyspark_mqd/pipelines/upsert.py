@@ -1,13 +1,16 @@
 """`mqd-spark upsert`: change events in Debezium's envelope, merged into a Delta table.
 
-`changes` is pure: rows of the source to one row a key, the newest change of it, with its place in
-the order of changes. A Delta MERGE applies them through delta-rs. Its commit carries the app
-transaction (query id, batch id), so that a re-run of a micro-batch changes nothing.
+`envelopes` and `changes` are pure: rows of the source to one row a key, its newest change. A Delta
+MERGE applies them through delta-rs. Its commit carries the app transaction (query id, batch id), so
+that a re-run of a micro-batch changes nothing.
 
-The order of changes is (source.lsn, or source.file and source.pos; source.ts_ms; offset). A change that is older
-than the row in the table has no effect. After a hard delete no row is left to compare with: an
-older change that arrives in a later micro-batch brings the row back. `--soft-delete` keeps deleted
-rows with `_deleted = true`, and has no such gap.
+The order of changes is (source.file; source.lsn, .pos or .scn; source.ts_ms; offset). A change that
+is older than the row in the table has no effect. After a hard delete no row is left to compare
+with: an older change in a later micro-batch brings the row back. `--soft-delete` keeps deleted rows
+with `_deleted = true`, and has no such gap.
+
+Events that cannot be applied (`UNUSABLE`) stop the query before their micro-batch is applied. With
+`--skip-malformed` they are left out and counted.
 """
 
 from __future__ import annotations
@@ -32,6 +35,21 @@ if TYPE_CHECKING:
 MAX_OFFSETS = 500_000
 ORDER = "_order"
 DELETED = "_deleted"
+KIND = "_kind"
+CHANGE, NO_ROW, MALFORMED, TRUNCATE, WITHOUT_KEY = (
+    "change",
+    "no_row",
+    "malformed",
+    "truncate",
+    "without_key",
+)
+"""Kinds of events. NO_ROW has no row by its nature: a message (op `m`), a schema change, or the
+begin or end of a transaction."""
+UNUSABLE = {
+    MALFORMED: "not JSON, or not an envelope with a known op",
+    TRUNCATE: "op 't': the source's table was truncated",
+    WITHOUT_KEY: "a null in a column of --key",
+}
 OWN_COLUMNS = (ORDER, DELETED)
 _DIGITS = 20
 _SIMPLE_NAME = re.compile(r"[A-Za-z_]\w*")
@@ -47,6 +65,7 @@ class Configuration:
     keys: tuple[str, ...]
     schema: str | None = None
     soft_delete: bool = False
+    skip_malformed: bool = False
 
 
 def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
@@ -55,27 +74,35 @@ def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
 
 
 def envelopes(frame: DataFrame) -> DataFrame:
-    """Columns `op`, `before`, `after` (JSON), `_order`, and `value` where it is not an envelope.
+    """Columns `op`, `before`, `after` (JSON), `_order`, `_kind`, topic, partition and offset.
 
     The envelope is the value itself, or its field `payload` where schemas are enabled. Tombstones
-    and messages without a row (transaction marks, schema changes) are dropped.
+    are dropped: they follow a delete, and have no effect of their own.
     """
     from pyspark.sql import functions as f
 
     text = f.decode("value", "UTF-8")
     whole = frame.where("value is not null").withColumn("_text", text)
     envelope = f.coalesce(f.get_json_object("_text", "$.payload"), f.col("_text"))
-    parsed = whole.withColumn("_envelope", envelope).select(
-        f.get_json_object("_envelope", "$.op").alias("op"),
+    op = f.get_json_object("_envelope", "$.op")
+    without_op = [f.get_json_object("_envelope", each) for each in ("$.ddl", "$.status")]
+    kind = (
+        f.when(f.try_parse_json("_text").isNull(), MALFORMED)
+        .when(op.isin("c", "u", "r", "d"), CHANGE)
+        .when(op == "t", TRUNCATE)
+        .when((op == "m") | (op.isNull() & f.coalesce(*without_op).isNotNull()), NO_ROW)
+        .otherwise(MALFORMED)
+    )
+    return whole.withColumn("_envelope", envelope).select(
+        op.alias("op"),
         f.get_json_object("_envelope", "$.before").alias("before"),
         f.get_json_object("_envelope", "$.after").alias("after"),
         _order(f.col("_envelope")).alias(ORDER),
         f.col("topic"),
         f.col("partition"),
         f.col("offset"),
-        f.when(f.try_parse_json("_text").isNull(), f.col("_text")).alias("bad"),
+        kind.alias(KIND),
     )
-    return parsed.where("bad is not null or op in ('c', 'u', 'r', 'd')")
 
 
 def _order(envelope: Column) -> Column:
@@ -99,17 +126,59 @@ def _order(envelope: Column) -> Column:
     )
 
 
-def changes(frame: DataFrame, keys: tuple[str, ...], schema: str) -> DataFrame:
-    """One row a key: the newest change. The columns of `schema`, `_order` and `_deleted`."""
+def with_rows(frame: DataFrame, keys: tuple[str, ...], schema: str) -> DataFrame:
+    """`frame` with the column `row` by `schema`; a change with a null key is WITHOUT_KEY.
+
+    A delete has its row in `before`, every other change in `after`.
+    """
+    from pyspark.sql import functions as f
+
+    text = f.when(f.col("op") == "d", f.col("before")).otherwise(f.col("after"))
+    has_key = f.lit(True)
+    for key in keys:
+        has_key = has_key & f.col("row")[key].isNotNull()
+    kind = f.when((f.col(KIND) == CHANGE) & ~has_key, WITHOUT_KEY).otherwise(f.col(KIND))
+    return frame.withColumn("row", f.from_json(text, schema)).withColumn(KIND, kind)
+
+
+def changes(frame: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """One row a key: the newest change. The columns of the rows, `_order` and `_deleted`."""
     from pyspark.sql import Window, functions as f
 
-    row = f.from_json(f.when(f.col("op") == "d", f.col("before")).otherwise(f.col("after")), schema)
-    flat = frame.where("bad is null").select(
-        row.alias("row"), ORDER, (f.col("op") == "d").alias(DELETED)
-    )
-    flat = flat.select("row.*", ORDER, DELETED).dropna(subset=list(keys))
+    usable = frame.where(f.col(KIND) == CHANGE)
+    flat = usable.select("row.*", ORDER, (f.col("op") == "d").alias(DELETED))
     newest = Window.partitionBy(*keys).orderBy(f.col(ORDER).desc())
     return flat.withColumn("_rank", f.row_number().over(newest)).where("_rank = 1").drop("_rank")
+
+
+def kinds(frame: DataFrame) -> dict[str, tuple[int, str]]:
+    """Kind -> how many events are of it, and the place of one: `topic-partition offset n`."""
+    from pyspark.sql import functions as f
+
+    first = f.min(f.struct("topic", "partition", "offset")).alias("first")
+    found = frame.groupBy(KIND).agg(f.count("*").alias("count"), first).collect()
+    return {
+        row[KIND]: (
+            row["count"],
+            f"'{row['first']['topic']}-{row['first']['partition']}' offset {row['first']['offset']}",
+        )
+        for row in found
+    }
+
+
+def refuse_unusable(found: Mapping[str, tuple[int, str]], batch: int) -> None:
+    """Raises Failure where a micro-batch has events that cannot be applied."""
+    some = [
+        f"{found[kind][0]} {kind.replace('_', ' ')} ({meaning}; the first is {found[kind][1]})"
+        for kind, meaning in UNUSABLE.items()
+        if kind in found
+    ]
+    if some:
+        raise Failure(
+            f"Micro-batch {batch} has change events that cannot be applied: {', '.join(some)}."
+            " Nothing of the micro-batch is applied.",
+            remedy="Re-run with --skip-malformed to leave out such events and count them.",
+        )
 
 
 def infer_schema(frame: DataFrame) -> str | None:
@@ -117,7 +186,7 @@ def infer_schema(frame: DataFrame) -> str | None:
     from pyspark.sql import functions as f
 
     row = f.coalesce(f.col("after"), f.col("before"))
-    rows = frame.where("bad is null").select(f.try_parse_json(row).alias("row"))
+    rows = frame.where(f.col(KIND) == CHANGE).select(f.try_parse_json(row).alias("row"))
     found = rows.where("row is not null").agg(f.schema_of_variant_agg("row")).head()
     text = None if found is None else found[0]
     if not text or not text.startswith("OBJECT<"):
@@ -164,7 +233,9 @@ class Target:
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
-        self.counts = {"events": 0, "inserted": 0, "updated": 0, "deleted": 0, "malformed": 0}
+        self.counts = dict.fromkeys(
+            ("events", "inserted", "updated", "deleted", NO_ROW, *UNUSABLE), 0
+        )
         self.failure: Failure | None = None
 
     def merge(self, frame: DataFrame, batch: int) -> None:
@@ -189,13 +260,15 @@ class Target:
             return
         frame = frame.persist()
         try:
-            self.counts["events"] += frame.count()
-            self.counts["malformed"] += frame.where("bad is not null").count()
             schema = self._schema(frame, table)
+            if schema is not None:
+                check_keys(keys, schema)
+            # Without a schema no event of the micro-batch has a row, nor a key.
+            rowed = with_rows(frame, keys, schema or ", ".join(f"`{key}` string" for key in keys))
+            self._count_events(kinds(rowed), batch)
             if schema is None:
                 return
-            check_keys(keys, schema)
-            rows = _utc(changes(frame, keys, schema).toArrow())
+            rows = _utc(changes(rowed, keys).toArrow())
         finally:
             frame.unpersist()
         properties = deltalake.CommitProperties(
@@ -215,6 +288,14 @@ class Target:
             names = [n for n in pa_schema(table).names if n not in OWN_COLUMNS]
             known = ddl_of(pa_schema(table), names)
         return merged_schema(known, infer_schema(frame))
+
+    def _count_events(self, found: Mapping[str, tuple[int, str]], batch: int) -> None:
+        self.counts["events"] += sum(count for count, _ in found.values())
+        for kind, (count, _) in found.items():
+            if kind != CHANGE:
+                self.counts[kind] += count
+        if not self._configuration.skip_malformed:
+            refuse_unusable(found, batch)
 
     def _count(self, metrics: Mapping[str, Any]) -> None:
         self.counts["inserted"] += metrics.get("num_target_rows_inserted", 0)
@@ -297,6 +378,10 @@ def start(
     "--soft-delete", is_flag=True, help="Keep deleted rows, with '_deleted' set to true."
 )
 @click.option(
+    "--skip-malformed", is_flag=True,
+    help="Leave out events that are malformed, truncate or have no key, and count them.",
+)  # fmt: skip
+@click.option(
     "--starting-offsets", default="earliest", metavar="PLACE",
     help="Where a new checkpoint begins: earliest, latest, or Spark's JSON.",
 )  # fmt: skip
@@ -311,6 +396,7 @@ def command(
     keys: str,
     schema: str | None,
     soft_delete: bool,
+    skip_malformed: bool,
     starting_offsets: str,
     max_offsets_per_trigger: int,
 ) -> None:
@@ -318,6 +404,9 @@ def command(
 
     Creates, updates, deletes and snapshot reads are applied in the order of the source's log, also
     where events are repeated or late. Tombstones have no effect of their own.
+
+    An event that cannot be applied ends the command with exit code 1, before its micro-batch is
+    applied: a value that is no envelope, a truncate (op t), or a null in a column of --key.
 
     \b
     Example: mqd-spark upsert --topics db.public.users --to users --key id --checkpoint state/users
@@ -337,7 +426,7 @@ def command(
     }
     folder = local_folder(to, "--to")
     configuration = Configuration(
-        source, folder, settings.checkpoint, names, schema, soft_delete
+        source, folder, settings.checkpoint, names, schema, soft_delete, skip_malformed
     )
     _run(settings, configuration)
 
