@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from mqd.types import TopicPartition
 from pyspark_mqd.pipelines import verify
 from pyspark_mqd.pipelines.archive_layout import ArchivedRange, data_path, empty_path
+from pyspark_mqd.pipelines.cli import Failure
 from pyspark_mqd.pipelines.verify_checks import (
     BEHIND,
     BEYOND,
@@ -162,3 +164,30 @@ def test_empty_ranges_of_a_delta_table_are_no_loss(tmp_path: Path) -> None:
     archive.commit("q", 2, staged_in(archive.root, 11, 20))
     code, shown = run("--archive", str(archive.root), "--footers")
     assert (code, shown["files"], shown["problems"]) == (0, 3, 0)
+
+
+def clean_up(table: object) -> list[int]:
+    """Delta's log clean-up at once; returns the versions that the log still has."""
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})  # type: ignore[attr-defined]
+    table.update_incremental()  # type: ignore[attr-defined]
+    table.create_checkpoint()  # type: ignore[attr-defined]
+    table.cleanup_metadata()  # type: ignore[attr-defined]
+    table.vacuum(0, enforce_retention_duration=False, dry_run=False)  # type: ignore[attr-defined]
+    return [each["version"] for each in table.history()]  # type: ignore[attr-defined]
+
+
+def test_empty_ranges_of_a_delta_table_outlive_a_clean_up_of_its_log(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    from tests.spark.test_pipelines_archive_delta import DeltaArchive, staged_in
+
+    archive = DeltaArchive(tmp_path / "table", headers=False)
+    for number, (start, end) in enumerate([(0, 10), (10, 10), (11, 20), (20, 20)]):
+        archive.commit("q", number, staged_in(archive.root, start, end))
+    shutil.rmtree(archive.root / "_mqd")  # as if it had crashed after the Delta commits
+    again = DeltaArchive(archive.root, headers=False)
+    assert not again.commit("q", 3, staged_in(archive.root, 20, 20))
+    assert clean_up(again.table()) == [5]
+    code, shown = run("--archive", str(archive.root), "--footers")
+    assert (code, shown["files"], shown["problems"]) == (0, 4, 0)
+    with pytest.raises(Failure, match="already has offsets of 't-0-20-21'"):
+        again.commit("other", 0, staged_in(archive.root, 20, 20))

@@ -79,6 +79,7 @@ class Runner:
     files: dict[str, list[int]] = field(default_factory=dict)
     """Topic -> its files, records and bytes."""
     failure: Failure | None = None
+    _target: Any = None
 
     def start(
         self, spark: SparkSession, trigger: Mapping[str, Any], *, name: str = "archive"
@@ -104,6 +105,11 @@ class Runner:
 
     def target(self) -> Any:
         """Where files are committed."""
+        if self._target is None:
+            self._target = self._open()
+        return self._target
+
+    def _open(self) -> Any:
         from pyspark_mqd.pipelines.archive_commit import Archive
 
         configuration = self.configuration
@@ -198,9 +204,9 @@ def _from_archive(settings: Settings, topics: Sequence[str], to: Path, *, delta:
     from pyspark_mqd.pipelines.topics import require_partitions
 
     if delta:
-        from pyspark_mqd.pipelines.archive_delta import DeltaArchive, files_of
+        from pyspark_mqd.pipelines.archive_delta import DeltaArchive, covered_by
 
-        covered = covered_ranges(files_of(DeltaArchive(to, headers=True).table()))
+        covered = covered_ranges(covered_by(DeltaArchive(to, headers=True).table(), to))
     else:
         covered = covered_ranges(listing(to, topics))
     with connected(settings) as client:

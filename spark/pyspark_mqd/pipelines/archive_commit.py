@@ -27,7 +27,9 @@ from pyspark_mqd.pipelines.archive_layout import (
     data_path,
     empty_path,
     listing,
+    mark_empty,
     name_of,
+    sync_folder,
 )
 from pyspark_mqd.pipelines.archive_stage import Staged
 from pyspark_mqd.pipelines.cli import Failure
@@ -130,13 +132,9 @@ class Archive:
                     f" micro-batch ({decision.batch}): it is neither staged nor archived.",
                     remedy="Restore the file, or archive its offsets again into a new folder.",
                 )
-        for mark in decision.empty:
-            final = self.root / mark
-            final.parent.mkdir(parents=True, exist_ok=True)
-            final.touch()
-            folders.add(final.parent)
         for folder in folders:
             sync_folder(folder)
+        mark_empty(self.root, decision.empty)
 
     def _refuse_overlap(self, staged: Sequence[Staged]) -> None:
         topics = {file.topic for file in staged}
@@ -160,12 +158,3 @@ def write_atomically(path: Path, text: str) -> None:
         os.fsync(file.fileno())
     os.replace(scratch, path)
     sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Names in `folder` survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

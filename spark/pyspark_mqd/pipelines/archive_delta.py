@@ -4,6 +4,10 @@ Tasks write Parquet files into the table's folders under unique names; nobody se
 driver adds them to Delta's log. The same Delta commit carries the app transaction (query id, batch
 id), so a re-run of a micro-batch finds it and drops its own files. A micro-batch becomes visible
 as a whole.
+
+Ranges without visible records are in the metadata of the commit. Delta's log clean-up removes old
+commits, so after each commit they become marks in `_mqd/empty`, as in an archive of plain Parquet.
+A crash between the two is repaired from the commits when the query resumes.
 """
 
 from __future__ import annotations
@@ -16,7 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_mqd.pipelines.archive_commit import Decision, check_turn, overlap
-from pyspark_mqd.pipelines.archive_layout import ArchivedFile, covered_ranges, name_of, parse_name
+from pyspark_mqd.pipelines.archive_layout import (
+    ArchivedFile,
+    ArchivedRange,
+    covered_ranges,
+    empty_path,
+    empty_ranges,
+    mark_empty,
+    name_of,
+    parse_name,
+)
 from pyspark_mqd.pipelines.archive_stage import NO_DATE, Staged
 from pyspark_mqd.pipelines.cli import Failure
 
@@ -35,6 +48,7 @@ class DeltaArchive:
     def __init__(self, root: Path, *, headers: bool) -> None:
         self.root = root
         self._headers = headers
+        self._is_repaired = False
 
     def table(self) -> DeltaTable:
         """The table; it is created at the first use."""
@@ -53,16 +67,23 @@ class DeltaArchive:
     def commit(self, query: str, batch: int, staged: Sequence[Staged]) -> bool:
         """Add the files of a micro-batch; returns False where an earlier attempt did."""
         table = self.table()
+        self._mark_earlier(table)
         version = table.transaction_version(query)
         last = None if version is None else Decision(version, (), ())
         if check_turn(query, batch, last, self.root):
-            for file in staged:
-                Path(file.path).unlink(missing_ok=True)
+            drop(staged)
             return False
         if last is None:
             self._refuse_overlap(table, staged)
         self._add(table, query, batch, staged)
+        mark_empty(self.root, (empty_path(file.range) for file in staged if not file.path))
         return True
+
+    def _mark_earlier(self, table: DeltaTable) -> None:
+        """Once: mark what the last run committed and did not mark."""
+        if not self._is_repaired:
+            mark_empty(self.root, map(empty_path, _committed_empty(table)))
+            self._is_repaired = True
 
     def _add(self, table: DeltaTable, query: str, batch: int, staged: Iterable[Staged]) -> None:
         deltalake = require_deltalake()
@@ -95,16 +116,22 @@ class DeltaArchive:
         )
 
     def _refuse_overlap(self, table: DeltaTable, staged: Sequence[Staged]) -> None:
-        found = overlap(staged, covered_ranges(files_of(table)))
+        found = overlap(staged, covered_ranges(covered_by(table, self.root)))
         if found is not None:
-            for file in staged:
-                Path(file.path).unlink(missing_ok=True)
+            drop(staged)
             raise Failure(
                 f"The table '{self.root}' already has offsets of '{name_of(found)}', and this"
                 " checkpoint is new: its records would be archived twice.",
                 remedy="Use the checkpoint that wrote this table, or a new checkpoint with"
                 " --starting-offsets from-archive.",
             )
+
+
+def drop(staged: Iterable[Staged]) -> None:
+    """Remove the files of an attempt that is not committed."""
+    for file in staged:
+        if file.path:
+            Path(file.path).unlink(missing_ok=True)
 
 
 def require_deltalake() -> Any:
@@ -126,6 +153,26 @@ def files_of(table: DeltaTable) -> list[ArchivedFile]:
             date = path.parent.name.removeprefix("date=")
             files.append(ArchivedFile(path, date, covered))
     return files
+
+
+def covered_by(table: DeltaTable, root: Path) -> list[ArchivedFile]:
+    """Every range that the table covers: its files, and ranges without visible records."""
+    marked = list(empty_ranges(root))
+    known = {each.range for each in marked}
+    # A commit of a query that runs, or that crashed, may not be marked yet.
+    late = [each for each in _committed_empty(table) if each not in known]
+    return [*files_of(table), *marked, *(ArchivedFile(Path(), "", each) for each in late)]
+
+
+def _committed_empty(table: DeltaTable) -> list[ArchivedRange]:
+    """The ranges without visible records in the commits that Delta's log still has."""
+    found = []
+    for commit in table.history():
+        for name in json.loads(commit.get(EMPTY_RANGES) or "[]"):
+            covered = parse_name(name)
+            if covered is not None:
+                found.append(covered)
+    return found
 
 
 def schema_of(*, headers: bool) -> pa.Schema:

@@ -1,4 +1,5 @@
-"""Where an archive keeps its files, and what their names say. Pure, except for `listing`.
+"""Where an archive has its files, and what their names say: pure names, then a few functions on
+folders.
 
     ROOT/topic=orders/date=2026-11-23/orders-0-1000-2000.parquet
     ROOT/_mqd/empty/orders/orders-0-2000-2003      a range without visible records, zero bytes
@@ -71,12 +72,40 @@ def parse_name(name: str) -> ArchivedRange | None:
 def listing(root: Path, topics: Iterable[str] | None = None) -> Iterator[ArchivedFile]:
     """Every file of the archive, of `topics` only where they are given."""
     wanted = None if topics is None else set(topics)
-    for folder in (root, root / EMPTY):
-        for topic in _folders(folder):
-            plain = topic.removeprefix("topic=") if folder is root else topic
-            if (folder is root and plain == topic) or (wanted is not None and plain not in wanted):
-                continue
-            yield from _files(folder / topic, is_empty=folder is not root)
+    for name in _folders(root):
+        topic = name.removeprefix("topic=")
+        if topic != name and (wanted is None or topic in wanted):
+            yield from _files(root / name, is_empty=False)
+    yield from empty_ranges(root, wanted)
+
+
+def empty_ranges(root: Path, topics: Iterable[str] | None = None) -> Iterator[ArchivedFile]:
+    """The marks of ranges without visible records, of `topics` only where they are given."""
+    wanted = None if topics is None else set(topics)
+    for topic in _folders(root / EMPTY):
+        if wanted is None or topic in wanted:
+            yield from _files(root / EMPTY / topic, is_empty=True)
+
+
+def mark_empty(root: Path, paths: Iterable[str]) -> None:
+    """Make the marks at these paths below the root, durably. Repeats are harmless."""
+    folders: set[Path] = set()
+    for path in paths:
+        mark = root / path
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        folders.add(mark.parent)
+    for folder in folders:
+        sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Names in `folder` survive a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _files(folder: Path, *, is_empty: bool) -> Iterator[ArchivedFile]:

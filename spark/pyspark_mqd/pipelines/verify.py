@@ -6,7 +6,6 @@ no Spark is started. With --footers the statistics inside each file are compared
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ import click
 
 from mqd.types import TopicPartition
 from pyspark_mqd.pipelines import report
-from pyspark_mqd.pipelines.archive_layout import ArchivedFile, listing, parse_name
+from pyspark_mqd.pipelines.archive_layout import ArchivedFile, listing
 from pyspark_mqd.pipelines.brokers import connected, log_ends, log_starts
 from pyspark_mqd.pipelines.cli import FAILED, Failure, Settings, options, split_list
 from pyspark_mqd.pipelines.progress import Progress
@@ -126,16 +125,9 @@ def files_in(root: Path, topics: Sequence[str]) -> list[ArchivedFile]:
 
 
 def _files_of_delta(root: Path) -> list[ArchivedFile]:
-    from pyspark_mqd.pipelines.archive_delta import EMPTY_RANGES, files_of, require_deltalake
+    from pyspark_mqd.pipelines.archive_delta import covered_by, require_deltalake
 
-    table = require_deltalake().DeltaTable(str(root))
-    files = files_of(table)
-    for entry in table.history():
-        for row in json.loads(entry.get(EMPTY_RANGES) or "[]"):
-            covered = parse_name(row)
-            if covered is not None:
-                files.append(ArchivedFile(Path(), "", covered))
-    return files
+    return covered_by(require_deltalake().DeltaTable(str(root)), root)
 
 
 def ranges_of(files: Iterable[ArchivedFile]) -> dict[tuple[str, int], set[tuple[int, int]]]:
