@@ -2,7 +2,9 @@
 # A standalone Spark cluster on the loopback interface, from the jars of the package pyspark.
 #
 #   scripts/spark_cluster.sh start WORKERS PORT DIR   start a master on PORT (its page on PORT+1) and the workers, one core
-#                                                     each; logs and pids under DIR; prints the master's URL when all serve
+#                                                     each; logs and pids under DIR; prints the master's URL when all serve.
+#                                                     Their hosts are 127.0.0.1 and localhost in turn: Spark starts
+#                                                     speculative copies of a task on another host only.
 #   scripts/spark_cluster.sh stop DIR                 stop what was started in DIR and wait for it
 #
 # Needs Java 17 or newer. PYTHON is the Python of the workers (default .venv/bin/python): mqd, numpy and pyarrow are in it.
@@ -15,7 +17,7 @@ STOP_SECONDS=20
 
 fail() { echo "spark_cluster.sh: $*" >&2; exit 1; }
 
-usage() { sed -n '4,7s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '4,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
 spark_home() { "$PYTHON" -c 'import importlib.util as u; print(u.find_spec("pyspark").submodule_search_locations[0])'; }
 
@@ -39,7 +41,7 @@ launch() {
 }
 
 start() {
-  local workers=$1 port=$2 dir=$3 i
+  local workers=$1 port=$2 dir=$3 i hosts=(127.0.0.1 localhost)
   command -v java >/dev/null || [ -n "${JAVA_HOME:-}" ] || fail "Spark needs Java 17 or 21, and there is no 'java' in PATH. Install a JRE (Debian: apt install openjdk-17-jre-headless)."
   mkdir -p "$dir"
   dir=$(cd "$dir" && pwd)
@@ -49,7 +51,7 @@ start() {
   export PYSPARK_PYTHON SPARK_HOME SPARK_NO_DAEMONIZE=1 SPARK_LOCAL_IP=127.0.0.1 SPARK_DAEMON_MEMORY=256m
   launch master "$dir" org.apache.spark.deploy.master.Master --host 127.0.0.1 --port "$port" --webui-port $((port + 1))
   for i in $(seq "$workers"); do
-    launch "worker-$i" "$dir" org.apache.spark.deploy.worker.Worker --host 127.0.0.1 --cores 1 --memory "$WORKER_MEMORY" \
+    launch "worker-$i" "$dir" org.apache.spark.deploy.worker.Worker --host "${hosts[(i - 1) % 2]}" --cores 1 --memory "$WORKER_MEMORY" \
       --webui-port 0 --work-dir "$dir/work-$i" "spark://127.0.0.1:$port"
   done
   for _ in $(seq $((READY_SECONDS * 4))); do
