@@ -64,9 +64,7 @@ class BatchReader(DataSourceReader):
         return ranges
 
 
-def _within(
-    ranges: list[OffsetRange], latest: Offsets
-) -> tuple[list[OffsetRange], list[Loss]]:
+def _within(ranges: list[OffsetRange], latest: Offsets) -> tuple[list[OffsetRange], list[Loss]]:
     """Ranges that end where the log does at the latest, and losses for what lies behind."""
     found, losses = [], []
     for each in ranges:
@@ -121,6 +119,8 @@ class PushdownReader(BatchReader):
         if not isinstance(value, datetime) or value.tzinfo is None or not ranges:
             return ranges
         timestamp = ByGlobalTimestamp(int(value.timestamp() * 1000))
+        if timestamp.timestamp < 0:  # ListOffsets takes it as a name, and records may be as old
+            return ranges
         first = reader.resolve(timestamp, starting=False).ends
         return [
             each._replace(start=min(max(each.start, first.get(each.tp, each.start)), each.end))

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .errors import OptionError
+from .errors import OptionError, shortened
+from .option_values import INT_MAX, whole
 
 if TYPE_CHECKING:
     from mqd.client.sync import BlockingClient
@@ -58,17 +59,16 @@ def client_name(options: Mapping[str, str], name: str) -> str | None:
 
 
 def whole_number(options: Mapping[str, str], name: str, shown: str, default: int) -> int:
-    """A client name that is a positive number. Raises OptionError."""
+    """A client name that is a positive number, at most 2^31 - 1. Raises OptionError."""
     text = client_name(options, name)
     if text is None:
         return default
-    try:
-        value = int(text.strip())
-    except ValueError:
-        value = 0
-    if value <= 0:
-        raise OptionError(f"Option '{shown}' must be a positive whole number, but it is '{text}'.")
-    return value
+    value = whole(text)
+    if value is None or value <= 0:
+        raise OptionError(
+            f"Option '{shown}' must be a positive whole number, but it is '{shortened(text)}'."
+        )
+    return min(value, INT_MAX)
 
 
 @dataclass(frozen=True, slots=True)

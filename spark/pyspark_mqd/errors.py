@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+SHOWN_MAX = 300
+
 
 class ConnectorError(Exception):
     """The base of all errors of the connector."""
@@ -13,3 +15,10 @@ class OptionError(ConnectorError, ValueError):
 
 class DataLoss(ConnectorError):
     """Records that the query has not read are no longer available."""
+
+
+def shortened(text: str) -> str:
+    """A value for a message: its beginning, where it is long."""
+    if len(text) <= SHOWN_MAX:
+        return text
+    return f"{text[:SHOWN_MAX]}... ({len(text)} characters)"

@@ -11,19 +11,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from mqd.types import TopicPartition
 
-from .errors import OptionError
+from .errors import OptionError, shortened
 
 LATEST = -1
 EARLIEST = -2
 EXTRA_KEY = "__mqd"
 EXTRA_VERSION = 1
 _OFFSET_MAX = 2**63 - 1
+_PARTITION_MAX = 2**31 - 1
+_SHOWN_PARTITIONS_MAX = 20
+_INDEX_DIGITS_MAX = 10
 
 Offsets = Mapping[TopicPartition, int]
+KeyT = TypeVar("KeyT")
 
 
 # -- JSON of options
@@ -33,13 +37,13 @@ def parse_partitions(text: str) -> tuple[TopicPartition, ...]:
     """Partitions of option `assign`: `{"topicA": [0, 1]}`. Raises OptionError."""
     try:
         found = {
-            TopicPartition(topic, _whole(index, 0, 2**31 - 1))
-            for topic, indexes in _object(json.loads(text)).items()
+            TopicPartition(topic, _whole(index, 0, _PARTITION_MAX))
+            for topic, indexes in _object(parse_json(text)).items()
             for index in _list(indexes)
         }
     except (ValueError, TypeError):
         raise OptionError(
-            f'Expected e.g. {{"topicA":[0,1],"topicB":[0,1]}}, got {text}'
+            f'Expected e.g. {{"topicA":[0,1],"topicB":[0,1]}}, got {shortened(text)}'
         ) from None
     return tuple(sorted(found))
 
@@ -47,22 +51,34 @@ def parse_partitions(text: str) -> tuple[TopicPartition, ...]:
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
     """Offsets by partition; -1 is the latest, -2 the earliest. Raises OptionError."""
     try:
-        return _by_partition(json.loads(text), EARLIEST)
+        return _by_partition(parse_json(text), EARLIEST)
     except (ValueError, TypeError):
         raise OptionError(
-            f'Expected e.g. {{"topicA":{{"0":23,"1":-1}},"topicB":{{"0":-2}}}}, got {text}'
+            'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, '
+            f"got {shortened(text)}"
         ) from None
 
 
 def parse_timestamps(text: str) -> dict[TopicPartition, int]:
-    """Timestamps in milliseconds by partition. Raises OptionError."""
+    """Timestamps in milliseconds by partition, from 0 on. Raises OptionError.
+
+    ListOffsets takes a negative timestamp as a name: -1 is the latest offset, -2 the earliest.
+    """
     try:
-        return _by_partition(json.loads(text), -_OFFSET_MAX)
+        return _by_partition(parse_json(text), 0)
     except (ValueError, TypeError):
         raise OptionError(
             'Expected e.g. {"topicA": {"0": 123456789, "1": 123456789}, '
-            f'"topicB": {{"0": 123456789, "1": 123456789}}}}, got {text}'
+            f'"topicB": {{"0": 123456789, "1": 123456789}}}}, got {shortened(text)}'
         ) from None
+
+
+def parse_json(text: str) -> Any:
+    """JSON whose objects name each key once. Raises ValueError."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
 
 
 def by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
@@ -80,7 +96,10 @@ def show(offsets: Offsets) -> str:
 
 def show_partitions(partitions: Iterable[TopicPartition]) -> str:
     """Partitions for a message: `topic-0, topic-1`."""
-    return ", ".join(str(tp) for tp in sorted(partitions)) or "none"
+    rows = sorted(partitions)
+    shown = ", ".join(str(tp) for tp in rows[:_SHOWN_PARTITIONS_MAX])
+    more = len(rows) - _SHOWN_PARTITIONS_MAX
+    return (f"{shown} and {more} more" if more > 0 else shown) or "none"
 
 
 # -- offsets of a stream
@@ -116,14 +135,14 @@ class StreamOffset:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
         """An offset of this source or of Spark's Kafka source. Raises OptionError."""
-        plain = {key: each for key, each in value.items() if key != EXTRA_KEY}
         try:
+            plain = {key: each for key, each in _object(value).items() if key != EXTRA_KEY}
             ends = _by_partition(plain, EARLIEST)
             topics, commit = _parse_extra(value.get(EXTRA_KEY))
         except (ValueError, TypeError, KeyError):
             raise OptionError(
                 "The checkpoint holds an offset that is not of this source: "
-                f"{json.dumps(value)}. Use the checkpoint of a query with source format "
+                f"{shortened(json.dumps(value))}. Use the checkpoint of a query with source format "
                 "'mqd' or 'kafka', or a new checkpoint location."
             ) from None
         return cls(ends, topics, commit)
@@ -193,23 +212,47 @@ def _parse_extra(value: Any) -> tuple[dict[str, TopicState], CommitTarget | None
         name: TopicState(
             str(row.get("id", "")), _numbers(row.get("epochs")), _numbers(row.get("begins"))
         )
-        for name, row in _object(value.get("topics", {})).items()
+        for name, each in _object(value.get("topics", {})).items()
+        for row in (_object(each),)
     }
     commit = value.get("commit")
-    target = None if commit is None else CommitTarget(commit["group"], commit["bootstrap"])
+    target = None
+    if commit is not None:
+        target = CommitTarget(_text(_object(commit)["group"]), _text(commit["bootstrap"]))
     return topics, target
 
 
 def _numbers(value: Any) -> dict[int, int]:
-    return {int(index): _whole(each, -1) for index, each in _object(value or {}).items()}
+    return {_index(index): _whole(each, -1) for index, each in _object(value or {}).items()}
 
 
 def _by_partition(value: Any, least: int) -> dict[TopicPartition, int]:
-    return {
-        TopicPartition(topic, _whole(int(index), 0, 2**31 - 1)): _whole(number, least)
+    return _unique(
+        (TopicPartition(topic, _index(index)), _whole(number, least))
         for topic, rows in _object(value).items()
         for index, number in _object(rows).items()
-    }
+    )
+
+
+def _unique(pairs: Iterable[tuple[KeyT, Any]]) -> dict[KeyT, Any]:
+    found: dict[KeyT, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"'{key}' is there twice")
+        found[key] = value
+    return found
+
+
+def _index(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= _INDEX_DIGITS_MAX):
+        raise ValueError(text)
+    return _whole(int(text), 0, _PARTITION_MAX)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(value)
+    return value
 
 
 def _object(value: Any) -> dict[str, Any]:

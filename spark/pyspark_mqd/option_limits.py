@@ -5,22 +5,26 @@ Precedence is Spark's: a timestamp for all partitions, timestamps by partition, 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from .errors import OptionError
+from .errors import OptionError, shortened
 from .offsets import (
     EARLIEST,
     EXTRA_KEY,
     LATEST,
     Offsets,
     StreamOffset,
+    parse_json,
     parse_offsets,
     parse_timestamps,
     show_partitions,
 )
+from .option_values import LONG_MAX, whole
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Earliest(NamedTuple):
@@ -63,13 +67,13 @@ def parse_limit(own: Mapping[str, str], side: str, default: Limit) -> Limit:
     """`startingTimestamp` > `startingOffsetsByTimestamp` > `startingOffsets`; or `ending...`."""
     text = own.get(f"{side}timestamp")
     if text is not None:
-        try:
-            return ByGlobalTimestamp(int(text.strip()))
-        except ValueError:
+        timestamp = whole(text)
+        if timestamp is None or timestamp < 0:
             raise OptionError(
-                f"Expected a single long value, got {text.strip()}. "
-                f"Set option '{side}Timestamp' to milliseconds since 1970."
-            ) from None
+                f"Expected a single long value, got {shortened(text.strip())}. "
+                f"Set option '{side}Timestamp' to milliseconds since 1970, from 0 on."
+            )
+        return ByGlobalTimestamp(timestamp)
     text = own.get(f"{side}offsetsbytimestamp")
     if text is not None:
         return ByTimestamp(parse_timestamps(text.strip()))
@@ -141,7 +145,7 @@ def parse_as_of(own: Mapping[str, str]) -> EndLimit | None:
     offsets = parse_offset_line(text)
     if any(each < 0 for each in offsets.ends.values()):
         raise OptionError(
-            f"Option 'asOfOffsets' is '{text}', but a query as of some offsets needs offsets "
+            f"Option 'asOfOffsets' is '{shortened(text)}', but a query as of some offsets needs offsets "
             "from 0 on. Replace -1 and -2 by offsets."
         )
     return AsOf(offsets)
@@ -150,7 +154,7 @@ def parse_as_of(own: Mapping[str, str]) -> EndLimit | None:
 def parse_offset_line(text: str) -> StreamOffset:
     """Offsets, or a line of a checkpoint's file `offsets/N`. Raises OptionError."""
     try:
-        value = json.loads(text)
+        value = parse_json(text)
         if not isinstance(value, dict):
             raise ValueError(value)
     except ValueError:
@@ -161,15 +165,15 @@ def parse_offset_line(text: str) -> StreamOffset:
 
 
 def _timestamp_ms(text: str) -> int:
-    if text.lstrip("-").isdigit():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+    timestamp = whole(text, LONG_MAX - 1)
+    if timestamp is None:
+        with suppress(ValueError, OverflowError):
+            moment = datetime.fromisoformat(text)
+            moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+            timestamp = (moment - _EPOCH) // timedelta(milliseconds=1)
+    if timestamp is None or timestamp < 0:
         raise OptionError(
-            f"Option 'asOfTimestamp' is '{text}', which is no time. Write milliseconds since 1970 "
-            "or ISO 8601, for example '2026-11-23T12:00:00Z'."
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+            f"Option 'asOfTimestamp' is '{shortened(text)}', which is no time since 1970. Write "
+            "milliseconds since 1970 or ISO 8601, for example '2026-11-23T12:00:00Z'."
+        )
+    return timestamp

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from mqd.types import TopicPartition
 
 from .connection import PREFIX, Connection, client_name, connection_of, lowered
-from .errors import OptionError
+from .errors import OptionError, shortened
 from .offsets import parse_partitions
 from .option_limits import (
     Earliest,
@@ -25,7 +25,7 @@ from .option_limits import (
     parse_as_of,
     parse_limit,
 )
-from .option_values import boolean, duration_s, natural, number, positive
+from .option_values import INT_MAX, boolean, duration_s, natural, number, positive
 
 STRATEGIES = {"subscribe": "subscribe", "subscribepattern": "subscribePattern", "assign": "assign"}
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
@@ -129,16 +129,17 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         end=end,
         no_match_latest=_no_match_latest(own),
         fail_on_data_loss=boolean(own, "failOnDataLoss", True),
-        min_partitions=positive(own, "minPartitions"),
+        min_partitions=positive(own, "minPartitions", INT_MAX),
         max_records_per_partition=positive(own, "maxRecordsPerPartition"),
         max_offsets=max_offsets,
         min_offsets=min_offsets,
         max_bytes=positive(own, "maxBytesPerTrigger"),
         max_trigger_delay_s=duration_s(own, "maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY),
-        num_retries=positive(own, "fetchOffset.numRetries") or DEFAULT_NUM_RETRIES,
-        retry_interval_s=natural(own, "fetchOffset.retryIntervalMs", DEFAULT_RETRY_INTERVAL_MS)
-        / 1000,
-        poll_timeout_s=natural(own, "kafkaConsumer.pollTimeoutMs", DEFAULT_POLL_TIMEOUT_MS) / 1000,
+        num_retries=positive(own, "fetchOffset.numRetries", INT_MAX) or DEFAULT_NUM_RETRIES,
+        retry_interval_s=_milliseconds(
+            own, "fetchOffset.retryIntervalMs", DEFAULT_RETRY_INTERVAL_MS
+        ),
+        poll_timeout_s=_milliseconds(own, "kafkaConsumer.pollTimeoutMs", DEFAULT_POLL_TIMEOUT_MS),
         fetch_bytes=_fetch_bytes(own),
         group_id=group_id,
         read_committed=_read_committed(own),
@@ -180,7 +181,7 @@ def _strategy(own: Mapping[str, str]) -> Strategy:
         if not value.strip().startswith("{"):
             raise OptionError(
                 "No topicpartitions to assign as specified value for option "
-                f"'assign' is '{value}'. Write for example {{\"topic\":[0,1]}}."
+                f"'assign' is '{shortened(value)}'. Write for example {{\"topic\":[0,1]}}."
             )
         return Assign(parse_partitions(value))
     if given[0] == "subscribe":
@@ -214,9 +215,9 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
         if "&&" in translated or re.search(r"(?<!\\)(?:\\\\)*\\[pPhHRX]", translated):
             raise re.error("a class of characters that only Java knows")
         return re.compile(translated)
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         raise OptionError(
-            f"Option 'subscribePattern' is '{pattern}', which cannot be used: {error}. "
+            f"Option 'subscribePattern' is '{shortened(pattern)}', which cannot be used: {error}. "
             "Write an expression that Java and Python share, for example 'events-[a-z]+'."
         ) from None
 
@@ -266,6 +267,11 @@ def _refuse_client_names(own: Mapping[str, str]) -> None:
             raise OptionError(f"Kafka option '{name}' is not supported.{hint}")
 
 
+def _milliseconds(own: Mapping[str, str], name: str, default: int) -> float:
+    """A time in seconds, at most 2^31 - 1 ms: Java programs write the largest long for "ever"."""
+    return min(natural(own, name, default), INT_MAX) / 1000
+
+
 def _read_committed(own: Mapping[str, str]) -> bool:
     text = client_name(own, "isolation.level") or "read_uncommitted"
     if text.strip().lower() not in ("read_committed", "read_uncommitted"):
@@ -290,7 +296,7 @@ def _fetch_bytes(own: Mapping[str, str]) -> int | None:
     text = client_name(own, "fetch.max.bytes")
     if text is None:
         return None
-    value = number(text, PREFIX + "fetch.max.bytes")
+    value = number(text, PREFIX + "fetch.max.bytes", INT_MAX)
     if value <= 0:
         raise OptionError(f"Option 'kafka.fetch.max.bytes' must be positive, but it is '{text}'.")
     return value

@@ -176,6 +176,7 @@ def _divided(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     """About equal parts, the last of them takes what division leaves."""
     found = []
     first, remaining = whole.start, whole.size
+    parts = min(parts, whole.size)  # more would be empty
     for part in range(parts):
         size = remaining // (parts - part)
         remaining -= size
@@ -206,9 +207,7 @@ def batch_ranges(starts: Offsets, ends: Offsets) -> list[OffsetRange]:
 # -- what was lost
 
 
-def changes(
-    start: StreamOffset, latest: StreamOffset, begins: Offsets | None = None
-) -> list[Loss]:
+def changes(start: StreamOffset, latest: StreamOffset, begins: Offsets | None = None) -> list[Loss]:
     """Losses that two offsets show: topics and partitions that are gone, or shorter."""
     losses = []
     for tp in sorted(start.ends):

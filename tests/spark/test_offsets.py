@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,45 @@ def test_offsets_and_timestamps() -> None:
     for bad in ('{"a":{"x":1}}', '{"a":5}', "[]", "{"):
         with pytest.raises(OptionError, match=r"Expected e\.g\."):
             parse_offsets(bad)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        '{"a":{"0":1},"a":{"0":2}}',
+        '{"a":{"0":1,"0":2}}',
+        '{"a":{"0":1,"00":2}}',
+        '{"a":{"1_0":1}}',
+        '{"a":{"\u0663":1}}',
+        '{"a":{"2147483648":1}}',
+        '{"a":{"0":NaN}}',
+        '{"a":{"0":9223372036854775808}}',
+        '{"a":' * 100_000,
+        "[" * 100_000,
+    ],
+    ids=lambda text: text[:40],
+)
+def test_hostile_json(bad: str) -> None:
+    """Keys that are there twice, digits that only Python reads, numbers out of range, depth."""
+    for parse in (parse_offsets, parse_timestamps, parse_partitions):
+        with pytest.raises(OptionError, match=r"Expected e\.g\.") as error:
+            parse(bad)
+        assert len(str(error.value)) < 500
+
+
+def test_long_values_are_shown_in_part() -> None:
+    with pytest.raises(OptionError, match=r"x\.\.\. \(10000000 characters\)$") as error:
+        parse_offsets("x" * 10_000_000)
+    assert len(str(error.value)) < 500
+    many = [TopicPartition("a", index) for index in range(100_000)]
+    assert show_partitions(many).endswith("a-19 and 99980 more")
+
+
+def test_negative_timestamps_are_refused() -> None:
+    """ListOffsets would take them as names: -1 is the latest offset, -2 the earliest."""
+    for bad in (-1, -2, -(2**62)):
+        with pytest.raises(OptionError, match=r"Expected e\.g\."):
+            parse_timestamps(f'{{"a":{{"0":{bad}}}}}')
 
 
 def test_an_offset_of_sparks_kafka_source() -> None:
@@ -87,11 +127,22 @@ def test_a_key_of_a_later_version_is_left_aside() -> None:
         {"logOffset": 1, "reservoirId": "x"},
         {"a": {"0": 3}, "__mqd": {"version": 1, "topics": {"a": {"epochs": [1]}}}},
         {"a": {"0": 3}, "__mqd": 7},
+        {"__mqd": {"version": 1, "topics": {"a": None}}},
+        {"__mqd": {"version": 1, "topics": {"a": {"begins": {"1_0": 1}}}}},
+        {"__mqd": {"version": 1, "commit": 5}},
+        {"__mqd": {"version": 1, "commit": {"group": 5, "bootstrap": "h:1"}}},
+        {"a": {"0": 2**70}},
+        [1],
+        5,
+        {"a": "x" * 10_000_000},
     ],
+    ids=lambda value: str(value)[:40],
 )
-def test_offsets_of_other_sources_are_refused(value: dict[str, object]) -> None:
-    with pytest.raises(OptionError, match="holds an offset that is not of this source"):
+def test_offsets_of_other_sources_are_refused(value: Any) -> None:
+    sentence = "holds an offset that is not of this source"
+    with pytest.raises(OptionError, match=sentence) as error:
         StreamOffset.from_json(value)
+    assert len(str(error.value)) < 600
 
 
 def test_a_topic_is_replaced_only_where_both_ids_are_known() -> None:

@@ -172,6 +172,50 @@ def test_refusals(streaming: bool, given: dict[str, str], sentence: str) -> None
     assert sentence in refused(streaming, **given)
 
 
+HUGE = "9" * 5_000
+"""Python's `int` raises a ValueError of its own for it."""
+
+
+@pytest.mark.parametrize("text", [HUGE, "1_0", "\u0663", "1e5", "NaN", "", str(2**63)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "maxOffsetsPerTrigger",
+        "maxBytesPerTrigger",
+        "minPartitions",
+        "fetchOffset.numRetries",
+        "kafkaConsumer.pollTimeoutMs",
+        "maxTriggerDelay",
+        "kafka.fetch.max.bytes",
+        "kafka.request.timeout.ms",
+        "startingTimestamp",
+    ],
+)
+def test_numbers_are_those_of_java(name: str, text: str) -> None:
+    assert len(refused(**{name: text})) < 500
+
+
+def test_hostile_times_and_expressions() -> None:
+    for bad in (HUGE, "\u00b2", "--5", "-1", "1969-12-31T23:59:59Z", str(2**63)):
+        assert "which is no time" in refused(False, asOfTimestamp=bad)
+    for bad in ("-1", "-2"):  # latest and earliest, on the wire
+        assert f"got {bad}. Set option" in refused(startingTimestamp=bad)
+        assert f"got {bad}. Set option" in refused(False, endingTimestamp=bad)
+    assert "Expected e.g." in refused(False, asOfOffsets="[" * 100_000)
+    assert "cannot be used" in refused(subscribePattern="(a+" * 3_000)
+
+
+def test_the_longest_times_of_java_are_accepted() -> None:
+    longest = str(2**63 - 1)
+    options = parse(
+        kafkaConsumer__pollTimeoutMs=longest,
+        kafka__max__block__ms=longest,
+        kafka__request__timeout__ms=str(2**31 - 1),
+    )
+    assert options.connection.api_timeout_ms == 2**31 - 1
+    assert options.poll_timeout_s == (2**31 - 1) / 1000
+
+
 def test_exactly_one_strategy() -> None:
     bootstrap = {"kafka.bootstrap.servers": "h:1"}
     with pytest.raises(OptionError, match="One of the following options must be specified"):

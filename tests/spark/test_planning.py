@@ -111,6 +111,14 @@ def test_maximum_of_records() -> None:
     assert parts == ranges((0, 0, 3), (0, 3, 6), (0, 6, 10))
 
 
+def test_more_parts_than_offsets_are_not_tried() -> None:
+    """The largest number of Java would be a loop of minutes."""
+    whole = OffsetRange(TopicPartition("t", 0), 5, 8)
+    parts = [(5, 6), (6, 7), (7, 8)]
+    assert [each[1:] for each in split_ranges([whole], 2**31 - 1, None)] == parts
+    assert [each[1:] for each in split_ranges([whole], None, 1)] == parts
+
+
 def test_splitting_covers_every_offset_once() -> None:
     rng = random.Random(11)
     for _ in range(300):
