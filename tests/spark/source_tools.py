@@ -18,6 +18,8 @@ from pyspark_mqd import source
 from pyspark_mqd.stream_reader import StreamReader
 
 QUERY_SECONDS = 90.0
+AVAILABLE_NOW: Mapping[str, Any] = {"availableNow": True}
+POLLING: Mapping[str, Any] = {"processingTime": "100 milliseconds"}
 FAST = {"fetchOffset.retryIntervalMs": "100"}
 """A loss is looked at again, but soon."""
 
@@ -75,16 +77,19 @@ class Stream:
         self.query: StreamingQuery | None = None
         self.progress: list[Any] = []
 
-    def start(self, trigger: Mapping[str, Any] | None = None, **options: str) -> StreamingQuery:
+    def start(
+        self, trigger: Mapping[str, Any] | None = AVAILABLE_NOW, **options: str
+    ) -> StreamingQuery:
+        """Start the query; without a trigger, Spark's default applies."""
         given = {key.replace("__", "."): value for key, value in options.items()}
-        frame = self.spark.readStream.format("mqd").options(**self.options, **given).load()
+        frame = self.spark.readStream.format("mqd").options(**{**self.options, **given}).load()
         writer = frame.writeStream.foreachBatch(self._take).option(
             "checkpointLocation", str(self.checkpoint)
         )
-        self.query = writer.trigger(**(trigger or {"availableNow": True})).start()
+        self.query = (writer if trigger is None else writer.trigger(**trigger)).start()
         return self.query
 
-    def run(self, trigger: Mapping[str, Any] | None = None, **options: str) -> list[int]:
+    def run(self, trigger: Mapping[str, Any] | None = AVAILABLE_NOW, **options: str) -> list[int]:
         """Run to the end; returns the rows of each batch. Raises what stops the query."""
         query = self.start(trigger, **options)
         try:
@@ -107,6 +112,13 @@ class Stream:
             return bool(condition())
 
         self.cluster.wait_until(is_so, f"rows; so far {self.batches}", QUERY_SECONDS)
+
+    def wait_for_failure(self) -> str:
+        """Wait until the query fails; returns the reason."""
+        query = self.query
+        assert query is not None
+        self.cluster.wait_until(lambda: query.exception() is not None, "a failure", QUERY_SECONDS)
+        return str(query.exception())
 
     def stop(self) -> None:
         assert self.query is not None
