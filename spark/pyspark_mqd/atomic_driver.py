@@ -121,6 +121,22 @@ class Driver:
             if self._is_open(batch_id, claim):
                 self._abort_all(transactions)
 
+    def abort_undecided(self) -> Decision | None:
+        """Abort the open transactions that D does not list: for an operator, not for a query.
+
+        Takes the claim first: a run that is alive decides no batch any more. A run that starts
+        meanwhile fences this call, which then aborts nothing. Returns D; None without a record: then
+        nothing is aborted. Raises ClientError.
+        """
+        with self._fencing() as producer:
+            decision = self.read()
+            if decision is None:
+                return None
+            orphans = self._open_orphans(decision)
+            self._write(producer, replace(decision, claim=secrets.token_hex(8)))
+        self._abort_all(orphans)
+        return decision
+
     def _is_open(self, batch_id: int, claim: str) -> bool:
         """Whether the batch is neither decided nor in the hands of another run."""
         decision = self.read()

@@ -178,6 +178,32 @@ def test_a_driver_that_is_alive_cannot_decide_what_was_aborted(
     assert call(txn.command, "list", "--query", topic) == []
 
 
+def test_abort_leaves_a_run_alone_that_starts_meanwhile(
+    client: BlockingClient,
+    new_topic: Callable[..., str],
+    call: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = new_topic(1, {"retention.ms": "-1"})
+    driver = Driver(client, topic, topic)
+    driver.plan("query-id")
+    dead, alive = (worker_id(topic, letter * 12, 0) for letter in "ab")
+    prepare(client, topic, dead)
+    started: list[tuple[str, Prepared]] = []
+    abort_all = Driver._abort_all
+
+    def starting(self: Driver, transactions: Any) -> None:
+        abort_all(self, transactions)
+        monkeypatch.undo()
+        started.append((driver.plan("query-id"), prepare(client, topic, alive)))
+
+    monkeypatch.setattr(Driver, "_abort_all", starting)
+    assert call(txn.command, "abort", "--query", topic, "--yes")["aborted"] == [dead]
+    ((claim, transaction),) = started
+    driver.commit(0, "query-id", claim, [transaction])
+    assert committed(client, topic) == [alive.encode()]
+
+
 def test_the_doctor_finds_a_healthy_cluster_healthy(new_topic: Callable[..., str], call: Callable[..., Any]) -> None:
     topic = new_topic(3)
     found = call(doctor.command, "--guarantee", "atomic-batch", "--topics", topic)

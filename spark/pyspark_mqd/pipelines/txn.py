@@ -4,8 +4,9 @@ An open transaction holds back every reader with read_committed. A query ends wh
 open when it resumes; these commands are for a query that never resumes.
 
 `abort` must not touch a transaction that a decision record of atomic-batch lists: its batch counts
-as written. So it fences the driver first, which ends a decision that is being written, and takes
-the record's claim, so that no driver that is still alive can decide another batch. `plan` is pure.
+as written. So the driver of atomic_driver.py aborts the others: it takes the record's claim first,
+so that no run that is alive can decide a batch, and leaves a run alone that starts meanwhile.
+`plan` is pure.
 """
 
 from __future__ import annotations
@@ -211,14 +212,10 @@ def abort(settings: Settings, query: str | None, yes: bool) -> None:
             show(settings.output, [], {})
             return
         confirm(_preview("abort", name, found), yes=yes)
-        decision = fenced_decision(client, name, found)
-        if decision is not None and decision.ended:
-            # A driver that is still alive could decide its batch: take the record from it.
-            driver_of(client, name).plan(None)
-        planned = plan(gather(client, name), decision)
-        fence(client, [each.about.transactional_id for each in planned.abort])
-    ended = {each.about.transactional_id for each in plan(found, decision).abort}
-    report_ends(settings.output, planned, sorted(ended))
+        decision = abort_workers(client, name, found)
+        planned = plan(found, decision)
+        fence(client, _to_fence(planned.abort, decision))
+    report_ends(settings.output, planned, [each.about.transactional_id for each in planned.abort])
 
 
 @command.command("commit")
@@ -312,13 +309,25 @@ def read_decision(
     return driver_of(client, query).read()
 
 
-def fenced_decision(
+def abort_workers(
     client: BlockingClient, query: str, transactions: Collection[Transaction]
 ) -> Decision | None:
-    """The decision record, after which no driver that runs now can write another one."""
-    if any(each.kind is not Kind.TASK for each in transactions):
-        fence(client, [driver_id(query)])
-    return read_decision(client, query, transactions)
+    """Abort what workers of atomic-batch have open, and return the decision record.
+
+    A run that starts meanwhile is left alone. None without a record: then nothing is aborted.
+    """
+    if all(each.kind is Kind.TASK for each in transactions):
+        return None
+    return driver_of(client, query).abort_undecided()
+
+
+def _to_fence(transactions: Iterable[Transaction], decision: Decision | None) -> list[str]:
+    """Ids that `abort_workers` has not ended."""
+    return [
+        each.about.transactional_id
+        for each in transactions
+        if decision is None or each.kind is Kind.TASK
+    ]
 
 
 def fence(client: BlockingClient, transactional_ids: Sequence[str]) -> list[str]:
