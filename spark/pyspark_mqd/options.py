@@ -7,7 +7,7 @@ the client cannot honour are refused (`connection.py`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ STREAM_NAMES = (
     "maxBytesPerTrigger",
     "maxTriggerDelay",
 )
+_TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 DEFAULT_NUM_RETRIES = 3
 DEFAULT_RETRY_INTERVAL_MS = 1_000
 DEFAULT_POLL_TIMEOUT_MS = 120_000
@@ -183,7 +184,9 @@ def _strategy(own: Mapping[str, str]) -> Strategy:
                 "No topicpartitions to assign as specified value for option "
                 f"'assign' is '{shortened(value)}'. Write for example {{\"topic\":[0,1]}}."
             )
-        return Assign(parse_partitions(value))
+        partitions = parse_partitions(value)
+        _check_names({tp.topic for tp in partitions}, "assign")
+        return Assign(partitions)
     if given[0] == "subscribe":
         topics = tuple(sorted({each.strip() for each in value.split(",")} - {""}))
         if not topics:
@@ -191,6 +194,7 @@ def _strategy(own: Mapping[str, str]) -> Strategy:
                 "No topics to subscribe to as specified value for option "
                 f"'subscribe' is '{value}'. Write for example 'topicA,topicB'."
             )
+        _check_names(topics, "subscribe")
         return Subscribe(topics)
     pattern = value.strip()
     if not pattern:
@@ -200,6 +204,17 @@ def _strategy(own: Mapping[str, str]) -> Strategy:
         )
     compile_pattern(pattern)
     return SubscribePattern(pattern)
+
+
+def _check_names(topics: Iterable[str], option: str) -> None:
+    """A name that no cluster accepts is a mistake of the option. Raises OptionError."""
+    for topic in sorted(topics):
+        if not _TOPIC_NAME.fullmatch(topic):
+            raise OptionError(
+                f"Option '{option}' names topic '{shortened(topic)}', which cannot exist "
+                "(InvalidTopicException). A name has 1 to 249 of the characters a-z, A-Z, 0-9, "
+                "'.', '_' and '-', and is not '.' or '..'. Correct the option."
+            )
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -203,6 +204,16 @@ def test_hostile_times_and_expressions() -> None:
         assert f"got {bad}. Set option" in refused(False, endingTimestamp=bad)
     assert "Expected e.g." in refused(False, asOfOffsets="[" * 100_000)
     assert "cannot be used" in refused(subscribePattern="(a+" * 3_000)
+
+
+def test_names_that_no_topic_can_have() -> None:
+    for bad in ("a b", "..", ".", "\u00e9", "a/b", "x" * 250, "x" * 10_000_000, "t\n"):
+        assign = json.dumps({bad: [0]})
+        for sentence in (refused(subscribe=f"a,{bad}/"), refused(assign=assign)):
+            assert "which cannot exist" in sentence and len(sentence) < 600
+    assert "names topic '', which" in refused(assign='{"":[0]}')
+    longest = ("a.b_c-" * 42)[:249]
+    assert parse(subscribe=f"{longest}, ...").strategy == Subscribe(("...", longest))
 
 
 def test_the_longest_times_of_java_are_accepted() -> None:
