@@ -53,9 +53,10 @@ def _of_one_length(rows: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> Has
     if count <= ALONE_ROWS_MAX:
         return np.array([murmur2(row.tobytes()) for row in rows], np.uint32)
     hashes = np.full(count, (_SEED ^ size) & 0xFFFFFFFF, np.uint32)
+    words, shifted = np.empty(count, np.uint32), np.empty(count, np.uint32)
     for position in range(0, size & ~3, 4):
-        words = np.ascontiguousarray(rows[:, position : position + 4]).view("<u4")[:, 0]
-        _mix(hashes, words)
+        source = np.ndarray((count,), "<u4", rows, position, (size,))
+        _mix(hashes, np.multiply(source, _M, out=words), shifted)
     if rest := size & 3:
         for index in range(rest):
             hashes ^= rows[:, size - rest + index].astype(np.uint32) << np.uint32(8 * index)
@@ -79,7 +80,9 @@ def _of_any_length(data: Bytes, begins: Ints, sizes: Ints) -> Hashes:
             alone = rows.tolist()
             break
         some = hashes[rows]
-        _mix(some, words[at[rows]])
+        mixed = words[at[rows]]
+        mixed *= _M
+        _mix(some, mixed, np.empty_like(mixed))
         hashes[rows] = some
         at[rows] += 4
     rest = sizes & 3
@@ -93,9 +96,9 @@ def _of_any_length(data: Bytes, begins: Ints, sizes: Ints) -> Hashes:
     return hashes
 
 
-def _mix(hashes: Hashes, words: Hashes) -> None:
-    words = words * _M
-    words ^= words >> np.uint32(24)
+def _mix(hashes: Hashes, words: Hashes, scratch: Hashes) -> None:
+    """One round; `words` are multiplied by `_M` already, and are lost."""
+    words ^= np.right_shift(words, np.uint32(24), out=scratch)
     words *= _M
     hashes *= _M
     hashes ^= words

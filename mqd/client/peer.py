@@ -25,6 +25,7 @@ from mqd.errors import ErrorCode, ProtocolError
 from mqd.io.net import Network, Stream
 from mqd.protocol.apis import by_key
 from mqd.protocol.frame import FrameReader
+from mqd.protocol.pieces import LARGE_BYTES, Pieces
 from mqd.protocol.schema import Api, decode_response_header, encode_request_header
 
 API_VERSIONS_KEY = 18
@@ -176,9 +177,11 @@ class PeerConnection:
         """Send an encoded body; returns (frame of the answer, position of its body). For callers with codecs of their own."""
         return await self.answer_to(await self.post(api, version, body))
 
-    async def post(self, api: Api, version: int, body: bytes | bytearray | memoryview) -> Posted:
+    async def post(self, api: Api, version: int, body: bytes | bytearray | memoryview | Pieces) -> Posted:
         """Queue an encoded body behind those that were posted before, and return at once: a task that posts one after the other decides
-        the order in which the peer sees them. `answer_to` waits for the answer. Raises ConnectionBroken."""
+        the order in which the peer sees them. `answer_to` waits for the answer. Raises ConnectionBroken.
+
+        Large pieces of `body` are sent from where they are: nothing may change them until the answer is here."""
         await self._slots.acquire()
         if self._failure is not None:
             self._slots.release()  # passes the wake-up on to the next one in line
@@ -230,10 +233,13 @@ class PeerConnection:
         self._next_correlation_id = 0 if taken == _CORRELATION_ID_MAX else taken + 1
         return taken
 
-    def _put(self, api: Api, version: int, correlation_id: int, body: bytes | bytearray | memoryview, waiter: Posted | None) -> None:
+    def _put(
+        self, api: Api, version: int, correlation_id: int, body: bytes | bytearray | memoryview | Pieces, waiter: Posted | None
+    ) -> None:
         header = encode_request_header(api, version, correlation_id, self.client_id)
-        self._outbox.append((_SIZE.pack(len(header) + len(body)) + header, waiter))
-        self._outbox.append((body, None))
+        parts, size = (body.parts, body.size) if isinstance(body, Pieces) else ([body], len(body))
+        self._outbox.append((_SIZE.pack(len(header) + size) + header, waiter))
+        self._outbox += [(part, None) for part in parts]
         self._outbox_filled.set()
 
     async def _write(self) -> None:
@@ -255,10 +261,14 @@ class PeerConnection:
         for data, waiter in taken:
             if waiter is not None:
                 waiter.written = True
-            gathered += data
-            if len(gathered) >= _WRITE_BYTES:
+            is_large = len(data) >= LARGE_BYTES
+            if not is_large:
+                gathered += data
+            if gathered and (is_large or len(gathered) >= _WRITE_BYTES):
                 await self._stream.send_all(gathered)
                 gathered = bytearray()
+            if is_large:
+                await self._stream.send_all(data)
         if gathered:
             await self._stream.send_all(gathered)
 

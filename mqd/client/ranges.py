@@ -220,7 +220,7 @@ class RangeReader:
         try:
             await self._client.refresh([self._plan.tp.topic], seen=seen)
         except MqError:
-            pass  # asked again before the next attempt; the deadline bounds this
+            pass  # requested again before the next attempt; the deadline bounds this
 
     async def _check_bounds(self, time_left: float) -> None:
         """The broker has no such offset. Raises the error that names the log's start and end."""

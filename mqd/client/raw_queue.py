@@ -24,9 +24,13 @@ from mqd.client.errors import ClientError, DeadlineExceeded
 from mqd.errors import ErrorCode
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 
-__all__ = ["NOT_STORED", "Entry", "RawQueue", "Sealable", "Verdict"]
+__all__ = ["NOT_STORED", "SMALLER_BATCHES", "Entry", "RawQueue", "Sealable", "Verdict"]
 
 _SEQUENCE_MASK = 0x7FFFFFFF
+SMALLER_BATCHES = (
+    "send smaller batches: lower 'batch_bytes', or 'kafka.batch.size' of the Spark sink"
+)
+"""A remedy."""
 
 NOT_STORED = frozenset(
     {
@@ -62,7 +66,7 @@ class Sealable(Protocol):
     @property
     def records(self) -> int: ...
     @property
-    def data(self) -> bytearray: ...
+    def data(self) -> bytearray | memoryview: ...
     def seal(
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
     ) -> None: ...
@@ -379,5 +383,5 @@ def _too_large(entry: Entry, error: ClientError) -> ClientError:
         error.code,
         f"topic {entry.tp.topic!r} refused a batch of {entry.size} bytes for partition"
         f" {entry.tp.partition}: it is larger than max.message.bytes ({error.message})",
-        remedy="raise the topic's max.message.bytes, or lower batchSize",
+        remedy=f"raise the topic's max.message.bytes, or {SMALLER_BATCHES}",
     )

@@ -31,7 +31,9 @@ class Built:
         self.data = build_batch(self._records)
         self.seals: list[tuple[int, int, int]] = []
 
-    def seal(self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool) -> None:
+    def seal(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
+    ) -> None:
         self.seals.append((producer_id, producer_epoch, base_sequence))
         self.data = build_batch(
             self._records,
@@ -51,11 +53,15 @@ def numbered(partition: int, start: int, stop: int, each: int = 3) -> list[Built
 
 
 def values_of(cluster: FakeCluster, tp: TopicPartition) -> list[bytes | None]:
-    return [record.value for batch in cluster.partition(tp).batches for record in iterate_records(batch)]
+    return [
+        record.value for batch in cluster.partition(tp).batches for record in iterate_records(batch)
+    ]
 
 
 @asynccontextmanager
-async def producing(cluster: FakeCluster, **options: Any) -> AsyncIterator[tuple[ClusterClient, RawProducer]]:
+async def producing(
+    cluster: FakeCluster, **options: Any
+) -> AsyncIterator[tuple[ClusterClient, RawProducer]]:
     async with (
         connect([("fake", 9001)], network=cluster, request_timeout_s=2.0) as client,
         open_raw_producer(client, **options) as producer,
@@ -91,10 +97,14 @@ async def test_batches_arrive_in_order(nursery: trio.Nursery) -> None:
             assert values_of(cluster, TopicPartition("a", partition)) == numbers(100)
         headers = [parse_header(batch) for batch in cluster.partition(A0).batches]
         assert [header.base_sequence for header in headers] == list(range(0, 100, 3))
-        assert {(header.producer_id, header.producer_epoch) for header in headers} == {producer.producer}
+        assert {(header.producer_id, header.producer_epoch) for header in headers} == {
+            producer.producer
+        }
 
 
-async def test_five_are_in_flight_after_the_first_and_requests_carry_several_partitions(nursery: trio.Nursery) -> None:
+async def test_five_are_in_flight_after_the_first_and_requests_carry_several_partitions(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a", 3)
     gate = trio.Event()
@@ -145,7 +155,12 @@ async def test_a_broken_connection_loses_and_doubles_nothing(
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     cluster.one.script(
-        PRODUCE, *[as_usual] * place, HangUp(after=after), HangUp(after=after), as_usual, HangUp(after=after)
+        PRODUCE,
+        *[as_usual] * place,
+        HangUp(after=after),
+        HangUp(after=after),
+        as_usual,
+        HangUp(after=after),
     )
     async with producing(cluster) as (_, producer):
         await send_all(producer, numbered(0, 0, 100))
@@ -182,7 +197,9 @@ async def test_an_unanswered_request_is_sent_again_with_the_same_sequence(
     assert [len(batch.seals) for batch in batches] == [1] * 10
 
 
-async def test_a_moved_leader_is_found(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_moved_leader_is_found(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery, nodes=2)
     (partition,) = cluster.add_topic("a")
     async with producing(cluster) as (_, producer):
@@ -213,10 +230,14 @@ async def test_batches_in_flight_hold_the_partition_at_the_old_leader(
     assert values_of(cluster, A0) == numbers(60)
 
 
-async def test_a_deleted_topic_is_named(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_deleted_topic_is_named(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
-    with pytest.raises(DeadlineExceeded, match="not acknowledged within 9 s; last: topic 'a': unknown topic"):
+    with pytest.raises(
+        DeadlineExceeded, match="not acknowledged within 9 s; last: topic 'a': unknown topic"
+    ):
         async with producing(cluster, delivery_timeout_s=9.0) as (_client, producer):
             await send_all(producer, numbered(0, 0, 3))
             await producer.flush()
@@ -256,7 +277,10 @@ async def test_a_duplicate_is_an_acknowledgement_only_after_doubt(
 
 
 FATAL = [
-    (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "does not continue producer id 1001 at sequence 0: it lost acknowledged"),
+    (
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        "does not continue producer id 1001 at sequence 0: it lost acknowledged",
+    ),
     (ErrorCode.UNKNOWN_PRODUCER_ID, "does not continue producer id"),
     (ErrorCode.INVALID_PRODUCER_EPOCH, "a-0: invalid producer epoch"),
     (ErrorCode.INVALID_RECORD, "a-0: invalid record"),
@@ -265,7 +289,9 @@ FATAL = [
 
 
 @pytest.mark.parametrize(("code", "words"), FATAL)
-async def test_a_failure_fails_the_whole_producer(nursery: trio.Nursery, code: ErrorCode, words: str) -> None:
+async def test_a_failure_fails_the_whole_producer(
+    nursery: trio.Nursery, code: ErrorCode, words: str
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a", 2)
     cluster.one.script(PRODUCE, refusing(code))
@@ -291,7 +317,7 @@ async def test_a_batch_that_is_too_large_is_named(nursery: trio.Nursery) -> None
     ) as info:
         async with producing(cluster) as (_, producer):
             await producer.send("a", Built(1, b"x"))
-    assert info.value.remedy == "raise the topic's max.message.bytes, or lower batchSize"
+    assert "'kafka.batch.size' of the Spark sink" in info.value.remedy
 
 
 async def test_a_broker_that_stores_out_of_order_is_found_out(nursery: trio.Nursery) -> None:
@@ -309,9 +335,16 @@ async def test_a_broker_that_stores_out_of_order_is_found_out(nursery: trio.Nurs
             await all_sent.wait()
             return refuse(cluster.one, request)
         row = {"index": 0, "error_code": 0, "base_offset": 0}
-        return {"responses": [{"topic_id": request.topic_data[0].topic_id, "partition_responses": [row]}]}
+        return {
+            "responses": [
+                {"topic_id": request.topic_data[0].topic_id, "partition_responses": [row]}
+            ]
+        }
 
-    with pytest.raises(ClientError, match=r"stored sequence [69] of producer id 1001 although it had refused 3 before it"):
+    with pytest.raises(
+        ClientError,
+        match=r"stored sequence [69] of producer id 1001 although it had refused 3 before it",
+    ):
         async with producing(cluster) as (_, producer):
             await send_all(producer, numbered(0, 0, 3))
             await producer.flush()
@@ -335,26 +368,40 @@ async def test_send_waits_for_room_only(nursery: trio.Nursery) -> None:
         cluster.one.hang_up_all()
         await producer.send("a", Built(0, b"y" * 1000))
         await producer.send("a", Built(0, b"z" * 10_000))  # larger than the buffer: alone
-    assert [bytes(value or b"")[:1] for value in values_of(cluster, A0)] == [b"x", b"x", b"x", b"y", b"z"]
+    assert [bytes(value or b"")[:1] for value in values_of(cluster, A0)] == [
+        b"x",
+        b"x",
+        b"x",
+        b"y",
+        b"z",
+    ]
 
 
-async def test_what_is_never_acknowledged_fails_in_time(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_what_is_never_acknowledged_fails_in_time(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     cluster.one.script(PRODUCE, *[refusing(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
     began = trio.current_time()
     with pytest.raises(
-        DeadlineExceeded, match="a-0: a batch was not acknowledged within 9 s; last: a-0: not enough replicas"
+        DeadlineExceeded,
+        match="a-0: a batch was not acknowledged within 9 s; last: a-0: not enough replicas",
     ):
         async with producing(cluster, delivery_timeout_s=9.0) as (_, producer):
             await send_all(producer, numbered(0, 0, 30))
     assert 8 < trio.current_time() - began < 11
 
 
-async def test_a_partition_without_a_leader_is_named(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_partition_without_a_leader_is_named(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery, nodes=2)
     cluster.add_topic("a", 2)
-    with pytest.raises(DeadlineExceeded, match="not acknowledged within 9 s; last: a-1: the partition has no leader"):
+    with pytest.raises(
+        DeadlineExceeded,
+        match="not acknowledged within 9 s; last: a-1: the partition has no leader",
+    ):
         async with producing(cluster, delivery_timeout_s=9.0) as (client, producer):
             await producer.send("a", Built(0, b"x"))
             cluster.topics["a"][1].leader = -1
@@ -362,12 +409,16 @@ async def test_a_partition_without_a_leader_is_named(nursery: trio.Nursery, auto
             await producer.send("a", Built(1, b"y"))
 
 
-async def test_unknown_topics_and_partitions_are_refused(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_unknown_topics_and_partitions_are_refused(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a", 2)
     async with producing(cluster) as (_, producer):
         for partition in (-1, 2):
-            with pytest.raises(ClientError, match=f"partition a-{partition}: the topic has partitions 0 to 1"):
+            with pytest.raises(
+                ClientError, match=f"partition a-{partition}: the topic has partitions 0 to 1"
+            ):
                 await producer.send("a", Built(partition, b"x"))
         with pytest.raises(ClientError, match="topic 'b': it does not exist"):
             await producer.send("b", Built(0, b"x"))

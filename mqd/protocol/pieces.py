@@ -1,0 +1,44 @@
+"""A request as pieces of memory: its large blobs stay where they are, and are not copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mqd import limits
+from mqd.protocol.batch import Buffer
+from mqd.protocol.schema import Api
+
+LARGE_BYTES: Final = 64 * limits.KIB
+"""From here on a piece of its own costs less than a copy."""
+
+
+class Pieces:
+    """Takes what a construct writes. `parts` follow one another on the wire; `size` is their sum in
+    bytes."""
+
+    def __init__(self) -> None:
+        self.parts: list[Buffer] = []
+        self.size = 0
+        self._small: bytearray | None = None
+        """The last part, if small blobs may be added to it."""
+
+    def write(self, data: Buffer) -> None:
+        self.size += len(data)
+        if len(data) >= LARGE_BYTES:
+            self.parts.append(data)
+            self._small = None
+            return
+        if self._small is None:
+            self._small = bytearray()
+            self.parts.append(self._small)
+        self._small += data
+
+
+def encode_request_pieces(api: Api, version: int, mapping: Mapping[str, Any]) -> Pieces:
+    """The body of a request, as `api.encode_request` writes it, without copies of large blobs."""
+    assert api.supports(version), (api.name, version)
+    pieces = Pieces()
+    message = api.request.at(version, flexible=api.is_flexible(version))
+    message._build(mapping, pieces, None, "")
+    return pieces
