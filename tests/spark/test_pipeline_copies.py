@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +85,18 @@ def test_mirror(
     )
     assert mirror.prepare_target(client, configuration, {source: 3}) == [target]
     assert mirror.prepare_target(client, configuration, {source: 3}) == []
-    with pytest.raises(Failure, match="has 3 partitions in the target cluster"):
-        mirror.prepare_target(client, configuration, {source: 4})
     mirror.start(spark, configuration, NOW).awaitTermination()
     produce(client, source, range(600, 700), 3)
     for name in ("2", ".2.crc"):  # the last micro-batch runs again
         (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
     mirror.start(spark, configuration, NOW).awaitTermination()
     assert records(client, target, 3) == records(client, source, 3)
+
+    by_key = replace(configuration, same_partitions=False)
+    assert mirror.prepare_target(client, by_key, {source: 5}) == []
+    assert mirror.prepare_target(client, configuration, {source: 5}) == [target]
+    assert len(records(client, target, 5)) == 5
+    assert mirror.prepare_target(client, configuration, {source: 4}) == []
 
 
 def test_replay(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from pyspark_mqd.pipelines.archive_layout import (  # noqa: E402
     listing,
 )
 from pyspark_mqd.pipelines.archive_stage import stage, unique_path  # noqa: E402
-from pyspark_mqd.pipelines.cli import Failure  # noqa: E402
+from pyspark_mqd.pipelines.cli import Failure, Settings  # noqa: E402
 from pyspark_mqd.pipelines.replay_read import (  # noqa: E402
     SCHEMA,
     Bounds,
@@ -124,15 +125,17 @@ def test_an_archive_without_the_topic_is_refused(lake: Path) -> None:
 def test_a_mirror_that_reads_what_it_writes_is_refused(
     topics: list[str], names: dict[str, str], prefix: str, pattern: str | None
 ) -> None:
-    configuration = mirror.Configuration({}, {}, "", names, prefix)
+    configuration = mirror.Configuration({}, {}, "", names, prefix, pattern=pattern)
+    mirror.refuse_circle(configuration, topics)
     with pytest.raises(Failure, match="read and written"):
-        mirror.refuse_circle(configuration, topics, pattern, same_cluster=True)
-    mirror.refuse_circle(configuration, topics, pattern, same_cluster=False)
+        mirror.refuse_circle(replace(configuration, same_cluster=True), topics)
 
 
 def test_names_of_mirrored_topics() -> None:
-    configuration = mirror.Configuration({}, {}, "", {"a": "b"}, "copy.")
-    mirror.refuse_circle(configuration, ["a", "c"], "^[ac]$", same_cluster=True)
+    configuration = mirror.Configuration(
+        {}, {}, "", {"a": "b"}, "copy.", pattern="^[ac]$", same_cluster=True
+    )
+    mirror.refuse_circle(configuration, ["a", "c"])
     assert [configuration.target_of(topic) for topic in ("a", "c")] == ["b", "copy.c"]
 
 
@@ -176,9 +179,41 @@ def test_backlog_of_a_query() -> None:
 
 
 def test_patterns_are_those_of_the_source() -> None:
-    configuration = mirror.Configuration({}, {}, "", {}, "copy.")
+    configuration = mirror.Configuration(
+        {}, {}, "", {}, "copy.", pattern=r"\p{Alpha}", same_cluster=True
+    )
     with pytest.raises(Failure):  # Java's class of letters: Python's `re` would refuse it
-        mirror.refuse_circle(configuration, ["a"], r"\p{Alpha}", same_cluster=True)
+        mirror.refuse_circle(configuration, ["a"])
+
+
+def test_a_mirror_prepares_the_target_for_what_is_new_in_a_micro_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("pyspark")
+    from pyspark_mqd.pipelines import mirror_source
+
+    ends: list[dict[str, Any]] = [
+        {"a": {"0": 1, "1": 0}}, {"a": {"0": 2, "1": 5}}, {"a": {"0": 2, "2": 0}, "b": {"0": 0}},
+    ]  # fmt: skip
+    reader = mirror_source.MirrorReader(None, mirror.Configuration({}, {}, "", prefix="copy."))
+    prepared: list[Any] = []
+    monkeypatch.setattr(reader, "_prepare", prepared.append)
+    for end in ends:
+        monkeypatch.setattr(mirror_source.WrappedReader, "latestOffset", lambda *_, end=end: end)
+        assert reader.latestOffset({}, None) == end  # type: ignore[arg-type]
+    assert prepared == [{"a": 2}, {"a": 3, "b": 1}]
+
+
+def test_a_configuration_reaches_the_source_of_a_mirror() -> None:
+    pytest.importorskip("pyspark")
+    from pyspark_mqd.pipelines.mirror_source import MirrorSource, options_of
+
+    target = {"kafka.bootstrap.servers": "b:1", "kafka.client.id": "x", "markerTopic": "m"}
+    given = mirror.Configuration({"subscribe": "a"}, target, "c", {"a": "b"}, pattern="a")
+    options = options_of(given)
+    assert mirror.Configuration(**json.loads(options["mirror.configuration"])) == given
+    assert given.target_settings() == Settings("b:1", client={"kafka.client.id": "x"})
+    assert MirrorSource(options).schema().names[:3] == ["key", "value", "topic"]
 
 
 @pytest.mark.parametrize(

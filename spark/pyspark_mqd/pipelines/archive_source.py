@@ -8,20 +8,15 @@ whose reader does that work here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql.datasource import (
-    CaseInsensitiveDict,
-    DataSource,
-    DataSourceStreamReader,
-    InputPartition,
-)
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_mqd.pipelines.archive_layout import STAGING, ArchivedRange, data_path
+from pyspark_mqd.pipelines.wrapped_reader import WrappedReader, source_of
 
 NAME = "mqd_archive"
 STAGED = (
@@ -45,44 +40,18 @@ class ArchiveSource(DataSource):
         return STAGED
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from pyspark_mqd import DefaultSource
-
         own = {name: self.options[name] for name in OWN_OPTIONS}
         left = {name: value for name, value in self.options.items() if name not in own}
-        source = DefaultSource(CaseInsensitiveDict(left))
+        source = source_of(left)
         return ArchiveReader(source.streamReader(source.schema()), own)
 
 
-class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ArchiveReader(WrappedReader):
     """The reader of the format `mqd`, but `read` stages files and returns what they hold."""
 
     def __init__(self, reader: Any, own: dict[str, str]) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._own = own
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return dict(self._reader.initialOffset())
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        return dict(self._reader.latestOffset(start, limit))
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        limit: ReadLimit = self._reader.getDefaultReadLimit()
-        return limit
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        latest: dict[str, Any] | None = self._reader.reportLatestOffset()
-        return latest
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._reader.prepareForTriggerAvailableNow()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        planned: Sequence[InputPartition] = self._reader.partitions(start, end)
-        return planned
-
-    def commit(self, end: dict[str, Any]) -> None:
-        self._reader.commit(end)
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         from pyspark_mqd.pipelines.archive_stage import stage, unique_name, unique_path

@@ -153,22 +153,34 @@ def _damaged(events: DataFrame, count: int) -> Failure:
     help="A file or folder of JSON lines. Repeat it for more.",
 )  # fmt: skip
 @click.option(
-    "--topics", metavar="NAME,..", default="", help="Topics to audit; required with brokers."
-)
-@click.option("--archive", metavar="DIR", default="", help="Read the log from an archive.")
+    "--topics", metavar="NAME,..", default="", show_default=False,
+    help="Topics to audit  [default: all; required with brokers]",
+)  # fmt: skip
 @click.option(
-    "--log-file", metavar="FILE", default="", help="Read the log from a file of JSON lines."
-)
+    "--archive", metavar="DIR", default="", show_default=False,
+    help="Read the log from an archive  [default: from the brokers]",
+)  # fmt: skip
+@click.option(
+    "--log-file", metavar="FILE", default="", show_default=False,
+    help="Read the log from a file of JSON lines  [default: from the brokers]",
+)  # fmt: skip
 @click.option(
     "--id", "rule", default="key", metavar="WHERE",
-    help="Where a record has its id: key, value, int64 (first 8 bytes of the value), header:NAME,"
-    " or json:PATH.",
+    help="Where the id of a record is: key, value, int64 (first 8 bytes of the value),"
+    " header:NAME, or json:PATH.",
 )  # fmt: skip
 @click.option(
     "--isolation", type=click.Choice(["read_committed", "read_uncommitted"]),
-    default="read_committed", help="What of transactions is read from brokers.",
+    default="read_committed",
+    help="read_committed leaves out records of open and aborted transactions.",
 )  # fmt: skip
-@click.option("--samples", "shown", type=click.IntRange(min=0), default=5, help="Rows a violation.")
+@click.option(
+    "--samples",
+    "shown",
+    type=click.IntRange(min=0),
+    default=5,
+    help="Number of samples of each violation.",
+)
 def command(
     settings: Settings,
     history: tuple[str, ...],
@@ -181,12 +193,12 @@ def command(
 ) -> None:
     """Find lost, doubled, reordered and aborted-but-visible records. Exit code 1 if there are any.
 
-    The history is one JSON object a line with event (invoke, ok, fail, info), topic, id, and where
-    known producer, partition, number and offset. Not for compacted topics.
+    The history has one JSON object per line: event (invoke, ok, fail or info), topic and id, plus
+    producer, partition, number and offset if known. Compacted topics cannot be audited.
 
     \b
-    mqd-spark audit --history run.jsonl --topics orders --id header:id
-    mqd-spark audit --history chaos/history.jsonl --log-file chaos/log.jsonl
+    Example: mqd-spark audit --history run.jsonl --topics orders --id header:id
+             mqd-spark audit --history chaos/history.jsonl --log-file chaos/log.jsonl
     """
     for path in history:
         if "://" not in path and not Path(path).exists():
@@ -198,7 +210,7 @@ def command(
     cluster = None
     if not archive and not log_file:
         if not wanted:
-            raise click.UsageError("Name the topics: --topics")
+            raise click.UsageError("Specify the topics: --topics NAME,..")
         cluster = {**settings.source_options(), "kafka.isolation.level": isolation}
         with connected(settings) as client:
             starts = log_starts(client, partitions_of(client, wanted))
@@ -216,7 +228,7 @@ def run(
     shown: int,
 ) -> Verdict:
     """The audit in a session of its own, with progress."""
-    from pyspark_mqd.pipelines.progress import Progress, run_jobs
+    from pyspark_mqd.pipelines.progress import Progress, run_jobs, tasks_done
     from pyspark_mqd.pipelines.session import session
 
     verdicts = []
@@ -227,18 +239,6 @@ def run(
             lambda: tasks_done(spark),
         )
     return verdicts[0]
-
-
-def tasks_done(spark: SparkSession) -> int:
-    """Tasks of the session that have ended, of the stages that Spark still knows."""
-    tracker = spark.sparkContext.statusTracker()
-    done = 0
-    for job in tracker.getJobIdsForGroup(None):
-        info = tracker.getJobInfo(job)
-        for stage in [] if info is None else info.stageIds:
-            about = tracker.getStageInfo(stage)
-            done += 0 if about is None else about.numCompletedTasks
-    return done
 
 
 def show(output: str, verdict: Verdict) -> None:

@@ -1,9 +1,8 @@
 """mqd-spark dlq: group, sample, re-drive and park dead letters.
 
-`summary` and `sample` only read. `redrive` and `park` are streaming queries over what is there now,
-with a checkpoint and the delivery guarantee exactly-once: one that was interrupted resumes, and one
-that is started again later takes only the letters that came since. The letters themselves stay in
-their topic.
+`summary` and `sample` only read. `redrive` and `park` are streaming queries over the records that
+are available now, with a checkpoint and the delivery guarantee exactly-once. An interrupted run
+resumes, and a later run takes only newer dead letters. The dead letters stay in their topic.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from pyspark_mqd.pipelines.dead_letters import (
     Choice,
     Moment,
     chosen,
-    letters,
     redriven,
     sample,
     summary,
     target_of,
+    with_origin,
 )
 from pyspark_mqd.pipelines.report import Column
 
@@ -58,16 +57,16 @@ SAMPLES = (
     Column("value", "VALUE"),
     Column("message", "MESSAGE"),
 )
-TARGETS = (Column("topic", "TO-TOPIC"), Column("letters", "LETTERS", right=True))
+TARGETS = (Column("topic", "TO-TOPIC"), Column("records", "RECORDS", right=True))
 
 
 # -- queries
 
 
-def read_letters(
+def read_dead_letters(
     spark: SparkSession, source: Mapping[str, str], topics: str, *, streaming: bool = False
 ) -> DataFrame:
-    """The letters of these topics, from their first one on."""
+    """The dead letters of these topics, from their first one on."""
     reader: Any = spark.readStream if streaming else spark.read
     given = {
         "includeHeaders": "true",
@@ -78,13 +77,13 @@ def read_letters(
     }
     if streaming:
         given.setdefault("maxOffsetsPerTrigger", str(MAX_OFFSETS))
-    return letters(reader.format("mqd").options(**given).load())
+    return with_origin(reader.format("mqd").options(**given).load())
 
 
 def targets(frame: DataFrame, to: str | None) -> list[dict[str, Any]]:
-    """How many of the letters go to which topic; topic None: nothing says where they came from."""
+    """How many dead letters go to which topic; topic None: no header names the original one."""
     counted = frame.groupBy(target_of(to).alias("topic")).count().orderBy("topic").collect()
-    return [{"topic": row["topic"], "letters": row["count"]} for row in counted]
+    return [{"topic": row["topic"], "records": row["count"]} for row in counted]
 
 
 def start_redrive(
@@ -99,8 +98,8 @@ def start_redrive(
     drop_error_headers: bool = False,
     same_partition: bool = False,
 ) -> StreamingQuery:
-    """Send the chosen letters that are there now to where they came from, or to topic `to`."""
-    frame = chosen(read_letters(spark, source, topics, streaming=True), choice)
+    """Send the chosen dead letters that are available now to their original topics, or to `to`."""
+    frame = chosen(read_dead_letters(spark, source, topics, streaming=True), choice)
     rows = redriven(
         frame, to=to, drop_error_headers=drop_error_headers, same_partition=same_partition
     )
@@ -125,8 +124,8 @@ def start_park(
     topic: str | None = None,
     guarantee: str = "exactly-once",
 ) -> StreamingQuery:
-    """Copy the chosen letters that are there now to Parquet files, or to another topic as they are."""
-    frame = chosen(read_letters(spark, source, topics, streaming=True), choice)
+    """Copy the chosen dead letters that are available now to Parquet files, or to a topic as is."""
+    frame = chosen(read_dead_letters(spark, source, topics, streaming=True), choice)
     if folder is not None:
         writer = frame.writeStream.format("parquet").option("path", folder)
     else:
@@ -142,7 +141,7 @@ def start_park(
 
 
 def _choosing(function: FunctionT) -> FunctionT:
-    """Options that say which letters are meant, gathered as one `choice`."""
+    """Options that choose dead letters, gathered as one `choice`."""
 
     def gather(
         settings: Settings,
@@ -162,15 +161,19 @@ def _choosing(function: FunctionT) -> FunctionT:
     gather.__dict__.update(function.__dict__)
     decorated: Any = gather
     for option in (
-        click.option("--where", metavar="SQL", help="A condition, such as \"key = 'k7'\"."),
-        click.option("--until", type=Moment(), help="Only letters written before."),
-        click.option("--since", type=Moment(), help="Only letters written since."),
-        click.option("--original-topic", metavar="NAME", help="Only letters from this topic."),
-        click.option("--message", metavar="REGEX", help="Only errors with such a message."),
-        click.option("--error", metavar="REGEX", help="Only errors of such a class."),
         click.option(
-            "--topics", metavar="NAME,..", required=True, help="The topics of dead letters."
+            "--where",
+            metavar="SQL",
+            help="Select dead letters by a condition, such as \"key = 'k7'\".",
         ),
+        click.option("--until", type=Moment(), help="Select dead letters written before TIME."),
+        click.option("--since", type=Moment(), help="Select dead letters written at or after TIME."),
+        click.option(
+            "--original-topic", metavar="NAME", help="Select dead letters from this original topic."
+        ),
+        click.option("--message", metavar="REGEX", help="Select dead letters whose error message matches."),
+        click.option("--error", metavar="REGEX", help="Select dead letters whose error class matches."),
+        click.option("--topics", metavar="NAME,..", required=True, help="Topics of dead letters."),
     ):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]
@@ -178,21 +181,24 @@ def _choosing(function: FunctionT) -> FunctionT:
 
 _checkpoint = click.option(
     "--checkpoint", metavar="DIR", required=True,
-    help="Where progress is kept: the same command again continues behind it.",
+    help="Store progress in DIR; the same command with the same DIR resumes.",
 )  # fmt: skip
 _guarantee = click.option(
     "--delivery-guarantee", "guarantee", type=click.Choice(GUARANTEES), default="exactly-once",
-    help="The guarantee of the sink.",
+    help="Delivery guarantee of the target topics.",
 )  # fmt: skip
-_yes = click.option("--yes", is_flag=True, help="Do not ask.")
+_yes = click.option("--yes", is_flag=True, help="Skip the confirmation.")
 
 
 @click.group(context_settings=HELP_NAMES, no_args_is_help=True)
 def command() -> None:
     """Group, sample, re-drive and park dead letters.
 
-    Headers of Kafka Connect, Spring for Apache Kafka, Kafka Streams and of this package's recipes
-    say what failed, and where a record came from.
+    Headers of Kafka Connect, Spring for Apache Kafka, Kafka Streams and the mqd recipes name the
+    error and the original topic, partition and offset.
+
+    \b
+    Example: mqd-spark dlq summary --topics orders.dlq
     """
 
 
@@ -201,13 +207,13 @@ def command() -> None:
 @_choosing
 @click.option(
     "--by", "grouping", default="error,topic", metavar="NAME,..",
-    help=f"What to group by: {', '.join(GROUPS)}.",
+    help=f"Group by: {', '.join(GROUPS)}.",
 )  # fmt: skip
 def summary_(settings: Settings, choice: Choice, topics: str, grouping: str) -> None:
-    """Count dead letters by error, topic, partition, message, hour or topic of letters.
+    """Count dead letters by error, original topic and more.
 
     \b
-    mqd-spark dlq summary --topics orders.dlq --by error,hour
+    Example: mqd-spark dlq summary --topics orders.dlq --by error,hour
     """
     by = split_list(grouping)
     unknown = [name for name in by if name not in GROUPS]
@@ -226,12 +232,19 @@ def summary_(settings: Settings, choice: Choice, topics: str, grouping: str) -> 
 @command.command("sample")
 @options(spark=True)
 @_choosing
-@click.option("--count", type=click.IntRange(min=1), default=3, help="Letters of each error.")
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    default=3,
+    help="Dead letters per error and original topic.",
+)
 def sample_(settings: Settings, choice: Choice, topics: str, count: int) -> None:
-    """Show the newest dead letters of each error and topic; with -o json whole, with headers.
+    """Show the newest dead letters of each error and topic.
+
+    With -o json, values are whole and headers are included.
 
     \b
-    mqd-spark dlq sample --topics orders.dlq --error Timeout --count 1 -o json
+    Example: mqd-spark dlq sample --topics orders.dlq --error Timeout --count 1 -o json
     """
     rows = _collected(settings, topics, lambda frame: sample(chosen(frame, choice), count))
     shown = [row if settings.output == "json" else _preview(row) for row in rows]
@@ -239,7 +252,7 @@ def sample_(settings: Settings, choice: Choice, topics: str, count: int) -> None
 
 
 def _preview(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A letter on one line of a table."""
+    """A dead letter on one line of a table."""
     came = [row["original_topic"], row["original_partition"], row["original_offset"]]
     shown = {**row, "original": ":".join("-" if part is None else str(part) for part in came)}
     for name in ("key", "value", "message"):
@@ -257,7 +270,9 @@ def _preview(row: Mapping[str, Any]) -> dict[str, Any]:
 @_yes
 @click.option("--to", metavar="TOPIC", help="Send to this topic instead of the original ones.")
 @click.option("--drop-error-headers", is_flag=True, help="Leave out the headers of the error.")
-@click.option("--same-partition", is_flag=True, help="Send to the original partitions, not by key.")
+@click.option(
+    "--same-partition", is_flag=True, help="Send to the original partitions instead of by key."
+)
 def redrive(
     settings: Settings,
     choice: Choice,
@@ -268,26 +283,26 @@ def redrive(
     drop_error_headers: bool,
     same_partition: bool,
 ) -> None:
-    """Send dead letters back to their topics, exactly once. Asks before it writes.
+    """Send dead letters back to their topics, exactly once. Requires a confirmation or --yes.
 
-    The count that it asks with includes letters that an earlier run with this checkpoint has sent;
-    those are not sent again.
+    The count in the confirmation includes dead letters that an earlier run with the same checkpoint
+    has sent. They are not sent again.
 
     \b
-    mqd-spark dlq redrive --topics orders.dlq --error Timeout --checkpoint state/redrive
+    Example: mqd-spark dlq redrive --topics orders.dlq --error Timeout --checkpoint state/redrive
     """
     with _session(settings) as spark:
         source = settings.source_options()
-        frame = chosen(read_letters(spark, source, topics), choice)
+        frame = chosen(read_dead_letters(spark, source, topics), choice)
         planned = targets(frame, to)
-        lost = sum(row["letters"] for row in planned if row["topic"] is None)
+        lost = sum(row["records"] for row in planned if row["topic"] is None)
         known = [row for row in planned if row["topic"] is not None]
         check_targets(settings, [row["topic"] for row in known])
         if not known:
             raise Failure(
                 f"No dead letter in '{topics}' fits ({choice.described()})"
-                + (f", but {lost} do not say where they came from." if lost else "."),
-                remedy="Name a topic with --to." if lost else "See `mqd-spark dlq summary`.",
+                + (f", and {lost} have no header that names their topic." if lost else "."),
+                remedy="Specify a topic with --to." if lost else "See `mqd-spark dlq summary`.",
             )
         plan = f"Dead letters of '{topics}' ({choice.described()}):\n"
         confirm(plan + report.table(TARGETS, known), yes=yes)
@@ -307,7 +322,7 @@ def redrive(
         settings.output,
         {
             "topics": [row["topic"] for row in known],
-            "letters": sum(row["letters"] for row in known),
+            "records": sum(row["records"] for row in known),
             "without_origin": lost,
             "read_by_this_run": read,
         },
@@ -331,16 +346,16 @@ def park(
     folder: str | None,
     topic: str | None,
 ) -> None:
-    """Copy dead letters to Parquet files or to another topic, exactly once. Asks before it writes.
+    """Copy dead letters to files or a topic, exactly once. Requires a confirmation or --yes.
 
     \b
-    mqd-spark dlq park --topics orders.dlq --to parked --checkpoint state/park
+    Example: mqd-spark dlq park --topics orders.dlq --to parked --checkpoint state/park
     """
     if (folder is None) == (topic is None):
-        raise click.UsageError("Name one of --to and --to-topic")
+        raise click.UsageError("Specify the target: --to DIR or --to-topic TOPIC")
     if topic is not None:
         if topic in split_list(topics):
-            raise click.UsageError(f"'{topic}' is read and written: name another topic")
+            raise click.UsageError(f"Topic '{topic}' is also a source. Specify another --to-topic")
         check_targets(settings, [topic])
     confirm(
         f"Dead letters of '{topics}' ({choice.described()}) are copied to '{folder or topic}'.",
@@ -380,13 +395,12 @@ def _session(settings: Settings) -> Any:
 def _collected(
     settings: Settings, topics: str, plan: Callable[[DataFrame], DataFrame]
 ) -> list[dict[str, Any]]:
-    """The rows of a batch query over the letters, with progress."""
-    from pyspark_mqd.pipelines.audit import tasks_done
-    from pyspark_mqd.pipelines.progress import Progress, run_jobs
+    """The rows of a batch query over the dead letters, with progress."""
+    from pyspark_mqd.pipelines.progress import Progress, run_jobs, tasks_done
 
     rows: list[dict[str, Any]] = []
     with _session(settings) as spark, Progress("dlq", unit="tasks") as progress:
-        frame = plan(read_letters(spark, settings.source_options(), topics))
+        frame = plan(read_dead_letters(spark, settings.source_options(), topics))
         run_jobs(
             lambda: rows.extend(row.asDict(recursive=True) for row in frame.collect()),
             progress,
@@ -396,9 +410,9 @@ def _collected(
 
 
 def _follow(query: StreamingQuery, label: str) -> int:
-    """Wait for the query's end with progress; returns how many letters it has read."""
+    """Wait for the query's end with progress; returns how many records it has read."""
     from pyspark_mqd.pipelines.progress import Progress, run_query
 
-    with Progress(label, unit="letters") as progress:
+    with Progress(label, unit="records") as progress:
         run_query(query, progress)
         return progress.done

@@ -1,12 +1,13 @@
 """`mqd-spark mirror`: topics of one cluster to another, exactly once, headers and partitions kept.
 
 `plan` is pure: rows of the source with the topic renamed. The sink's guarantee makes the copy
-exactly-once; the offsets in Spark's checkpoint are the only other state.
+exactly-once; the offsets in Spark's checkpoint are the only other state. Topics and partitions that
+the target lacks are made at the start and before each micro-batch (`mirror_source`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,15 +38,26 @@ class Configuration:
     """Source topic -> target topic; other topics get the prefix."""
     prefix: str = ""
     same_partitions: bool = True
+    pattern: str | None = None
+    """The expression that chooses topics; None where they are named."""
+    same_cluster: bool = False
 
     def target_of(self, topic: str) -> str:
         """The name of a topic in the target cluster."""
         return self.names.get(topic, self.prefix + topic)
 
+    def target_settings(self) -> Settings:
+        """How to connect to the target cluster."""
+        client = {name: each for name, each in self.target.items() if name.startswith("kafka.")}
+        return Settings(client.pop("kafka.bootstrap.servers"), client=client)
+
 
 def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
     """A streaming DataFrame with the columns of the sink."""
-    frame = spark.readStream.format("mqd").options(**configuration.source).load()
+    from pyspark_mqd.pipelines.mirror_source import NAME, MirrorSource, options_of
+
+    spark.dataSource.register(MirrorSource)
+    frame = spark.readStream.format(NAME).options(**options_of(configuration)).load()
     return renamed(frame, configuration)
 
 
@@ -75,12 +87,11 @@ def start(
     return (writer.trigger(**trigger) if trigger else writer).start()
 
 
-def refuse_circle(
-    configuration: Configuration, topics: Iterable[str], pattern: str | None, *, same_cluster: bool
-) -> None:
+def refuse_circle(configuration: Configuration, topics: Iterable[str]) -> None:
     """Raises Failure where the query would read what it writes."""
-    if not same_cluster:
+    if not configuration.same_cluster:
         return
+    pattern = configuration.pattern
     expression = None if pattern is None else compile_pattern(pattern)
     for topic in topics:
         target = configuration.target_of(topic)
@@ -95,38 +106,51 @@ def refuse_circle(
 def prepare_target(
     client: BlockingClient, configuration: Configuration, counts: Mapping[str, int]
 ) -> list[str]:
-    """Create missing topics; check that partitions fit. Returns the topics that were created."""
-    from pyspark_mqd.pipelines.topics import create_missing, partition_counts
+    """Create missing topics, and add missing partitions unless keys choose them.
+
+    `counts`: source topic -> its partitions. Returns the topics that were created or got partitions.
+    """
+    from pyspark_mqd.pipelines.topics import add_missing_partitions, create_missing
 
     wanted: dict[str, int] = {}
     for topic, count in counts.items():
         target = configuration.target_of(topic)
         wanted[target] = max(count, wanted.get(target, 0))
-    created = create_missing(client, wanted)
-    for target, found in partition_counts(client, wanted).items():
-        if configuration.same_partitions and found is not None and found < wanted[target]:
-            raise Failure(
-                f"Topic '{target}' has {found} partitions in the target cluster, and its source"
-                f" has {wanted[target]}.",
-                remedy="Add partitions, or mirror by key with --no-same-partitions.",
-            )
-    return created
+    changed = create_missing(client, wanted)
+    if configuration.same_partitions:
+        changed += [each for each in add_missing_partitions(client, wanted) if each not in changed]
+    return changed
 
 
 def summary_of(
-    configuration: Configuration, topics: Iterable[str], created: Sequence[str], records: int
+    configuration: Configuration, topics: Iterable[str], existing: Set[str], records: int
 ) -> dict[str, Any]:
-    """What the command prints at its end."""
-    copied = [f"{topic} to {configuration.target_of(topic)}" for topic in sorted(topics)]
-    return {"topics": copied, "created": list(created), "records": records}
+    """What the command prints at its end. `existing`: topics that the target had at the start."""
+    targets = {topic: configuration.target_of(topic) for topic in sorted(topics)}
+    created = sorted(set(targets.values()) - existing)
+    copied = [f"{topic} to {target}" for topic, target in targets.items()]
+    return {"topics": copied, "created": created, "records": records}
+
+
+def topics_read(query: StreamingQuery) -> set[str]:
+    """The topics in the newest progress of a query; empty before its first micro-batch."""
+    from pyspark_mqd.pipelines.progress import topics_in
+
+    newest = query.lastProgress
+    return set() if newest is None else topics_in(newest["sources"][0]["endOffset"])
 
 
 @click.command()
 @options(spark=True, stream=True)
 @click.option("--topics", metavar="NAME,..", help="Topics to copy.")
 @click.option("--topics-pattern", metavar="REGEX", help="Copy all topics that match.")
-@click.option("--to", metavar="HOST:PORT,..", required=True, help="Nodes of the target cluster.")
-@click.option("--prefix", default="", metavar="TEXT", help="Put TEXT before the names of topics.")
+@click.option(
+    "--to", metavar="HOST:PORT,..", required=True, help="Bootstrap servers of the target cluster."
+)
+@click.option(
+    "--prefix", default="", metavar="TEXT", show_default=False,
+    help="Prefix of the names in the target cluster  [default: none]",
+)  # fmt: skip
 @click.option(
     "--map", "mapped", multiple=True, metavar="A=B", help="Copy topic A to B. Repeat it for more."
 )
@@ -136,19 +160,19 @@ def summary_of(
 )  # fmt: skip
 @click.option(
     "--delivery-guarantee", type=click.Choice(GUARANTEES), default="exactly-once",
-    help="The guarantee of the sink.",
+    help="Delivery guarantee of the copy.",
 )  # fmt: skip
 @click.option(
-    "--starting-offsets", default="earliest", metavar="PLACE",
-    help="Where a new checkpoint begins: earliest, latest, or Spark's JSON.",
+    "--starting-offsets", default="earliest", metavar="POSITION",
+    help="Where a new query starts: earliest, latest, or offsets as JSON.",
 )  # fmt: skip
 @click.option(
     "--max-offsets-per-trigger", type=click.IntRange(1), default=MAX_OFFSETS,
-    help="The size of a micro-batch at most.",
+    help="Maximum number of offsets in a micro-batch.",
 )  # fmt: skip
 @click.option(
     "--marker-topic", metavar="NAME",
-    help="The target topic under which markers are committed  [default: the first one]",
+    help="Target topic under whose name the sink commits its markers  [default: the first one]",
 )  # fmt: skip
 def command(
     settings: Settings,
@@ -165,8 +189,9 @@ def command(
 ) -> None:
     """Copy topics to another cluster, with keys, headers, timestamps and partitions.
 
-    Topics that the target lacks are created. Records of aborted transactions are not copied. A
-    restart with the same checkpoint continues where the last run ended.
+    Topics and partitions that the target lacks are created, also those that appear while the
+    command runs. Records of aborted transactions are not copied. A restart with the same checkpoint
+    resumes where the last run ended.
 
     \b
     Example: mqd-spark mirror --topics orders --to west:9092 --checkpoint state/mirror
@@ -189,49 +214,64 @@ def command(
         "deliveryGuarantee": delivery_guarantee,
     }
     configuration = Configuration(
-        source, target, settings.checkpoint, parse_pairs(mapped, "--map"), prefix, same_partitions
+        source,
+        target,
+        settings.checkpoint,
+        parse_pairs(mapped, "--map"),
+        prefix,
+        same_partitions,
+        topics_pattern,
     )
-    counts, created = _prepare(settings, configuration, names, topics_pattern)
+    configuration, counts, existing = _prepare(settings, configuration, names)
     if not counts:
-        raise Failure(f"No topic matches '{topics_pattern}'.")
+        raise Failure(
+            f"No topic matches '{topics_pattern}'.",
+            remedy="See which topics exist with `mqctl topic list`.",
+        )
     marker = marker_topic or configuration.target_of(next(iter(counts)))
-    configuration = replace(configuration, target={**target, "markerTopic": marker})
-    _run(settings, configuration, counts, created)
+    target = {**configuration.target, "markerTopic": marker}
+    _run(settings, replace(configuration, target=target), counts, existing)
 
 
 def _prepare(
-    settings: Settings, configuration: Configuration, names: Sequence[str], pattern: str | None
-) -> tuple[dict[str, int], list[str]]:
+    settings: Settings, configuration: Configuration, names: Sequence[str]
+) -> tuple[Configuration, dict[str, int], set[str]]:
+    """Make the target ready; returns the whole configuration, topic -> partitions of the source,
+    and the topics that the target had before."""
     from pyspark_mqd.pipelines.brokers import connected
     from pyspark_mqd.pipelines.topics import require_partitions
 
-    far_settings = replace(settings, bootstrap=configuration.target["kafka.bootstrap.servers"])
-    with connected(settings) as near, connected(far_settings) as far:
+    pattern = configuration.pattern
+    with connected(settings) as near, connected(configuration.target_settings()) as far:
         found = names
         if pattern is not None:
             expression = compile_pattern(pattern)  # as the source reads it
             found = [each.name for each in near.admin.list_topics() if expression.search(each.name)]
         counts = require_partitions(near, found)
         ids = {each.admin.describe_cluster().cluster_id for each in (near, far)}
-        refuse_circle(configuration, counts, pattern, same_cluster=len(ids) == 1)
-        return counts, prepare_target(far, configuration, counts)
+        configuration = replace(configuration, same_cluster=len(ids) == 1)
+        refuse_circle(configuration, counts)
+        existing = {each.name for each in far.admin.list_topics()}
+        prepare_target(far, configuration, counts)
+    return configuration, counts, existing
 
 
 def _run(
     settings: Settings,
     configuration: Configuration,
     counts: Mapping[str, int],
-    created: Sequence[str],
+    existing: Set[str],
 ) -> None:
     from pyspark_mqd.pipelines.progress import Progress, run_query
     from pyspark_mqd.pipelines.session import EXACTLY_ONCE, is_merged, session
 
     progress = Progress("mirror", quiet=is_merged(settings.output))
     with session(settings, "mirror", EXACTLY_ONCE) as spark:
+        query = start(spark, configuration, settings.trigger.arguments())
         try:
             with progress:
-                query = start(spark, configuration, settings.trigger.arguments())
                 run_query(query, progress)
         finally:
-            summary = summary_of(configuration, counts, created, progress.done)
+            topics = counts.keys() | topics_read(query)
+            summary = summary_of(configuration, topics, existing, progress.done)
             report.show_summary(settings.output, summary)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from pyspark_mqd.pipelines.cli import signals
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 BAR_CELLS = 24
@@ -177,6 +178,11 @@ def backlog(source: Any) -> int:
     return sum(max(0, place - end.get(name, place)) for name, place in latest.items())
 
 
+def topics_in(text: Any) -> set[str]:
+    """The topics of an offset in the progress of a query."""
+    return {topic for topic, _ in _offsets(text)}
+
+
 def _offsets(text: Any) -> dict[tuple[str, str], int]:
     try:
         raw = json.loads(text) if isinstance(text, str) else text
@@ -208,3 +214,15 @@ def run_jobs(
         ended.set()
         watcher.join()
     progress.finish(count())
+
+
+def tasks_done(spark: SparkSession) -> int:
+    """Tasks of the session that have ended, of the stages that Spark still knows."""
+    tracker = spark.sparkContext.statusTracker()
+    done = 0
+    for job in tracker.getJobIdsForGroup(None):
+        info = tracker.getJobInfo(job)
+        for stage in [] if info is None else info.stageIds:
+            about = tracker.getStageInfo(stage)
+            done += 0 if about is None else about.numCompletedTasks
+    return done

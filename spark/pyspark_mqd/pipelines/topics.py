@@ -5,6 +5,7 @@ Shells over the blocking client, with a sentence for each refusal.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from mqd.client import sync
@@ -13,6 +14,10 @@ from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
 from pyspark_mqd.pipelines.brokers import log_ends, log_starts
 from pyspark_mqd.pipelines.cli import Failure
+
+SHOWN_SECONDS = 30.0
+"""For so long new partitions may be missing in the metadata of a broker."""
+POLL_S = 0.1
 
 
 def partition_counts(client: sync.BlockingClient, topics: Iterable[str]) -> dict[str, int | None]:
@@ -55,3 +60,30 @@ def create_missing(client: sync.BlockingClient, wanted: Mapping[str, int]) -> li
         if isinstance(result, ClientError) and result.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise result
     return missing
+
+
+def add_missing_partitions(client: sync.BlockingClient, wanted: Mapping[str, int]) -> list[str]:
+    """Add partitions to topics that have fewer than wanted; returns the names of these topics.
+
+    Waits until the brokers show the new partitions. Raises ClientError, Failure.
+    """
+    short = {name: wanted[name] for name in _short(client, wanted)}
+    for result in client.admin.add_partitions(short).values() if short else ():
+        # INVALID_PARTITIONS: somebody else added them meanwhile.
+        if result is not None and result.code is not ErrorCode.INVALID_PARTITIONS:
+            raise result
+    deadline = time.monotonic() + SHOWN_SECONDS
+    while left := _short(client, short):
+        if time.monotonic() > deadline:
+            raise Failure(
+                f"Topic '{left[0]}' does not show its {short[left[0]]} partitions yet.",
+                remedy="See `mqctl cluster health`, then start the command again.",
+            )
+        time.sleep(POLL_S)
+    return list(short)
+
+
+def _short(client: sync.BlockingClient, wanted: Mapping[str, int]) -> list[str]:
+    """Topics with fewer partitions than wanted."""
+    counts = partition_counts(client, wanted) if wanted else {}
+    return [name for name, found in counts.items() if (found or 0) < wanted[name]]
