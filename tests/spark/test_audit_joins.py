@@ -65,7 +65,7 @@ def test_counts_are_shown_for_each_kind(capsys: pytest.CaptureFixture[str]) -> N
     ("arguments", "message"),
     [
         (["--history", "none.jsonl"], "The history 'none.jsonl' does not exist"),
-        (["--history", "."], "Name the topics"),
+        (["--history", "."], "Specify the topics: --topics"),
         (["--history", ".", "--archive", "a", "--log-file", "b"], "exclude each other"),
     ],
 )

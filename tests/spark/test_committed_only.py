@@ -44,7 +44,7 @@ class Reader:
 def test_dead_letters(streaming: bool) -> None:
     spark: Any = Reader()
     with pytest.raises(Seen) as seen:
-        dlq.read_letters(spark, {}, "letters", streaming=streaming)
+        dlq.read_dead_letters(spark, {}, "letters", streaming=streaming)
     assert seen.value.options_given[ISOLATION] == "read_committed"
 
 

@@ -55,8 +55,8 @@ def test_times_without_a_zone_are_utc() -> None:
     [
         (["summary", "--topics", "d", "--by", "colour"], "choose among error, topic"),
         (["sample", "--topics", "d", "--since", "yesterday"], "'yesterday' is not a time"),
-        (["park", "--topics", "d", "--checkpoint", "c"], "Name one of --to and --to-topic"),
-        (["park", "--topics", "d,e", "--checkpoint", "c", "--to-topic", "e"], "'e' is read and written"),
+        (["park", "--topics", "d", "--checkpoint", "c"], "Specify the target: --to DIR or --to-topic TOPIC"),
+        (["park", "--topics", "d,e", "--checkpoint", "c", "--to-topic", "e"], "Topic 'e' is also a source"),
         (["redrive", "--topics", "d"], "Missing option '--checkpoint'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Dead letters on a real cluster: every style of headers, re-driven once however often one asks."""
+"""Dead letters on a real cluster: every style of headers, re-driven once however often it is repeated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chaos.ensemble import Ensemble
 from mqd.client.sync import BlockingClient
 from mqd.types import TopicPartition
 from pyspark_mqd.pipelines.dead_letters import Choice, chosen, error_headers, sample, summary
-from pyspark_mqd.pipelines.dlq import _preview, read_letters, start_park, start_redrive, targets
+from pyspark_mqd.pipelines.dlq import _preview, read_dead_letters, start_park, start_redrive, targets
 
 CONNECT = "org.apache.kafka.connect.errors.DataException"
 SPRING = "java.lang.IllegalStateException"
@@ -51,11 +51,11 @@ def topics(client: BlockingClient, new_topic: Callable[..., str]) -> tuple[str, 
     """A topic, and its dead letters: 3 of Connect, 2 of Spring, 1 of ours, 1 without headers."""
     origin, dead = new_topic(2), new_topic(2)
     with client.producer() as producer:
-        letters = [(b"c%d" % n, [("trace", b"t%d" % n), *connect_headers(origin, n)]) for n in range(3)]
-        letters += [(b"s%d" % n, spring_headers(origin, n)) for n in range(2)]
-        letters.append((b"own", error_headers(ValueError("x"), origin, 0, 9)))
-        letters.append((b"unknown", []))
-        for key, headers in letters:
+        sent = [(b"c%d" % n, [("trace", b"t%d" % n), *connect_headers(origin, n)]) for n in range(3)]
+        sent += [(b"s%d" % n, spring_headers(origin, n)) for n in range(2)]
+        sent.append((b"own", error_headers(ValueError("x"), origin, 0, 9)))
+        sent.append((b"unknown", []))
+        for key, headers in sent:
             producer.send(dead, b"value of " + key, key=key, headers=headers)
     return origin, dead
 
@@ -65,9 +65,9 @@ def finish(query: Any) -> None:
     assert query.exception() is None
 
 
-def test_letters_are_grouped_and_sampled(spark: Any, cluster: Ensemble, topics: tuple[str, str]) -> None:
+def test_dead_letters_are_grouped_and_sampled(spark: Any, cluster: Ensemble, topics: tuple[str, str]) -> None:
     origin, dead = topics
-    frame = read_letters(spark, {"kafka.bootstrap.servers": cluster.bootstrap}, dead).cache()
+    frame = read_dead_letters(spark, {"kafka.bootstrap.servers": cluster.bootstrap}, dead).cache()
     rows = [(row["error"], row["topic"], row["count"], row["latest_message"]) for row in summary(frame, ["error", "topic"]).collect()]
     assert rows == [
         (CONNECT, origin, 3, "bad data"),
@@ -81,12 +81,12 @@ def test_letters_are_grouped_and_sampled(spark: Any, cluster: Ensemble, topics: 
         (SPRING, f"{origin}:1:1"),
         (CONNECT, f"{origin}:1:2"),
     ]
-    assert targets(frame, None) == [{"topic": None, "letters": 1}, {"topic": origin, "letters": 6}]
+    assert targets(frame, None) == [{"topic": None, "records": 1}, {"topic": origin, "records": 6}]
     assert chosen(frame, Choice(error="State", where="key = 's0'")).count() == 1
     frame.unpersist()
 
 
-def test_letters_are_redriven_once_however_often_one_asks(
+def test_dead_letters_are_redriven_once_however_often_it_is_repeated(
     spark: Any, client: BlockingClient, cluster: Ensemble, topics: tuple[str, str], tmp_path: Path
 ) -> None:
     origin, dead = topics

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -75,15 +77,81 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     assert all(name in done.stdout for name in COMMANDS)
 
 
-@pytest.mark.parametrize(
-    "name", ["archive", "replay", "snapshot", "upsert", "rollup", "mirror", "demo"]
+def every_command() -> list[tuple[list[str], click.Command]]:
+    """Every command and subcommand of mqd-spark, with its words."""
+
+    def below(words: list[str], command: click.Command) -> list[tuple[list[str], click.Command]]:
+        found = [(words, command)]
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                inner = command.get_command(context, name)
+                assert inner is not None
+                found += below([*words, name], inner)
+        return found
+
+    return below([], group)
+
+
+VERBS = (
+    *("Abort", "Aggregate", "Change", "Check", "Commit", "Compare", "Copy", "Count", "Find"),
+    *("Group", "List", "Merge", "Run", "Send", "Show", "Write"),
 )
-def test_help_has_a_verb_defaults_and_an_example(name: str) -> None:
-    shown = CliRunner().invoke(group, [name, "--help"]).output
-    assert "Example:" in shown and f"mqd-spark {name}" in shown
-    assert "[default: " in shown
-    first = shown.split("\n\n")[1].split()[0]
-    assert first in {"Write", "Merge", "Aggregate", "Copy", "Run"}
+
+
+@pytest.mark.parametrize(
+    ("words", "command"), [pytest.param(*each, id=" ".join(each[0])) for each in every_command()]
+)
+def test_help_has_a_verb_defaults_and_an_example(words: list[str], command: click.Command) -> None:
+    shown = CliRunner().invoke(group, [*words, "--help"]).output
+    example = shown.partition("Example:")[2]
+    assert " ".join(["mqd-spark", *words, ""]) in f"{example.splitlines()[0]} "
+    summary = shown.split("\n\n")[1].split()
+    assert summary[0].strip(",") in VERBS and summary[-1].endswith(".")
+    assert '[default: ""]' not in shown and "[default: ]" not in shown
+    assert "letter" not in shown.lower().replace("dead letter", "").replace("dead\n", "")
+    for option in command.params:
+        help_text = getattr(option, "help", None)
+        assert not isinstance(option, click.Option) or (help_text and help_text[-1] in ".]")
+        if isinstance(option.default, str | int | float | tuple) and option.default:
+            assert "[default: " in shown
+
+
+RECIPES = {
+    "avro_registry": ("fastavro", "--registry", "http://127.0.0.1:1"),
+    "protobuf_values": ("google.protobuf", "--descriptor", __file__, "--message", "m"),
+    "json_values": ("", "--columns", "id bigint"),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_help_of_recipes_has_a_verb_defaults_and_an_example(name: str) -> None:
+    command = importlib.import_module(f"pyspark_mqd.recipes.{name}").command
+    for flag in ("-h", "--help"):
+        shown = CliRunner().invoke(command, [flag]).output
+        assert f"Example: python -m pyspark_mqd.recipes.{name} " in shown
+        assert shown.split("\n\n")[1].split()[0] == "Write" and "[default: table]" in shown
+
+
+@pytest.mark.parametrize("name", ["avro_registry", "protobuf_values"])
+@pytest.mark.parametrize("pandas", [False, True])
+def test_a_recipe_without_its_packages_is_one_sentence(name: str, pandas: bool) -> None:
+    module, *given = RECIPES[name]
+    hidden = "pandas" if pandas else module
+    probe = (
+        f"import runpy, sys; sys.modules[{hidden!r}] = None;"
+        f"runpy.run_module('pyspark_mqd.recipes.{name}', run_name='__main__', alter_sys=True)"
+    )
+    shared = ("--topics", "t", "--to", "d", "--dlq", "q", "--checkpoint", "c")
+    done = subprocess.run(
+        [sys.executable, "-c", probe, *given, *shared], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: The recipe needs the Python module '{hidden}', which is not installed.\n"
+        "  Run: pip install 'mqd[recipes]'\n"
+    )
 
 
 @pytest.mark.parametrize(

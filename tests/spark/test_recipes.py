@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 
 from chaos.ensemble import Ensemble
 from mqd.client.sync import BlockingClient
-from pyspark_mqd.pipelines.dead_letters import letters
+from pyspark_mqd.pipelines.dead_letters import with_origin
 from pyspark_mqd.recipes import avro_registry, json_values, protobuf_values
 from pyspark_mqd.recipes.registry import PREFIX
 from pyspark_mqd.recipes.running import Places, start, wait
@@ -50,7 +50,7 @@ def filled(
 
         def dead_rows() -> list[Any]:
             given = {**source, "subscribe": dead, "includeHeaders": "true", "kafka.isolation.level": "read_committed"}
-            return list(letters(spark.read.format("mqd").options(**given).load()).orderBy("offset").collect())
+            return list(with_origin(spark.read.format("mqd").options(**given).load()).orderBy("offset").collect())
 
         return places, rows, dead_rows
 

@@ -1,1 +1,1 @@
-"""Data pipelines on Spark, and the commands for whoever runs them: `mqd-spark NAME`."""
+"""Data pipelines on Spark, and the commands to run them: `mqd-spark NAME`."""

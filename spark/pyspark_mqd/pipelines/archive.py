@@ -222,24 +222,25 @@ def _from_archive(settings: Settings, topics: Sequence[str], to: Path, *, delta:
 @click.option(
     "--starting-offsets",
     default="earliest",
-    metavar="PLACE",
-    help="Where a new checkpoint begins: earliest, latest, from-archive, or Spark's JSON.",
+    metavar="POSITION",
+    help="Where a new query starts: earliest, latest, from-archive, or offsets as JSON.",
 )
 @click.option(
     "--max-offsets-per-trigger", type=click.IntRange(1), default=MAX_OFFSETS,
-    help="The size of a micro-batch at most.",
+    help="Maximum number of offsets in a micro-batch.",
 )  # fmt: skip
 @click.option(
     "--min-partitions", type=click.IntRange(1),
-    help="Split offset ranges into at least this many tasks  [default: one a partition]",
+    help="Split offset ranges into at least this many tasks  [default: one per partition]",
 )  # fmt: skip
 @click.option("--codec", type=click.Choice(CODECS), default="zstd", help="Compression of files.")
 @click.option("--headers/--no-headers", default=True, help="Archive the headers of records.")
 @click.option(
     "--isolation", type=click.Choice(["read_committed", "read_uncommitted"]),
-    default="read_committed", help="Whether records of open and aborted transactions are left out.",
+    default="read_committed",
+    help="read_committed leaves out records of open and aborted transactions.",
 )  # fmt: skip
-@click.option("--allow-data-loss", is_flag=True, help="Continue where records are gone already.")
+@click.option("--allow-data-loss", is_flag=True, help="Continue if unread records were deleted.")
 def command(
     settings: Settings,
     topics: str | None,
@@ -256,8 +257,8 @@ def command(
 ) -> None:
     """Write topics to Parquet files under DIR/topic=NAME/date=YYYY-MM-DD, exactly once.
 
-    A restart with the same checkpoint continues where the last run ended. DIR is a folder that the
-    driver and all workers share; dates are those of the timestamps of records, in UTC.
+    A restart with the same checkpoint resumes where the last run ended. DIR is a folder that the
+    driver and all workers share. Dates are those of the records' timestamps, in UTC.
 
     \b
     Example: mqd-spark archive --topics orders --to lake --checkpoint state/orders

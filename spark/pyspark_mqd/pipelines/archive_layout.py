@@ -1,4 +1,4 @@
-"""Where an archive has its files, and what their names say: pure names, then a few functions on
+"""Where an archive has its files, and what their names mean: pure names, then a few functions on
 folders.
 
     ROOT/topic=orders/date=2026-11-23/orders-0-1000-2000.parquet

@@ -39,7 +39,7 @@ LOOKING = frozenset({b"lag", b"offsets", b"doctor", b"txn"})
 
 
 class CheckpointError(Failure):
-    """A checkpoint that cannot be used as asked."""
+    """A checkpoint that cannot be used as requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a checkpoint says. `entries` are in order of their batches, and never empty.
+    """The content of a checkpoint. `entries` are in order of their batches, and never empty.
 
     `committed` is the newest batch that is done, -1 before the first."""
 
@@ -83,7 +83,7 @@ class Checkpoint:
         return next((each for each in reversed(self.entries) if each.batch <= self.committed), None)
 
     def source_of(self, index: int | None) -> int:
-        """The source to look at: the only one, or the one asked for. Raises CheckpointError."""
+        """The source to look at: the only one, or the requested one. Raises CheckpointError."""
         sources = self.latest.sources
         usable = [number for number, text in enumerate(sources) if _has_topics(text)]
         if index is None and len(usable) == 1:
@@ -224,7 +224,7 @@ def folder_of(location: str) -> Path:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """What the checkpoint says. Raises CheckpointError."""
+    """The content of a checkpoint folder. Raises CheckpointError."""
     try:
         query_id = str(json.loads((folder / "metadata").read_text())["id"])
         batches = _numbered(folder / OFFSET_LOG)

@@ -179,7 +179,7 @@ output_option = click.option(
     "--output",
     type=click.Choice(["table", "json"]),
     default="table",
-    help="How to print the result.",
+    help="Format of the result.",
 )
 _CLUSTER = (
     click.option(
@@ -187,13 +187,13 @@ _CLUSTER = (
         "--bootstrap",
         metavar="HOST:PORT,..",
         default=DEFAULT_BOOTSTRAP,
-        help="Nodes to connect to first.",
+        help="Bootstrap servers.",
     ),
     click.option(
         "--client",
         metavar="KEY=VALUE",
         multiple=True,
-        help="An option of the client, such as request.timeout.ms=10000. Repeat it for more.",
+        help="Set a client option, such as request.timeout.ms=10000. Repeat it for more.",
     ),
     output_option,
 )
@@ -201,13 +201,13 @@ _SPARK = (
     click.option(
         "--master",
         metavar="URL",
-        help=f"Spark's master  [default: {DEFAULT_MASTER}, or the one of spark-submit]",
+        help=f"Spark master  [default: {DEFAULT_MASTER}, or that of spark-submit]",
     ),
     click.option(
         "--conf",
         metavar="KEY=VALUE",
         multiple=True,
-        help="A setting of the Spark session. Repeat it for more.",
+        help="Set a Spark setting. Repeat it for more.",
     ),
 )
 _STREAM = (
@@ -215,23 +215,24 @@ _STREAM = (
         "--checkpoint",
         metavar="DIR",
         required=True,
-        help="The folder where the query keeps its progress; a restart resumes from it.",
+        help="Store the query's progress in DIR; a restart with the same DIR resumes.",
     ),
     click.option(
         "--trigger",
         metavar="INTERVAL",
-        help="Start a micro-batch each INTERVAL, such as '10 seconds'  [default: at once]",
+        help="Start a micro-batch every INTERVAL, such as '10 seconds'"
+        "  [default: as soon as the last one is done]",
     ),
     click.option(
         "--available-now",
         is_flag=True,
-        help="Process what is available now, then end.",
+        help="Process the records that are available now, then exit.",
     ),
 )
 
 
 def confirm(plan: str, *, yes: bool) -> None:
-    """Print what will happen and ask, unless `yes`. Without a terminal it is refused."""
+    """Print the plan and require a confirmation, unless `yes`. Raises Failure without a terminal."""
     if yes:
         return
     print(plan, file=sys.stderr)

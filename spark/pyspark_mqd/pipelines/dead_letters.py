@@ -1,8 +1,8 @@
-"""Dead letters as rows: what failed, where it came from, and what is chosen of them.
+"""Dead letters as rows: the error, the origin, and the choice among them.
 
-The programs that write dead letters say so in headers. Known are those of Kafka Connect, of Spring
-for Apache Kafka, of Kafka Streams (KIP-1034), and of the recipes of this package. Where a record
-has several, the last one counts: a record that failed twice has the headers of both times.
+Programs that write dead letters describe the error in headers. Known are the headers of Kafka
+Connect, Spring for Apache Kafka, Kafka Streams (KIP-1034) and the recipes of this package. A record
+that failed twice has the headers of both failures; the last ones count.
 
 The first part is pure; then every function takes a DataFrame and returns one.
 """
@@ -49,7 +49,7 @@ TEXT_HEADERS: Mapping[str, tuple[str, ...]] = {
         "__streams.errors.message",
     ),
 }
-"""Column of a letter -> the headers that may hold it, as text."""
+"""Column of a dead letter -> the headers that may hold it, as text."""
 NUMBER_HEADERS = {
     "original_partition": "kafka_dlt-original-partition",
     "original_offset": "kafka_dlt-original-offset",
@@ -58,7 +58,7 @@ NUMBER_HEADERS = {
 PREFIXES = (OWN, "__connect.errors.", "kafka_dlt-", "__streams.errors.")
 
 NO_ERROR = "(no error header)"
-GROUPS = ("error", "topic", "partition", "message", "hour", "letter-topic")
+GROUPS = ("error", "topic", "partition", "message", "hour", "dlq-topic")
 
 
 def is_error_header(name: str) -> bool:
@@ -98,7 +98,7 @@ class Moment(click.ParamType[datetime]):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which letters are meant; everything that is given must fit."""
+    """Which dead letters are chosen: those that fit every field that is given."""
 
     error: str | None = None
     """A regular expression, found anywhere in the class of the error; so is `message`."""
@@ -107,10 +107,10 @@ class Choice:
     since: datetime | None = None
     until: datetime | None = None
     where: str | None = None
-    """A condition in SQL over the columns of a letter."""
+    """A condition in SQL over the columns of a dead letter."""
 
     def described(self) -> str:
-        """The choice in words."""
+        """The choice as text for a message."""
         parts = [
             f"{name.replace('_', ' ')} {value}"
             for name in ("error", "message", "original_topic", "since", "until", "where")
@@ -130,8 +130,8 @@ def header(name: str) -> Column:
     return f.try_element_at(named, f.lit(-1))["value"]
 
 
-def letters(frame: DataFrame) -> DataFrame:
-    """Records of the source with their headers, and the columns of a letter beside them."""
+def with_origin(frame: DataFrame) -> DataFrame:
+    """Records with headers, plus the columns that the headers give: origin, error, message."""
     from pyspark.sql import functions as f
 
     for column, names in TEXT_HEADERS.items():
@@ -144,7 +144,7 @@ def letters(frame: DataFrame) -> DataFrame:
 
 
 def chosen(frame: DataFrame, choice: Choice) -> DataFrame:
-    """The letters that fit the choice."""
+    """The dead letters that fit the choice."""
     from pyspark.sql import functions as f
 
     if choice.error is not None:
@@ -161,7 +161,7 @@ def chosen(frame: DataFrame, choice: Choice) -> DataFrame:
 
 
 def summary(frame: DataFrame, by: Sequence[str]) -> DataFrame:
-    """How many letters there are of each kind, the most first."""
+    """How many dead letters each group has, the largest group first."""
     from pyspark.sql import functions as f
 
     keys: dict[str, Column] = {
@@ -170,7 +170,7 @@ def summary(frame: DataFrame, by: Sequence[str]) -> DataFrame:
         "partition": f.col("original_partition"),
         "message": f.substring("message", 1, 120),
         "hour": f.date_format(f.date_trunc("hour", "timestamp"), "yyyy-MM-dd HH:mm"),
-        "letter-topic": f.col("topic"),
+        "dlq-topic": f.col("topic"),
     }
     grouped = frame.groupBy(*[keys[name].alias(name.replace("-", "_")) for name in by])
     counted = grouped.agg(
@@ -183,7 +183,7 @@ def summary(frame: DataFrame, by: Sequence[str]) -> DataFrame:
 
 
 def sample(frame: DataFrame, count: int) -> DataFrame:
-    """The newest few letters of each error."""
+    """The newest `count` dead letters of each error and original topic."""
     from pyspark.sql import Window, functions as f
 
     newest = Window.partitionBy("error", "original_topic").orderBy(
@@ -194,7 +194,7 @@ def sample(frame: DataFrame, count: int) -> DataFrame:
 
 
 def target_of(to: str | None) -> Column:
-    """The topic that a letter goes back to; null where nothing says which."""
+    """The topic that a dead letter is sent to; null where no header names it."""
     from pyspark.sql import functions as f
 
     return f.lit(to) if to is not None else f.col("original_topic")
@@ -203,7 +203,7 @@ def target_of(to: str | None) -> Column:
 def redriven(
     frame: DataFrame, *, to: str | None, drop_error_headers: bool, same_partition: bool
 ) -> DataFrame:
-    """Letters as rows for the sink: the record as it was, to its original topic or to `to`."""
+    """Dead letters as rows for the sink: the original record, to its original topic or to `to`."""
     from pyspark.sql import functions as f
 
     headers = f.col("headers")

@@ -211,17 +211,19 @@ def make_topics(bootstrap: str, topics: Mapping[str, int]) -> Sequence[str]:
 
 
 @click.command()
-@click.option("--nodes", type=click.IntRange(1), default=1, help="Nodes of the cluster.")
-@click.option("--rate", type=click.FloatRange(1), default=500.0, help="Orders a second.")
-@click.option("--data", metavar="DIR", help="Keep everything in DIR  [default: a temporary folder]")
-@click.option("--seconds", type=click.FloatRange(1), help="End after so long  [default: Ctrl-C]")
+@click.option("--nodes", type=click.IntRange(1), default=1, help="Number of nodes of the cluster.")
+@click.option("--rate", type=click.FloatRange(1), default=500.0, help="Orders per second.")
+@click.option("--data", metavar="DIR", help="Store all data in DIR  [default: a temporary folder]")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1),
+    help="Stop after this many seconds  [default: run until Ctrl-C]",
+)
 @output_option
-def command(
-    nodes: int, rate: float, data: str | None, seconds: float | None, output: str
-) -> None:
+def command(nodes: int, rate: float, data: str | None, seconds: float | None, output: str) -> None:
     """Run a cluster, a producer of orders, archive and rollup, and show a table that fills.
 
-    Ctrl-C ends all of it.
+    Ctrl-C stops all processes.
 
     \b
     Example: mqd-spark demo --rate 2000

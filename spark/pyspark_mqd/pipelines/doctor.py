@@ -52,19 +52,25 @@ _WORKER = (
     "--guarantee",
     type=click.Choice(GUARANTEES),
     default="at-least-once",
-    help="The delivery guarantee that must be available.",
+    help="Delivery guarantee that must be available.",
 )
-@click.option("--topics", metavar="NAME,..", default="", help="Topics to check, too.")
 @click.option(
-    "--conf", metavar="KEY=VALUE", multiple=True, help="A setting of your session. Repeat for more."
+    "--topics", metavar="NAME,..", default="", show_default=False,
+    help="Topics to check  [default: none]",
+)  # fmt: skip
+@click.option(
+    "--conf",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Setting of your session. Repeat it for more.",
 )
-@click.option("--local", is_flag=True, help="Check this machine only, and connect to no broker.")
+@click.option("--local", is_flag=True, help="Check only this machine; connect to no broker.")
 def command(settings: Settings, guarantee: str, topics: str, local: bool) -> None:
     """Check Java, versions, settings, brokers and topics. Exit code 1 if a check has failed.
 
     \b
-    mqd-spark doctor --bootstrap broker1:9092 --topics orders --guarantee exactly-once
-    mqd-spark doctor --local
+    Example: mqd-spark doctor --bootstrap broker1:9092 --topics orders --guarantee exactly-once
+             mqd-spark doctor --local
     """
     findings = [*local_findings(observe_local(settings.conf))]
     if not local:
@@ -171,7 +177,7 @@ def parse_defaults(text: str) -> dict[str, str]:
 
 
 def observe_brokers(settings: Settings, guarantee: str, topics: list[str]) -> list[Finding]:
-    """Ask the brokers, and conclude."""
+    """Query the brokers, and judge their responses."""
     import trio
 
     from mqd.client.cluster import connect

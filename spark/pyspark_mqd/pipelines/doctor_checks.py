@@ -1,7 +1,7 @@
-"""What `mqd-spark doctor` concludes from what it has observed. Pure: observations in, findings out.
+"""What `mqd-spark doctor` concludes from its observations. Pure: observations in, findings out.
 
-A finding that has failed names its remedy. What nobody asked for (a delivery guarantee that the
-brokers lack) is a note, and does not make the exit code 1.
+A finding that has failed names its remedy. A missing feature that was not requested (such as
+another delivery guarantee) is a note, and does not make the exit code 1.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker. `error` says why it does not answer; then the rest is empty."""
+    """A broker. `error` is the reason why it does not respond; then the rest is empty."""
 
     node_id: int
     address: str
@@ -85,7 +85,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic that a query is to use. `error` says why nothing is known of it."""
+    """A topic that a query is to use. `error` is the reason why nothing is known of it."""
 
     name: str
     error: str = ""

@@ -50,7 +50,7 @@ class Probed(NamedTuple):
 
 
 class Runtime(NamedTuple):
-    """The Java that is used. `shim` says that it starts only without the vector module."""
+    """The Java that is used. With `shim` it starts only without the vector module."""
 
     origin: str
     executable: Path

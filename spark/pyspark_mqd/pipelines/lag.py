@@ -76,7 +76,7 @@ def _note(position: int | None, start: int | None, end: int | None) -> str:
     if start is not None and position < start:
         return f"{start - position} offsets were deleted before they were read"
     if position > end:
-        return "beyond the end: was the topic made anew?"
+        return "beyond the end: was the topic recreated?"
     return ""
 
 
@@ -99,14 +99,18 @@ def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 @click.command(no_args_is_help=True)
 @options()
-@click.option("--checkpoint", metavar="DIR", help="The checkpoint of the query.")
-@click.option("--group", metavar="NAME", help="A group, instead of a checkpoint.")
-@click.option("--source", type=click.IntRange(min=0), help="Which source of a query with several.")
+@click.option("--checkpoint", metavar="DIR", help="Checkpoint of the query.")
+@click.option("--group", metavar="NAME", help="Consumer group, instead of --checkpoint.")
 @click.option(
-    "--read-committed", is_flag=True, help="Measure to the last stable offset (transactions)."
-)
+    "--source", type=click.IntRange(min=0),
+    help="Index of the source, for a query with several sources.",
+)  # fmt: skip
+@click.option("--read-committed", is_flag=True, help="Measure to the last stable offset.")
 @click.option(
-    "--time/--no-time", "timed", default=True, help="Read a record of each partition for BEHIND."
+    "--time/--no-time",
+    "timed",
+    default=True,
+    help="Read the next record of each partition to compute BEHIND.",
 )
 def command(
     settings: Settings,
@@ -117,15 +121,15 @@ def command(
 ) -> None:
     """Show how far a query, or a group, is behind the end of the logs.
 
-    NEXT is the offset that the query reads next; BEHIND is the age of that record. A batch that is
-    planned and not done counts as lag.
+    NEXT is the offset that the query reads next, and BEHIND is the age of that record. A micro-batch
+    that is planned and not committed counts as lag.
 
     \b
-    mqd-spark lag --checkpoint state/orders
-    mqd-spark lag --group orders-archive -o json
+    Example: mqd-spark lag --checkpoint state/orders
+             mqd-spark lag --group orders-archive -o json
     """
     if bool(settings.checkpoint) == bool(group):
-        raise click.UsageError("Name one of --checkpoint and --group")
+        raise click.UsageError("Specify one of --checkpoint and --group")
     head: dict[str, Any]
     with connected(settings) as client:
         if group:

@@ -62,14 +62,20 @@ CHANGED = (
 
 @click.group(context_settings=HELP_NAMES, no_args_is_help=True)
 def command() -> None:
-    """Show and reset the offsets of a query."""
+    """Show and reset the offsets of a query.
+
+    \b
+    Example: mqd-spark offsets show --checkpoint state/orders
+    """
 
 
 _checkpoint = click.option(
-    "--checkpoint", metavar="DIR", required=True, help="The checkpoint of the query."
+    "--checkpoint", metavar="DIR", required=True, help="Checkpoint of the query."
 )
 _source = click.option(
-    "--source", type=click.IntRange(min=0), help="Which source of a query with several."
+    "--source",
+    type=click.IntRange(min=0),
+    help="Index of the source, for a query with several sources.",
 )
 
 
@@ -80,17 +86,17 @@ _source = click.option(
 @click.option(
     "--starting-offsets",
     is_flag=True,
-    help="Print only the JSON for option startingOffsets of a new query.",
+    help="Print only the offsets as JSON, for startingOffsets of a new query.",
 )
 def show(settings: Settings, source: int | None, starting_offsets: bool) -> None:
-    """Show where a query resumes. Needs no broker.
+    """Show where a query resumes, from its checkpoint alone.
 
-    BATCH-START and NEXT bound the last batch that is done. PLANNED-END is the end of a batch that
-    is planned and not done: the query runs exactly that range again.
+    BATCH-START and NEXT bound the last committed micro-batch. PLANNED-END is the end of a micro-batch
+    that is planned and not committed: the query runs exactly that range again.
 
     \b
-    mqd-spark offsets show --checkpoint state/orders
-    mqd-spark offsets show --checkpoint state/orders --starting-offsets
+    Example: mqd-spark offsets show --checkpoint state/orders
+             mqd-spark offsets show --checkpoint state/orders --starting-offsets
     """
     found = read_checkpoint(folder_of(settings.checkpoint))
     index = found.source_of(source)
@@ -110,7 +116,7 @@ def next_offsets(found: Checkpoint, source: int) -> Offsets:
     """Where the rows begin that no batch has done. Raises CheckpointError before the first one."""
     if found.done is None:
         raise CheckpointError(
-            "No batch of the query is done, so its checkpoint does not say where it resumes.",
+            "No batch of the query is done, so its checkpoint has no offset to resume at.",
             remedy="Use the option startingOffsets that the query was started with.",
         )
     return parse_source(found.done.sources[source]).ends
@@ -160,7 +166,7 @@ def _time(at_ms: int | None) -> str | None:
     "--to",
     "place",
     required=True,
-    metavar="PLACE",
+    metavar="POSITION",
     help='earliest, latest, a time in ISO 8601, or offsets as JSON: \'{"orders":{"0":5}}\'.',
 )
 @click.option(
@@ -168,19 +174,21 @@ def _time(at_ms: int | None) -> str | None:
     "partitions",
     metavar="TOPIC:N",
     multiple=True,
-    help="Only this partition. Repeat it for more.",
+    help="Change only this partition. Repeat it for more.",
 )
-@click.option("--yes", is_flag=True, help="Change the checkpoint; without it only print the plan.")
+@click.option(
+    "--yes", is_flag=True, help="Change the checkpoint. Without it, only the plan is printed."
+)
 @click.option(
     "--export",
     is_flag=True,
-    help="Print the JSON for option startingOffsets instead, and change nothing.",
+    help="Print the new offsets as JSON for startingOffsets, and change nothing.",
 )
 @click.option(
     "--quiet-seconds",
     type=click.IntRange(min=0),
     default=QUIET_SECONDS,
-    help="Refuse if the checkpoint was written more recently.",
+    help="Refuse if the checkpoint was written less than this many seconds ago.",
 )
 def reset(
     settings: Settings,
@@ -191,17 +199,17 @@ def reset(
     export: bool,
     quiet_seconds: int,
 ) -> None:
-    """Change where a query that is stopped resumes. Prints the plan; --yes carries it out.
+    """Change where a stopped query resumes. Prints the plan; --yes carries it out.
+
+    The command refuses while a micro-batch is planned and not committed, and while the query seems
+    to run. It judges that by the age of the checkpoint's files and by command lines on this machine.
+
+    State of the query (aggregates, joins) does not change: rows that are read again count twice. The
+    old file is saved in the checkpoint's folder `mqd-offsets-backup`.
 
     \b
-    Refused while a batch is planned and not done, and while the query runs, as far as that can be
-    seen: from the age of the checkpoint's files, and from command lines on this machine.
-    State of the query (aggregates, joins) stays: rows that are read again are counted again.
-    The old file is kept in the checkpoint's folder `mqd-offsets-backup`.
-
-    \b
-    mqd-spark offsets reset --checkpoint state/orders --to 2026-11-23T08:00:00Z
-    mqd-spark offsets reset --checkpoint state/orders --to '{"orders":{"0":1200}}' --yes
+    Example: mqd-spark offsets reset --checkpoint state/orders --to 2026-11-23T08:00:00Z
+             mqd-spark offsets reset --checkpoint state/orders --to '{"orders":{"0":1200}}' --yes
     """
     folder = folder_of(settings.checkpoint)
     found = read_checkpoint(folder)
@@ -244,9 +252,7 @@ def reset(
     click.echo()
     report.show_summary("table", head)
     if found.stateful:
-        click.echo(
-            "note: the query has state; rows that are read again are counted again", err=True
-        )
+        click.echo("note: the query has state: rows that are read again count twice", err=True)
     if not yes:
         click.echo("This is a plan. Re-run with --yes to change the checkpoint.", err=True)
 

@@ -119,21 +119,21 @@ def check_target(settings: Settings, topic: str, partitions: int, *, yes: bool) 
 
 @click.command()
 @options(spark=True)
-@click.option("--from", "root", metavar="DIR", required=True, help="The folder of the archive.")
-@click.option("--topic", metavar="NAME", required=True, help="The archived topic.")
-@click.option("--to", metavar="NAME", help="The topic to write  [default: the archived topic]")
+@click.option("--from", "root", metavar="DIR", required=True, help="Folder of the archive.")
+@click.option("--topic", metavar="NAME", required=True, help="Archived topic.")
+@click.option("--to", metavar="NAME", help="Topic to write to  [default: the archived topic]")
 @click.option("--delta", is_flag=True, help="DIR is a Delta table.")
 @click.option(
     "--partition", "only", type=click.IntRange(0), multiple=True,
     help="Replay this partition only. Repeat it for more.",
 )  # fmt: skip
-@click.option("--from-offset", type=click.IntRange(0), default=0, help="Begin at this offset.")
+@click.option("--from-offset", type=click.IntRange(0), default=0, help="Start at this offset.")
 @click.option("--to-offset", type=click.IntRange(0), help="End before this offset.")
-@click.option("--from-time", metavar="TIME", help="Begin at this time of records, ISO 8601, UTC.")
-@click.option("--to-time", metavar="TIME", help="End before this time of records.")
+@click.option("--from-time", metavar="TIME", help="Start at this record timestamp, ISO 8601, UTC.")
+@click.option("--to-time", metavar="TIME", help="End before this record timestamp.")
 @click.option(
     "--rate", type=click.FloatRange(0, min_open=True), metavar="NUMBER",
-    help="Write at most this many records a second  [default: no limit]",
+    help="Write at most this many records per second  [default: no limit]",
 )  # fmt: skip
 @click.option(
     "--same-partitions/--no-same-partitions", default=True,
@@ -141,9 +141,11 @@ def check_target(settings: Settings, topic: str, partitions: int, *, yes: bool) 
 )  # fmt: skip
 @click.option(
     "--delivery-guarantee", type=click.Choice(GUARANTEES), default="at-least-once",
-    help="With atomic-batch all records become visible at once, or none.",
+    help="Guarantee of the sink. With atomic-batch all records become visible at once, or none.",
 )  # fmt: skip
-@click.option("--yes", is_flag=True, help="Write into a topic that is not empty.")
+@click.option(
+    "--yes", is_flag=True, help="Write to a topic that is not empty, without a confirmation."
+)
 def command(
     settings: Settings,
     root: str,
@@ -162,8 +164,8 @@ def command(
 ) -> None:
     """Write archived records back into a topic, in order, with headers and timestamps.
 
-    Offsets are those of the archived topic; the target gives new ones. A topic that is not empty
-    needs --yes.
+    --from-offset and --to-offset are offsets of the archived topic; records get new offsets in the
+    target. A target that is not empty requires a confirmation or --yes.
 
     \b
     Example: mqd-spark replay --from lake --topic orders --to orders.again
@@ -174,9 +176,7 @@ def command(
     end_us = None if to_time is None else parse_time(to_time)
     bounds = Bounds(from_offset, to_offset, start_us, end_us)
     files = archived_files(Path(root), topic, delta=delta)
-    tasks = tuple(
-        task for task in tasks_of(files, bounds) if not only or task.partition in only
-    )
+    tasks = tuple(task for task in tasks_of(files, bounds) if not only or task.partition in only)
     if not tasks:
         raise Failure(f"The archive '{root}' has no such records of topic '{topic}'.")
     wanted = 1 + max(task.partition for task in tasks) if same_partitions else 1

@@ -208,11 +208,15 @@ def start(
 @click.command()
 @options(spark=True, stream=True)
 @click.option("--topics", metavar="NAME,..", required=True, help="Topics to aggregate.")
-@click.option("--window", default="1 minute", metavar="INTERVAL", help="The length of windows.")
-@click.option("--slide", metavar="INTERVAL", help="A window each INTERVAL  [default: the length]")
+@click.option("--window", default="1 minute", metavar="INTERVAL", help="Length of a window.")
+@click.option(
+    "--slide",
+    metavar="INTERVAL",
+    help="Start a window every INTERVAL  [default: the length of a window]",
+)
 @click.option(
     "--watermark", default="1 minute", metavar="INTERVAL",
-    help="How late a record may be; later ones do not count.",
+    help="How late a record may be; later records are dropped.",
 )  # fmt: skip
 @click.option(
     "--by", default="topic", metavar="COLUMN,..",
@@ -220,22 +224,26 @@ def start(
 )  # fmt: skip
 @click.option(
     "--aggregate", "aggregates", multiple=True, default=("count",), metavar="WHAT",
-    help="count, or sum:$.path, min:, max:, avg:; '=NAME' names it. Repeat it for more.",
+    help="count, or sum, min, max or avg of a path, such as sum:$.price; '=NAME' renames the"
+    " column. Repeat it for more.",
 )  # fmt: skip
 @click.option(
     "--event-time", metavar="PATH",
-    help="The JSON path of the time  [default: the record's timestamp]",
+    help="JSON path of the event time  [default: the record's timestamp]",
 )  # fmt: skip
 @click.option("--to-topic", metavar="NAME", help="Write closed windows to this topic, as JSON.")
-@click.option("--to-parquet", metavar="DIR", help="Write closed windows to this folder.")
-@click.option("--limit", type=click.IntRange(1), default=ROWS_SHOWN, help="Rows of the live table.")
+@click.option("--to-parquet", metavar="DIR", help="Write closed windows to Parquet files in DIR.")
 @click.option(
-    "--starting-offsets", default="earliest", metavar="PLACE",
-    help="Where a new checkpoint begins: earliest, latest, or Spark's JSON.",
+    "--limit", type=click.IntRange(1), default=ROWS_SHOWN, help="Number of rows in the live table."
+)
+@click.option(
+    "--starting-offsets", default="earliest", metavar="POSITION",
+    help="Where a new query starts: earliest, latest, or offsets as JSON.",
 )  # fmt: skip
 @click.option(
-    "--max-offsets-per-trigger", type=click.IntRange(1), help="The size of a micro-batch at most."
-)
+    "--max-offsets-per-trigger", type=click.IntRange(1),
+    help="Maximum number of offsets in a micro-batch  [default: no limit]",
+)  # fmt: skip
 @click.option(
     "--isolation", type=click.Choice(["read_committed", "read_uncommitted"]),
     default="read_committed",
@@ -244,7 +252,7 @@ def start(
 @click.option(
     "--delivery-guarantee", default="exactly-once",
     type=click.Choice(["exactly-once", "atomic-batch", "at-least-once"]),
-    help="The guarantee of the sink, with --to-topic.",
+    help="Delivery guarantee of --to-topic.",
 )  # fmt: skip
 def command(
     settings: Settings,
@@ -265,7 +273,7 @@ def command(
 ) -> None:
     """Aggregate records over windows of time, into a topic, Parquet files or a live table.
 
-    Without --to-topic and --to-parquet a table shows the newest windows as they fill.
+    Without --to-topic and --to-parquet, a live table of the newest windows is printed.
 
     \b
     Example: mqd-spark rollup --topics orders --by '$.country' --aggregate 'sum:$.price' \\

@@ -98,13 +98,16 @@ def shown(rows: Sequence[Any]) -> list[dict[str, Any]]:
 @options(spark=True)
 @click.option("--topics", metavar="NAME,..", required=True, help="Topics to read.")
 @click.option("--to", metavar="DIR", help="Write Parquet to DIR  [default: print rows]")
-@click.option("--as-of-time", metavar="TIME", help="As of this time of records, ISO 8601, UTC.")
-@click.option("--as-of-offsets", metavar="JSON", help="As of these offsets, in Spark's JSON.")
-@click.option("--overwrite", is_flag=True, help="Replace DIR.")
-@click.option("--limit", type=click.IntRange(1), default=ROWS_SHOWN, help="Rows to print.")
+@click.option("--as-of-time", metavar="TIME", help="Read records up to this timestamp, ISO 8601, UTC.")
+@click.option("--as-of-offsets", metavar="JSON", help="Read records before these offsets, as JSON.")
+@click.option("--overwrite", is_flag=True, help="Replace DIR if it exists.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=ROWS_SHOWN, help="Number of rows to print."
+)
 @click.option(
     "--isolation", type=click.Choice(["read_committed", "read_uncommitted"]),
-    default="read_committed", help="Whether records of open and aborted transactions are left out.",
+    default="read_committed",
+    help="read_committed leaves out records of open and aborted transactions.",
 )  # fmt: skip
 def command(
     settings: Settings,
@@ -118,8 +121,8 @@ def command(
 ) -> None:
     """Write the latest value per key of compacted topics, tombstones applied.
 
-    With --as-of-time the records up to that time count. Compaction may have removed values that
-    were the latest ones then; min.compaction.lag.ms keeps them for a while.
+    With --as-of-time, only records up to that time are read. Compaction may have removed values
+    that were the latest at that time; raise min.compaction.lag.ms to retain them for longer.
 
     \b
     Example: mqd-spark snapshot --topics customers --to customers.parquet
@@ -145,14 +148,25 @@ def _run(
     settings: Settings, configuration: Configuration, to: str | None, limit: int, *, overwrite: bool
 ) -> None:
     from pyspark_mqd.pipelines.archive import local_folder
-    from pyspark_mqd.pipelines.session import session
+    from pyspark_mqd.pipelines.progress import Progress, run_jobs, tasks_done
+    from pyspark_mqd.pipelines.session import is_merged, session
 
     target = None if to is None else local_folder(to, "--to")
+    rows: list[Any] = []
+    progress = Progress("snapshot", unit="tasks", quiet=is_merged(settings.output))
     with session(settings, "snapshot") as spark:
         frame = plan(spark, configuration)
+
+        def work() -> None:
+            if target is None:
+                rows.extend(frame.orderBy("topic", "key").take(limit))
+            else:
+                write(frame, target, overwrite=overwrite)
+
+        with progress:
+            run_jobs(work, progress, lambda: tasks_done(spark))
         if target is None:
-            report.show(settings.output, SHOWN, shown(frame.orderBy("topic", "key").take(limit)))
+            report.show(settings.output, SHOWN, shown(rows))
             return
-        write(frame, target, overwrite=overwrite)
         keys = spark.read.parquet(str(target)).count()
         report.show_summary(settings.output, {"folder": str(target), "keys": keys})

@@ -151,32 +151,38 @@ def fates_of(planned: Plan) -> dict[str, str]:
 
 @click.group(context_settings=HELP_NAMES, no_args_is_help=True)
 def command() -> None:
-    """List and end open transactions of queries with the sink."""
+    """List, abort and commit open transactions of streaming queries that write with format mqd.
+
+    \b
+    Example: mqd-spark txn list
+    """
 
 
 _query = click.option(
-    "--query", metavar="NAME", help="The query: its option exactlyOnceId, or spark-<query id>."
+    "--query", metavar="NAME", help="Query: its option exactlyOnceId, or spark-<query id>."
 )
 _checkpoint = click.option(
-    "--checkpoint", metavar="DIR", help="The checkpoint of the query, instead of --query."
+    "--checkpoint", metavar="DIR", help="Checkpoint of the query, instead of --query."
 )
-_yes = click.option("--yes", is_flag=True, help="Do not ask.")
+_yes = click.option("--yes", is_flag=True, help="Skip the confirmation.")
 
 
 @command.command("list")
 @options()
 @_query
 @_checkpoint
-@click.option("--all", "closed", is_flag=True, help="Also ids without an open transaction.")
+@click.option(
+    "--all", "closed", is_flag=True, help="Include transactional ids without an open transaction."
+)
 def list_(settings: Settings, query: str | None, closed: bool) -> None:
-    """List open transactions, with their age and what becomes of them.
+    """List open transactions with their age and fate.
 
-    Without --query and --checkpoint it lists those of all queries. Ids of other programs that end
-    with a hyphen and a number are listed, too.
+    Without --query and --checkpoint, the transactions of all queries are listed. That includes ids of
+    other programs that end with a hyphen and a number.
 
     \b
-    mqd-spark txn list
-    mqd-spark txn list --checkpoint state/orders --all -o json
+    Example: mqd-spark txn list
+             mqd-spark txn list --checkpoint state/orders --all -o json
     """
     name = query_of(settings, query)
     with connected(settings) as client:
@@ -199,11 +205,11 @@ def list_(settings: Settings, query: str | None, closed: bool) -> None:
 def abort(settings: Settings, query: str | None, yes: bool) -> None:
     """Abort the open transactions of a query that never resumes.
 
-    It fences the query: a run that is still alive fails, and may be started again. Transactions
-    that a decision record lists are left open: `mqd-spark txn commit` ends those.
+    The command fences the query: a run that is still alive fails, and can be restarted. Transactions
+    that a decision record lists are left open; `mqd-spark txn commit` commits them.
 
     \b
-    mqd-spark txn abort --query orders-enriched
+    Example: mqd-spark txn abort --query orders-enriched
     """
     name = required(query_of(settings, query))
     with connected(settings) as client:
@@ -224,12 +230,13 @@ def abort(settings: Settings, query: str | None, yes: bool) -> None:
 @_checkpoint
 @_yes
 def commit(settings: Settings, query: str | None, yes: bool) -> None:
-    """Commit what the decision record of an atomic-batch query lists, as the query itself would.
+    """Commit the transactions in the decision record of an atomic-batch query.
 
-    It fences the query, and aborts its other open transactions: they belong to no batch.
+    The query does the same when it resumes. The command fences the query and aborts its other open
+    transactions: they belong to no committed micro-batch.
 
     \b
-    mqd-spark txn commit --query orders-enriched
+    Example: mqd-spark txn commit --query orders-enriched
     """
     name = required(query_of(settings, query))
     with connected(settings) as client:
@@ -252,7 +259,7 @@ def commit(settings: Settings, query: str | None, yes: bool) -> None:
 def query_of(settings: Settings, query: str | None) -> str | None:
     """The identity that --query or --checkpoint names; None without both."""
     if settings.checkpoint and query:
-        raise click.UsageError("Name one of --query and --checkpoint")
+        raise click.UsageError("Specify one of --query and --checkpoint")
     if settings.checkpoint:
         return identity_of(read_checkpoint(folder_of(settings.checkpoint)).query_id)
     return query
@@ -261,7 +268,7 @@ def query_of(settings: Settings, query: str | None) -> str | None:
 def required(query: str | None) -> str:
     """The identity; a usage error without one."""
     if not query:
-        raise click.UsageError("Name the query: --query or --checkpoint")
+        raise click.UsageError("Specify the query: --query NAME or --checkpoint DIR")
     return query
 
 

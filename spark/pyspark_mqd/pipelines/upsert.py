@@ -368,26 +368,24 @@ def start(
 @click.command()
 @options(spark=True, stream=True)
 @click.option("--topics", metavar="NAME,..", required=True, help="Topics with change events.")
-@click.option("--to", metavar="DIR", required=True, help="The folder of the Delta table.")
-@click.option("--key", "keys", metavar="COLUMN,..", required=True, help="The table's key.")
+@click.option("--to", metavar="DIR", required=True, help="Folder of the Delta table.")
+@click.option("--key", "keys", metavar="COLUMN,..", required=True, help="Key columns of the table.")
 @click.option(
     "--schema", metavar="DDL",
-    help="Columns such as 'id long, name string'  [default: inferred, new ones are added]",
+    help="Columns, such as 'id long, name string'  [default: inferred; new columns are added]",
 )  # fmt: skip
-@click.option(
-    "--soft-delete", is_flag=True, help="Keep deleted rows, with '_deleted' set to true."
-)
+@click.option("--soft-delete", is_flag=True, help="Keep deleted rows, with '_deleted' set to true.")
 @click.option(
     "--skip-malformed", is_flag=True,
     help="Leave out events that are malformed, truncate or have no key, and count them.",
 )  # fmt: skip
 @click.option(
-    "--starting-offsets", default="earliest", metavar="PLACE",
-    help="Where a new checkpoint begins: earliest, latest, or Spark's JSON.",
+    "--starting-offsets", default="earliest", metavar="POSITION",
+    help="Where a new query starts: earliest, latest, or offsets as JSON.",
 )  # fmt: skip
 @click.option(
     "--max-offsets-per-trigger", type=click.IntRange(1), default=MAX_OFFSETS,
-    help="The size of a micro-batch at most; its newest changes pass through the driver.",
+    help="Maximum number of offsets in a micro-batch; the driver holds its newest changes.",
 )  # fmt: skip
 def command(
     settings: Settings,
@@ -402,11 +400,11 @@ def command(
 ) -> None:
     """Merge change events in Debezium's JSON envelope into a Delta table, exactly once.
 
-    Creates, updates, deletes and snapshot reads are applied in the order of the source's log, also
-    where events are repeated or late. Tombstones have no effect of their own.
+    Creates, updates, deletes and snapshot reads are applied in the order of the source's log, even
+    if events are repeated or late. Tombstones are ignored: the delete event before each suffices.
 
-    An event that cannot be applied ends the command with exit code 1, before its micro-batch is
-    applied: a value that is no envelope, a truncate (op t), or a null in a column of --key.
+    An event that cannot be applied ends the command with exit code 1 before its micro-batch is
+    applied: a value that is not an envelope, a truncate (op t), or a null in a column of --key.
 
     \b
     Example: mqd-spark upsert --topics db.public.users --to users --key id --checkpoint state/users

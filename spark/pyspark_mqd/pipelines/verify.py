@@ -64,19 +64,26 @@ PROBLEMS = (
 
 @click.command(no_args_is_help=True)
 @options()
-@click.option("--archive", "root", metavar="DIR", required=True, help="The folder of the archive.")
-@click.option("--topics", metavar="NAME,..", default="", help="Only these topics.")
+@click.option("--archive", "root", metavar="DIR", required=True, help="Folder of the archive.")
+@click.option(
+    "--topics", metavar="NAME,..", default="", show_default=False,
+    help="Verify these topics  [default: all of the archive]",
+)  # fmt: skip
 @click.option(
     "--lag-max",
     type=click.IntRange(min=0),
     default=0,
-    help="Offsets a partition that may be missing at the end, for an archive that still runs.",
+    help="Offsets per partition that may be missing at the end, for an archive that runs.",
 )
 @click.option(
-    "--ignore-head", is_flag=True, help="Accept that the archive begins after the log does."
+    "--ignore-head", is_flag=True, help="Accept an archive that starts after the log does."
 )
-@click.option("--footers", is_flag=True, help="Compare the offsets inside each file, too.")
-@click.option("--offline", is_flag=True, help="Compare files with one another only, no brokers.")
+@click.option(
+    "--footers", is_flag=True, help="Also compare the offsets inside each file with its name."
+)
+@click.option(
+    "--offline", is_flag=True, help="Compare files only with one another; connect to no broker."
+)
 def command(
     settings: Settings,
     root: str,
@@ -88,13 +95,13 @@ def command(
 ) -> None:
     """Compare an archive with the offsets of the brokers. Exit code 1 if offsets are not covered.
 
-    Every partition's files must follow one another without gap and overlap, from the start of the
-    log to its last stable offset. Holes inside a file are not loss: compaction and aborted
-    transactions leave them.
+    The files of a partition must follow one another without a gap or an overlap, from the start of
+    the log to its last stable offset. Missing offsets inside a file are not loss: compaction and
+    aborted transactions leave such gaps.
 
     \b
-    mqd-spark verify --archive lake --topics orders
-    mqd-spark verify --archive lake --lag-max 100000 --footers -o json
+    Example: mqd-spark verify --archive lake --topics orders
+             mqd-spark verify --archive lake --lag-max 100000 --footers -o json
     """
     wanted = split_list(topics)
     files = files_in(Path(root), wanted)

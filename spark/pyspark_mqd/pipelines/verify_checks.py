@@ -2,9 +2,9 @@
 
 A range is `[start, end)` of a partition, from the name of a file. Ranges of one partition must
 follow one another without a gap and without an overlap, from the log's start to its end. A range
-may hold fewer records than offsets: compaction, aborted transactions and markers leave holes inside
-ranges, and that is not loss. What lies before the log's start has expired there; the archive may
-have it, and nothing is compared.
+may have fewer records than offsets: compaction, aborted transactions and markers leave gaps inside
+ranges, and that is not loss. Offsets before the log's start have expired in the log. The archive
+may have them, and they are not compared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEANINGS = {
     OVERLAP: "more than one range covers these offsets: records are doubled",
     HEAD: "the log has these offsets, and the archive begins after them",
     BEHIND: "the log has these offsets, and the archive ends before them",
-    BEYOND: "the archive has these offsets, and the log ends before them: was the topic made anew?",
+    BEYOND: "the archive has these offsets, and the log ends before them: was the topic recreated?",
     EXTRA: "the archive has these offsets, and the cluster has no such partition",
     DAMAGED: "a file cannot be read, or holds offsets outside of its range",
 }
@@ -104,7 +104,7 @@ def judge_all(
     *,
     lag_max: int = 0,
 ) -> list[Coverage]:
-    """Every partition of the archive and of the logs. `logs` is None where no broker is asked."""
+    """Every partition of the archive and of the logs. `logs` is None without brokers."""
     archived = {TopicPartition(*key): each for key, each in ranges.items()}
     found = []
     for tp in sorted(archived.keys() | (logs or {}).keys()):

@@ -6,5 +6,6 @@
 
 Each reads topics, decodes values, writes records to Parquet files, and sends values that cannot be
 decoded to a topic of dead letters, with headers that `mqd-spark dlq` understands. The recipes that
-decode in Python use Spark's `mapInArrow`, for which PySpark wants pandas: pip install 'pandas<3'.
+decode in Python need fastavro or protobuf, and pandas for Spark's `mapInArrow`:
+pip install 'mqd[recipes]'.
 """

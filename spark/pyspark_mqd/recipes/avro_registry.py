@@ -5,7 +5,7 @@
 
 Each value has a prefix of five bytes: a zero, and the id of the schema that it was written with. The
 columns are those of the newest schema of the subject when the query starts; values of older schemas
-are resolved to it, as Avro says. Restart the query to take up a newer schema.
+are resolved to it by Avro's rules. Restart the query to take up a newer schema.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ import click
 from pyspark_mqd.pipelines.cli import Failure, Settings
 from pyspark_mqd.recipes.registry import Registry, Schema, split_prefix
 from pyspark_mqd.recipes.running import (
+    MAP_IN_ARROW,
     Decoder,
     Places,
     Undecodable,
     decoded,
     main,
     read,
+    recipe_command,
     recipe_options,
+    require,
     run,
 )
 
@@ -162,12 +165,24 @@ def plan(spark: SparkSession, places: Places, url: str, reader: Schema) -> DataF
     return decoded(read(spark, places), lambda: decoder_of(url, reader), arrow_type(parse(reader)))
 
 
-@click.command()
+@recipe_command
 @recipe_options
-@click.option("--registry", metavar="URL", required=True, help="http://host:port, also with user.")
-@click.option("--subject", metavar="NAME", help="The subject  [default: TOPIC-value]")
+@click.option(
+    "--registry",
+    metavar="URL",
+    required=True,
+    help="Schema registry: http://host:port, or http://user:password@host:port.",
+)
+@click.option("--subject", metavar="NAME", help="Subject of the schema  [default: TOPIC-value]")
 def command(settings: Settings, places: Places, registry: str, subject: str | None) -> None:
-    """Write Avro values of topics to Parquet files, and bad values to a topic of dead letters."""
+    """Write Avro values of topics to Parquet files, and bad values to a topic of dead letters.
+
+    \b
+    Example: python -m pyspark_mqd.recipes.avro_registry --topics orders \\
+               --registry http://registry:8081 --to lake/orders --dlq orders.dlq \\
+               --checkpoint state/orders --available-now
+    """
+    require("fastavro", MAP_IN_ARROW)
     first = places.source["subscribe"].split(",")[0].strip()
     reader = reader_schema(registry, subject or f"{first}-value")
     run(settings, places, "avro", lambda spark: plan(spark, places, registry, reader))

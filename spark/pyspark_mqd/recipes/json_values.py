@@ -21,6 +21,7 @@ from pyspark_mqd.recipes.running import (
     Places,
     main,
     read,
+    recipe_command,
     recipe_options,
     run,
 )
@@ -67,13 +68,19 @@ def decoded(frame: DataFrame, columns: str) -> DataFrame:
     )
 
 
-@click.command()
+@recipe_command
 @recipe_options
 @click.option(
-    "--columns", metavar="DDL", required=True, help="The columns: 'id bigint, at timestamp'."
+    "--columns", metavar="DDL", required=True, help="Columns, such as 'id bigint, at timestamp'."
 )
 def command(settings: Settings, places: Places, columns: str) -> None:
-    """Write JSON values of topics to Parquet files, and bad values to a topic of dead letters."""
+    """Write JSON values of topics to Parquet files, and bad values to a topic of dead letters.
+
+    \b
+    Example: python -m pyspark_mqd.recipes.json_values --topics clicks \\
+               --columns 'id bigint, at timestamp' --to lake/clicks --dlq clicks.dlq \\
+               --checkpoint state/clicks --available-now
+    """
     run(settings, places, "json", lambda spark: plan(spark, places, columns))
 
 

@@ -21,13 +21,16 @@ import click
 from pyspark_mqd.pipelines.cli import Failure, Settings
 from pyspark_mqd.recipes.registry import split_prefix
 from pyspark_mqd.recipes.running import (
+    MAP_IN_ARROW,
     Decoder,
     Places,
     Undecodable,
     decoded,
     main,
     read,
+    recipe_command,
     recipe_options,
+    require,
     run,
 )
 
@@ -46,7 +49,7 @@ CPP_TYPES = {
     8: "string",  # enum: its name
     9: "string",
 }
-"""`cpp_type` of a field -> Arrow type; uint64, messages and bytes are told apart elsewhere."""
+"""`cpp_type` of a field -> Arrow type; uint64, messages and bytes have code of their own."""
 UINT64, ENUM, MESSAGE = 4, 8, 10
 BYTES_TYPE, REPEATED = 12, 3
 
@@ -54,13 +57,8 @@ Convert = Callable[[Any], Any]
 
 
 def _library(name: str) -> Any:
-    """A module of `protobuf`. Raises Failure where the package is missing."""
-    try:
-        return import_module(f"google.protobuf.{name}")
-    except ImportError:
-        raise Failure(
-            "The package 'protobuf' is not installed.", remedy="Run: pip install protobuf"
-        ) from None
+    """A module of `protobuf`."""
+    return import_module(f"google.protobuf.{name}")
 
 
 def message_class(descriptor_set: bytes, name: str) -> Any:
@@ -212,13 +210,28 @@ def plan(
     )
 
 
-@click.command()
+@recipe_command
 @recipe_options
-@click.option("--descriptor", metavar="FILE", required=True, help="What protoc wrote.")
-@click.option("--message", "name", metavar="NAME", required=True, help="The message: shop.Order.")
+@click.option(
+    "--descriptor", metavar="FILE", required=True, help="Descriptor set that protoc wrote."
+)
+@click.option(
+    "--message",
+    "name",
+    metavar="NAME",
+    required=True,
+    help="Full name of the message, such as shop.Order.",
+)
 @click.option("--prefixed", is_flag=True, help="Values have the prefix of a schema registry.")
 def command(settings: Settings, places: Places, descriptor: str, name: str, prefixed: bool) -> None:
-    """Write Protobuf values of topics to Parquet files, and bad values to dead letters."""
+    """Write Protobuf values of topics to Parquet files, and bad values to a topic of dead letters.
+
+    \b
+    Example: python -m pyspark_mqd.recipes.protobuf_values --topics orders \\
+               --descriptor orders.desc --message shop.Order --to lake/orders \\
+               --dlq orders.dlq --checkpoint state/orders --available-now
+    """
+    require("google.protobuf", MAP_IN_ARROW)
     content = Path(descriptor).read_bytes()
     message_class(content, name)
     run(

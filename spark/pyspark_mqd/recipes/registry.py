@@ -24,7 +24,7 @@ ATTEMPTS = 5
 PAUSE_S = 0.5
 TIMEOUT_S = 10.0
 UNKNOWN_S = 30.0
-"""For so long an id that the registry does not know is not asked for again."""
+"""How long an id that the registry does not know is not requested again."""
 
 
 class Schema(NamedTuple):

@@ -1,8 +1,8 @@
 """What the recipes share: decoding in Arrow batches, and two queries, for records and dead letters.
 
-A decoder is a function `bytes -> dict` that raises for a value that it cannot decode. Errors that
-say nothing about the value (a registry that does not answer) are `Outage`: they fail the task,
-and no record becomes a dead letter for them. A record without a value (a tombstone) has a null
+A decoder is a function `bytes -> dict` that raises for a value that it cannot decode. An error that
+is not the value's fault (a registry that does not respond) is an `Outage`: it fails the task, and no
+record becomes a dead letter for it. A record without a value (a tombstone) has a null
 record, and is no error.
 """
 
@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pyspark_mqd.pipelines import report
-from pyspark_mqd.pipelines.cli import Failure, Settings, guarded, options
+from pyspark_mqd.pipelines.cli import HELP_NAMES, Failure, Settings, guarded, options
 from pyspark_mqd.pipelines.dead_letters import OWN
 from pyspark_mqd.pipelines.progress import Progress
 
@@ -161,7 +162,7 @@ def records_of(frame: DataFrame) -> DataFrame:
 
 
 def dead_letters_of(frame: DataFrame) -> DataFrame:
-    """What could not: the record as it was, with headers that say why and where it came from."""
+    """What could not: the original record, plus headers with the error and the origin."""
     from pyspark.sql import functions as f
 
     fields = {
@@ -195,7 +196,7 @@ def start(frame: DataFrame, places: Places, trigger: Mapping[str, Any]) -> list[
         .queryName("records")
     )
     server = {name: each for name, each in places.source.items() if name.startswith("kafka.")}
-    letters = (
+    dead_letters = (
         dead_letters_of(frame)
         .writeStream.format("mqd")
         .options(**server, topic=places.dead_letters, deliveryGuarantee="exactly-once")
@@ -203,7 +204,7 @@ def start(frame: DataFrame, places: Places, trigger: Mapping[str, Any]) -> list[
         .queryName("dead-letters")
     )
     started = []
-    for each in (files, letters):
+    for each in (files, dead_letters):
         started.append((each.trigger(**trigger) if trigger else each).start())
         _initialized(started[-1])
     return started
@@ -248,6 +249,21 @@ def _count(query: StreamingQuery, read: dict[int, int]) -> None:
 
 # -- the command lines
 
+MAP_IN_ARROW = "pandas"
+"""What PySpark imports for `mapInArrow`."""
+
+
+def require(*modules: str) -> None:
+    """Import the modules that a recipe needs. Raises Failure that names the first missing one."""
+    for module in modules:
+        try:
+            import_module(module)
+        except ImportError:
+            raise Failure(
+                f"The recipe needs the Python module '{module}', which is not installed.",
+                remedy="Run: pip install 'mqd[recipes]'",
+            ) from None
+
 
 def recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that every recipe has; the recipe takes `settings` and `places`."""
@@ -261,13 +277,18 @@ def recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
     gather.__dict__.update(function.__dict__)
     decorated: Any = gather
     for option in (
-        click.option("--dlq", metavar="TOPIC", required=True, help="The topic of dead letters."),
-        click.option("--to", metavar="DIR", required=True, help="The folder of Parquet files."),
-        click.option("--topics", metavar="NAME,..", required=True, help="The topics to read."),
+        click.option("--dlq", metavar="TOPIC", required=True, help="Topic of dead letters."),
+        click.option("--to", metavar="DIR", required=True, help="Folder of Parquet files."),
+        click.option("--topics", metavar="NAME,..", required=True, help="Topics to read."),
     ):
         decorated = option(decorated)
     shared: Callable[..., Any] = options(spark=True, stream=True)(decorated)
     return shared
+
+
+def recipe_command(function: Callable[..., Any]) -> click.Command:
+    """The function as a command of its own, with the help of `mqd-spark`."""
+    return click.command(context_settings=HELP_NAMES)(function)
 
 
 def run(
