@@ -14,11 +14,11 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from mqd.client.errors import ClientError
-from mqd.errors import ErrorCode
+from mqd.errors import ErrorCode, MqError
 from mqd.types import TopicPartition
 
 from .connection import client_for
-from .errors import DataLoss
+from .errors import ConnectorError, DataLoss
 from .planning import Loss, OffsetRange, describe_losses
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def read_range(
                 tp, place, partition.end, timeout_s=options.poll_timeout_s, **reader_options
             ) as reader:
                 for fetched in reader:
-                    for batch in decode(
+                    batches = decode(
                         fetched.data,
                         tp.topic,
                         tp.partition,
@@ -95,12 +95,27 @@ def read_range(
                         aborted=fetched.aborted,
                         read_committed=options.read_committed,
                         rows_max=ROWS_MAX,
-                    ):
+                    )
+                    for batch in _readable(batches, tp, fetched.start, fetched.next_offset):
                         yield shape.fit(batch)
                     place = fetched.next_offset
                 return
         except ClientError as error:
             place = _after_loss(client, options, partition, place, error)
+
+
+def _readable(
+    batches: Iterator[pa.RecordBatch], tp: TopicPartition, start: int, end: int
+) -> Iterator[pa.RecordBatch]:
+    """The same batches. Raises ConnectorError that names the offsets of damaged records."""
+    try:
+        yield from batches
+    except MqError as error:
+        raise ConnectorError(
+            f"Records at offsets [{start}, {end}) of partition {tp} cannot be read: "
+            f"{error.message}. Set option 'startingOffsets' behind them, or choose other "
+            "columns with option 'columns'."
+        ) from None
 
 
 class _Shape:
