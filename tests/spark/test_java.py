@@ -13,7 +13,7 @@ from pyspark_mqd.pipelines.java import Candidate, JavaMissing, Probed, Runtime
 
 
 def fake(home: Path, version: str, *, vector: bool = True, exit_code: int = 0) -> Path:
-    """A `java` that reports `version`, and echoes its arguments when it is not asked for it."""
+    """A `java` that reports `version`, and echoes its arguments otherwise."""
     executable = home / "bin" / "java"
     executable.parent.mkdir(parents=True)
     refuse = "" if vector else f'case " $* " in *" {java.VECTOR} "*) echo "Module not found"; exit 1;; esac'
@@ -64,7 +64,7 @@ def test_refusals_name_what_was_found() -> None:
         java.choose([old, broken])
     assert str(refusal.value) == (
         "Spark needs Java 17 or newer, but '/old/bin/java' (from JAVA_HOME) is Java 11, and '/usr/bin/java' (from PATH)"
-        " does not start (No such file). Install Java 17 or 21, or run: pip install 'mqd[java]'."
+        " does not start (No such file). Install Java 17, 21 or 25, or run: pip install 'mqd[java]'."
     )
 
 

@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 VERSION_MIN = 17
+"""Spark 4.2 and 4.3 support Java 17, 21 and 25 (25.0.3 or newer: SPARK-56815). Other releases from
+17 on are accepted, too."""
 VECTOR = "--add-modules=jdk.incubator.vector"
 PROBE_SECONDS = 60.0
-INSTALL = "Install Java 17 or 21, or run: pip install 'mqd[java]'."
+INSTALL = "Install Java 17, 21 or 25, or run: pip install 'mqd[java]'."
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
