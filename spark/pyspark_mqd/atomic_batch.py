@@ -7,9 +7,12 @@ written before the first of them is committed. The order of steps is the protoco
 
 1. Plan, on the driver: fence older drivers; read D, and commit what it lists, if that is not done;
    list orphans; write D with a new claim; abort the orphans.
-2. Tasks: begin, send, prepare. The message for the driver names the transaction and the claim.
+2. Tasks: begin, send, prepare; then read D. A task whose batch is decided, or whose claim is
+   superseded, aborts: the driver may have listed orphans before the task began. The message for the
+   driver names the transaction and the claim.
 3. `commit(N)`: fence; read D, which must have the claim; write D = N; commit each; list orphans;
-   write D = N, ended; abort the orphans.
+   write D = N, ended, without the claim; abort the orphans. In a second run of a decided batch the
+   first write only removes the claim, so that tasks that are late notice it.
 4. `abort(N)`: fence; read D; abort the transactions of N, unless D has decided N.
 
 Orphans are transactions of attempts that died or that Spark superseded. They are listed before the
@@ -119,6 +122,7 @@ def prepare_rows(
     transaction = None
     if ready.producer_id >= 0:
         transaction = Prepared(ready.transactional_id, ready.producer_id, ready.producer_epoch)
+        _driver(options, query).check_undecided(task.batch_id, claim, transaction)
     return TaskPrepared(query, query_id, claim, task.partition, encoder.rows, transaction)
 
 

@@ -105,12 +105,14 @@ class Driver:
                 rows = tuple(transactions)
                 decision = Decision(batch_id, query_id, rows, ended=False, claim=claim)
                 self._write(producer, decision)
-            self._end_all(decision.transactions, commit=True)
-            if course is not Course.DECIDE:
+            else:
                 logger.info("Batch %d of '%s' was decided before.", batch_id, self._query)
+                self._write(producer, replace(decision, claim=""))
                 self._abort_all(set(transactions) - set(decision.transactions))
+            self._end_all(decision.transactions, commit=True)
             orphans = self._orphans(decision)
-            self._write(producer, decision.as_ended())  # fails for a fenced driver
+            # fails for a fenced driver; without the claim: tasks that prepare from now on are late
+            self._write(producer, replace(decision.as_ended(), claim=""))
         self._abort_all(orphans)
 
     def abort(self, batch_id: int, claim: str, transactions: Sequence[Prepared]) -> None:
@@ -120,6 +122,23 @@ class Driver:
         with self._fencing():
             if self._is_open(batch_id, claim):
                 self._abort_all(transactions)
+
+    def check_undecided(self, batch_id: int, claim: str, transaction: Prepared) -> None:
+        """For a task that has prepared: abort its transaction if no driver would end it.
+
+        A driver that has decided the batch, or a later run, may have listed orphans before this
+        transaction was open. Raises ExactlyOnceError where that is so, and ClientError.
+        """
+        decision = self.read()
+        if decision is None or (decision.claim == claim and decision.ended):
+            return
+        if transaction not in decision.transactions:
+            self._abort_all([transaction])
+        raise ExactlyOnceError(
+            f"Transactional id '{transaction.transactional_id}' is of a task of batch {batch_id} "
+            f"of '{self._query}', which is superseded: another attempt was faster, or another run "
+            "of the query has started. Its transaction is aborted, and no row is lost."
+        )
 
     def abort_undecided(self) -> Decision | None:
         """Abort the open transactions that D does not list: for an operator, not for a query.

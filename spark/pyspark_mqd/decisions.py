@@ -47,7 +47,8 @@ class Decision:
     transactions: tuple[Prepared, ...]
     ended: bool
     claim: str = ""
-    """Of the newest plan. A commit under another claim is superseded."""
+    """Of the newest plan; empty once its batch is complete. A commit or a task under another claim
+    is superseded."""
 
     def as_ended(self) -> Decision:
         """The same, with every transaction committed. The list is not needed any more."""

@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 from tests.spark.protocol_search import Report, explore, replaced
 
+NO_CLAIM = -1
+"""In D, when the batch of the newest plan is complete."""
+
 
 @dataclass(frozen=True)
 class DriverCommits:
@@ -34,6 +37,10 @@ class DriverCommits:
     """Orphans are listed before the last write of D, which fails for a fenced driver."""
     claims: bool = True
     """A plan leaves its claim in D, and commit() decides only under the claim of its own plan."""
+    late: bool = False
+    """A task opens its transaction some time after its start, perhaps when orphans were listed."""
+    checks: bool = True
+    """With `late`: a task that has prepared reads D, and aborts its transaction if it came late."""
 
 
 class Attempt(NamedTuple):
@@ -43,9 +50,11 @@ class Attempt(NamedTuple):
     batch: int
     run: int
     status: str
-    """"r" running, "d" done (prepared), "x" dead."""
+    """"r" running, "p" prepared, "d" done, "s" superseded, "x" dead."""
     txn: str
-    """"o" open, "c" committed, "a" aborted."""
+    """"n" none yet, "o" open, "c" committed, "a" aborted."""
+    claim: int = 0
+    """With `late`: of the plan that it was launched by."""
 
 
 class Work(NamedTuple):
@@ -91,8 +100,14 @@ def driver_commits(v: DriverCommits) -> Report:
         first,
         lambda state: _driver_steps(state, v),
         lambda state: _driver_findings(state, v),
-        is_end=lambda state: state.phase in ("END", "STOPPED"),
+        is_end=_is_end,
     )
+
+
+def _is_end(state: A) -> bool:
+    """A query that has ended may have late tasks."""
+    late = any(each.txn == "n" or each.status == "p" for each in state.attempts)
+    return state.phase == "STOPPED" or (state.phase == "END" and not late)
 
 
 def _driver_findings(state: A, v: DriverCommits) -> Iterator[str]:
@@ -101,12 +116,14 @@ def _driver_findings(state: A, v: DriverCommits) -> Iterator[str]:
     logged = v.batches if state.phase == "END" else state.batch
     if logged and min(state.visible[: logged * v.tasks]) < 1:
         yield "LOSS"
-    if state.phase == "STOPPED":
+    needless = any(each.status == "s" and each.claim == state.plan for each in state.attempts)
+    if state.phase == "STOPPED" or (state.phase == "TASKS" and needless):
         yield "STUCK"
     if (
         state.phase == "END"
         and state.zombie is None
-        and any(each.txn == "o" for each in state.attempts)
+        # a late transaction that is not prepared times out
+        and any(each.txn == "o" and (each.status == "d" or not v.late) for each in state.attempts)
     ):
         yield "OPEN"
 
@@ -126,6 +143,8 @@ def _ended(state: A, index: int, v: DriverCommits, *, commit: bool) -> tuple[A, 
 
 def _driver_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
     yield from _attempt_steps(state, v)
+    if state.phase == "END":
+        return
     if state.phase == "PLAN":
         yield from _plan_steps(state, v)
     elif state.phase == "TASKS":
@@ -152,9 +171,16 @@ def _driver_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
 def _attempt_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
     dead = sum(each.status == "x" for each in state.attempts)
     for index, each in enumerate(state.attempts):
-        if each.status == "r":
+        if each.status == "p":
+            yield _check_step(state, index, v)
+        if each.txn == "n":
+            opened = each._replace(txn="o")
+            world = state._replace(attempts=replaced(state.attempts, index, opened))
+            yield f"first record of {index}", world
+        elif each.status == "r":
             # the last produce, or prepare, is acknowledged only while the transaction is open
-            status = "d" if each.txn == "o" else "x"
+            prepared = "p" if v.late else "d"
+            status = prepared if each.txn == "o" else "x"
             yield (
                 f"finish {index}",
                 state._replace(
@@ -169,12 +195,22 @@ def _attempt_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
                     ),
                 )
         if each.txn == "o" and (
-            v.timeouts == "any" or (v.timeouts == "unprepared" and each.status != "d")
+            v.timeouts == "any" or (v.timeouts == "unprepared" and each.status not in "pd")
         ):
             yield (
                 f"time-out {index}",
                 state._replace(attempts=replaced(state.attempts, index, each._replace(txn="a"))),
             )
+
+
+def _check_step(state: A, index: int, v: DriverCommits) -> tuple[str, A]:
+    """A task that has prepared reads D: its batch is decided without it, or is of another run."""
+    each, decision = state.attempts[index], state.decision
+    decided = decision is not None and not decision[2]
+    superseded = v.checks and (decided or state.claim != each.claim)
+    world = _ended(state, index, v, commit=False)[0] if superseded else state
+    after = world.attempts[index]._replace(status="s" if superseded else "d")
+    return f"check {index}", world._replace(attempts=replaced(world.attempts, index, after))
 
 
 def _plan_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
@@ -209,6 +245,8 @@ def _launch_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
         chosen += done[:1]  # Spark's commit coordinator takes the first that finishes
         if len(mine) < 2 and len(state.attempts) < v.attempts and not done:
             attempt = Attempt(task, state.batch, state.run, "r", "o")
+            if v.late:
+                attempt = attempt._replace(txn="n", claim=state.plan)
             yield f"launch task {task}", state._replace(attempts=(*state.attempts, attempt))
     if len(chosen) == v.tasks:
         work = Work(state.batch, tuple(chosen), "init", -1, state.plan)
@@ -260,6 +298,11 @@ def _work_steps(state: A, place: _Place, v: DriverCommits) -> Iterator[tuple[str
         else:
             decided = state._replace(decision=(work.batch, work.chosen, False))
             yield f"{name}write decision", place.at(decided, 0)
+    elif step == "close":
+        if work.owner != state.owner:
+            yield f"{name}close is fenced", place.fenced(state, v)
+        else:
+            yield f"{name}close", place.at(state._replace(claim=NO_CLAIM), "list")
     elif isinstance(step, int):
         world, ended = _ended(state, work.chosen[step], v, commit=True)
         last: str = "list" if v.list_first else "done"
@@ -285,7 +328,7 @@ def _read_steps(state: A, place: _Place, v: DriverCommits) -> Iterator[tuple[str
         if not complete:
             yield f"{name}roll forward is refused", place.stopped(world)
         else:
-            yield f"{name}decided before", place.at(world, "list")
+            yield f"{name}decided before", place.at(world, "close")
     elif not v.decision_record and state.fenced:
         yield f"{name}already committed", place.over(state)
     else:
@@ -316,7 +359,7 @@ def _sweep_steps(state: A, place: _Place, v: DriverCommits) -> Iterator[tuple[st
                 world = world._replace(claim=work.owner)
                 world = world if place.zombie else world._replace(plan=work.owner)
             elif decision is not None:
-                world = world._replace(decision=(*decision[:2], True))
+                world = world._replace(decision=(*decision[:2], True), claim=NO_CLAIM)
             yield f"{name}all ended", place.at(world, following)
     else:
         world = state

@@ -71,12 +71,13 @@ class Query:
         *,
         values: list[bytes] | None = None,
         midway: Callable[[], Any] = lambda: None,
+        run: str | None = None,
     ) -> TaskCommitted:
         """A task of mode exactly-once. `midway` is called when its rows are sent in part."""
         batches = self._batches(task, batch_id, values, midway)
         options = self.parsed
         return commit_rows(
-            options, columns_of(COLUMNS, options), self._task(task, batch_id), batches
+            options, columns_of(COLUMNS, options), self._task(task, batch_id), batches, run=run
         )
 
     def plan(self) -> None:
@@ -89,14 +90,15 @@ class Query:
         batch_id: int,
         *,
         values: list[bytes] | None = None,
+        first: Callable[[], Any] = lambda: None,
         midway: Callable[[], Any] = lambda: None,
     ) -> TaskPrepared:
-        """A task of mode atomic-batch."""
+        """A task of mode atomic-batch. `first` is called when it has no transaction yet."""
         options = self.parsed
         return prepare_rows(
             options,
             columns_of(COLUMNS, options),
-            self._batches(task, batch_id, values, midway),
+            self._batches(task, batch_id, values, midway, first),
             query=self.name,
             query_id=self.query_id,
             claim=self.claim,
@@ -126,7 +128,9 @@ class Query:
         batch_id: int,
         values: list[bytes] | None,
         midway: Callable[[], Any],
+        first: Callable[[], Any] = lambda: None,
     ) -> Iterator[pa.RecordBatch]:
+        first()
         chosen = rows(task, batch_id) if values is None else values
         for value in chosen[:1]:
             yield arrow([value])

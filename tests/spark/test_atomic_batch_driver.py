@@ -153,6 +153,33 @@ def test_failed_tasks_are_aborted_and_orphans_swept(client: BlockingClient, quer
     assert open_transactions(client, query.name) == []
 
 
+def test_an_attempt_that_prepares_after_the_decision_aborts_itself(
+    client: BlockingClient, query: Query
+) -> None:
+    """A copy that is slower than the first attempt, and than the driver's list of orphans."""
+    query.plan()
+    winner = query.prepare_rows(0, 0)
+    with pytest.raises(ExactlyOnceError, match="another attempt was faster"):
+        query.prepare_rows(0, 0, first=lambda: query.commit(0, [winner]))
+
+    assert open_transactions(client, query.name) == []
+    assert values_in(client, query.topic) == rows(0, 0)
+
+
+def test_a_task_that_prepares_after_the_next_plan_aborts_itself(
+    client: BlockingClient, query: Query
+) -> None:
+    """A Python worker of a killed driver writes on while the next run makes its plan."""
+    query.plan()
+    run = query.again()
+    with pytest.raises(ExactlyOnceError, match="another run of the query has started"):
+        query.prepare_rows(0, 0, first=run.plan)
+
+    assert open_transactions(client, query.name) == []
+    run.commit(0, [run.prepare_rows(0, 0)])
+    assert values_in(client, query.topic) == rows(0, 0)
+
+
 def test_abort_of_an_undecided_batch(client: BlockingClient, query: Query) -> None:
     query.plan()
     tasks = [query.prepare_rows(task, 0) for task in (0, 1)]

@@ -28,6 +28,8 @@ A6 = DriverCommits(attempts=3)
 A7 = DriverCommits(sweep=False, attempts=3)
 ZOMBIES = DriverCommits(tasks=1, batches=2, attempts=3, zombie_commits=True)
 A8 = DriverCommits(tasks=1, batches=2, attempts=3, zombie_commits=True, list_first=False)
+LATE = DriverCommits(tasks=1, batches=2, attempts=3, late=True)
+A10 = DriverCommits(tasks=1, attempts=2, late=True, checks=False)
 A9 = DriverCommits(tasks=1, batches=2, attempts=3, zombie_commits=True, claims=False)
 
 B1 = TaskCommits(attempts=3, crashes=1)
@@ -49,6 +51,7 @@ B4 = TaskCommits(tasks=(1, 2), attempts=3, crashes=1, expiry=True, before="ignor
         pytest.param(A7, "OPEN", id="A7 without the sweep"),
         pytest.param(A8, "STUCK", id="A8 a fenced driver sweeps"),
         pytest.param(A9, "STUCK", id="A9 without claims"),
+        pytest.param(A10, "OPEN", id="A10 a task prepares after the sweep"),
     ],
 )
 def test_wrong_variants_of_atomic_batch_are_found(variant: DriverCommits, kind: str) -> None:
@@ -60,6 +63,13 @@ def test_wrong_variants_of_atomic_batch_are_found(variant: DriverCommits, kind: 
 
 def test_atomic_batch_loses_nothing_and_leaves_nothing_open() -> None:
     report = driver_commits(A6)
+
+    assert report.traces == {}
+    assert report.ends > 100
+
+
+def test_tasks_that_prepare_after_the_sweep_leave_nothing_open() -> None:
+    report = driver_commits(LATE)
 
     assert report.traces == {}
     assert report.ends > 100
@@ -111,6 +121,10 @@ def test_a_query_whose_markers_have_expired_stops() -> None:
         pytest.param(
             DriverCommits(tasks=1, batches=2, attempts=4, crashes=2, zombie_commits=True),
             id="A6 two batches, zombie driver, two crashes",
+        ),
+        pytest.param(
+            DriverCommits(tasks=1, batches=2, attempts=4, late=True, zombie_commits=True),
+            id="A6 late tasks, zombie driver",
         ),
     ],
 )
