@@ -14,7 +14,7 @@ Encodings: https://kafka.apache.org/protocol#protocol_types, KIP-482 for the com
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -231,7 +231,7 @@ def _check_null(nullable: bool, stream: Cursor) -> None:
 # -- arrays
 
 _SLICE_ELEMENTS = 100
-"""Rows that are encoded before a caller who asked for slices is asked whether to go on: less than a millisecond."""
+"""Rows that are encoded or decoded before a caller who asked for slices is asked whether to go on: less than a millisecond."""
 
 
 class Array(Subconstruct):
@@ -246,10 +246,32 @@ class Array(Subconstruct):
         assert self.element_bytes_min > 0, "elements without bytes: their number would have no bound"
 
     def _parse(self, stream: Cursor, context: Any, path: str) -> list[Any] | None:
+        count = self._read_count(stream)
+        return None if count < 0 else self._parse_elements(count, stream, context, path)
+
+    def parse_in_slices(self, stream: Cursor) -> Generator[int, None, list[Any] | None]:
+        """As `_parse`, for a caller with other work: yields the number of elements decoded since the last yield."""
+        count = self._read_count(stream)
+        if count < 0:
+            return None
+        elements: list[Any] = []
+        if isinstance(self.subcon, Structure) and self.subcon.has_arrays:
+            for _ in range(count):
+                elements.append((yield from self.subcon.parse_in_slices(stream)))
+                yield 1
+            return elements
+        while len(elements) < count:
+            piece = min(_SLICE_ELEMENTS, count - len(elements))
+            elements += self._parse_elements(piece, stream, None, "")
+            yield piece
+        return elements
+
+    def _read_count(self, stream: Cursor) -> int:
+        """The number of elements, checked against the bytes that are left and against the limits; -1 for null."""
         count = self.length.read(stream)
         if count < 0:
             _check_null(self.nullable, stream)
-            return None
+            return -1
         left = stream.end - stream.position
         if count * self.element_bytes_min > left:
             raise ProtocolError(f"array of {count} elements in {left} bytes at {stream.position}")
@@ -258,7 +280,7 @@ class Array(Subconstruct):
         stream.elements_left -= count * self.element_weight
         if stream.elements_left < 0:
             raise ProtocolError(f"too many elements in one message at {stream.position}")
-        return self._parse_elements(count, stream, context, path)
+        return count
 
     def _parse_elements(self, count: int, stream: Cursor, context: Any, path: str) -> list[Any]:
         parse = self.subcon._parse
@@ -361,6 +383,7 @@ class Structure(Struct):
         self._tagged = dict(sorted(tagged.items()))
         self.has_rows = any(isinstance(one.construct, Array) and isinstance(one.construct.subcon, Structure) for one in plain)
         """Whether there are structures in an array of it: what makes an answer large."""
+        self.has_arrays = any(isinstance(one.construct, Array) for one in plain)
 
     def _parse(self, stream: Cursor, context: Any, path: str) -> Container:
         container = self._absent()
@@ -375,7 +398,26 @@ class Structure(Struct):
                 name = "tagged fields"
                 self._parse_tagged(container, stream, context, path)
         except ProtocolError as error:
-            raise ProtocolError(f"{name if isinstance(name, str) else '..'.join((name[0], name[-1]))}: {error}") from None
+            raise ProtocolError(f"{_member_name(name)}: {error}") from None
+        return container
+
+    def parse_in_slices(self, stream: Cursor) -> Generator[int, None, Container]:
+        """See Array."""
+        container = self._absent()
+        name: str | tuple[str, ...] = ""
+        try:
+            for name, parse in self._parsers:
+                if name.__class__ is tuple:
+                    dict.update(container, zip(name, parse(stream, None, ""), strict=True))
+                elif isinstance(array := getattr(parse, "__self__", None), Array):
+                    container[name] = yield from array.parse_in_slices(stream)
+                else:
+                    container[name] = parse(stream, None, "")
+            if self.flexible:
+                name = "tagged fields"
+                self._parse_tagged(container, stream, None, "")
+        except ProtocolError as error:
+            raise ProtocolError(f"{_member_name(name)}: {error}") from None
         return container
 
     def _parse_tagged(self, container: Container, stream: Cursor, context: Any, path: str) -> None:
@@ -426,6 +468,11 @@ class Structure(Struct):
         stream.write(pack_unsigned_varint(len(written)))
         for tag, value in written:
             stream.write(pack_unsigned_varint(tag) + pack_unsigned_varint(len(value)) + value)
+
+
+def _member_name(name: str | tuple[str, ...]) -> str:
+    """A field, or the first and the last of neighbouring numbers."""
+    return name if isinstance(name, str) else f"{name[0]}..{name[-1]}"
 
 
 class NullableStructure(Subconstruct):

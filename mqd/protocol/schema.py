@@ -277,6 +277,16 @@ class Api:
         Raises UnsupportedApi for a version that is not spoken, ProtocolError for bytes that are not this request."""
         return self._decode(self.request, "request", version, buffer, position, limits.REQUEST_ELEMENTS_MAX)
 
+    def decode_request_in_slices(self, version: int, buffer: Buffer, position: int = 0) -> Generator[int, None, Container]:
+        """The same, returned at the end of a generator that yields now and then the number of elements decoded since."""
+        stream = Cursor(buffer, position, limits.REQUEST_ELEMENTS_MAX)
+        declared = self.request.at(version, flexible=self.is_flexible(version))
+        try:
+            container: Container = yield from declared.parse_in_slices(stream)
+        except ProtocolError as error:
+            raise ProtocolError(f"{self.name} v{version} request: {error}") from None
+        return container
+
     def decode_response(self, version: int, buffer: Buffer, position: int = 0) -> Container:
         """The response body from `position` to the end of `buffer`; errors as in decode_request."""
         return self._decode(self.response, "response", version, buffer, position, limits.RESPONSE_ELEMENTS_MAX)

@@ -255,7 +255,7 @@ class Connection:
                 else:
                     self._receive_in_frame()
             except ProtocolError as error:
-                self._refuse(error)
+                self.refuse(error)
             except BlockingIOError:
                 pass
             except OSError as error:
@@ -263,7 +263,8 @@ class Connection:
         elif events & HANG_UP:
             self.close()
 
-    def _refuse(self, error: ProtocolError) -> None:
+    def refuse(self, error: ProtocolError) -> None:
+        """Close the connection, because what its peer sent is not a request that it may send."""
         logger.warning("closing a connection peer=%s listener=%s reason=%s", self.peer, self.listener, error)
         self.close()
 
@@ -458,7 +459,7 @@ class Connection:
             try:
                 self._handle_kept()
             except ProtocolError as error:
-                self._refuse(error)
+                self.refuse(error)
         if self.open and not self._closing and not self.held and not self._has_whole_frame:
             self._watch(self._events | READABLE)
 

@@ -25,7 +25,7 @@ from types import CoroutineType
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError, ProtocolError
-from mqd.limits import FRAME_BYTES_MIN
+from mqd.limits import DECODED_AT_ONCE_BYTES_MAX, FRAME_BYTES_MIN
 from mqd.protocol import apis
 from mqd.protocol.schema import Api, RequestHeader, UnsupportedApi, decode_request_header, encode_response_header
 from mqd.server import hello, unstable
@@ -201,12 +201,15 @@ class Dispatcher:
             refusal = api.encode_response(0, _unknown_version(api))
             self._complete(connection.slot(), handler, header._replace(api_version=0), refusal)
             return
+        if len(frame) - header.body_position > DECODED_AT_ONCE_BYTES_MAX:
+            connection.barrier = True
+            self._spawn(self._answer_large, connection, connection.slot(), handler, header, bytes(frame))
+            return
         request = api.decode_request(header.api_version, frame, header.body_position)
         slot = connection.slot()
-        context = Context(self._node, header, connection.listener, connection.peer, connection.owner.now, connection.peer_node)
         try:
             try:
-                answer = handler.handle(context, request)
+                answer = handler.handle(self._context(connection, header), request)
             except MqError as error:
                 answer = self._refused(handler, request, error)
             if isinstance(answer, CoroutineType):
@@ -216,8 +219,33 @@ class Dispatcher:
                 self._complete(slot, handler, header, handler.api.encode_response(header.api_version, answer))
         except Exception:
             self._bug(connection, handler)
-        if connection.owner.turn_is_long:
-            connection.must_yield = True
+
+    def _context(self, connection: Connection, header: RequestHeader) -> Context:
+        now = self._node.clock.monotonic()
+        return Context(self._node, header, connection.listener, connection.peer, now, connection.peer_node)
+
+    async def _answer_large(self, connection: Connection, slot: Slot, handler: Handler, header: RequestHeader, frame: bytes) -> None:
+        """A task: decode in slices, then answer. Later requests of the connection wait."""
+        owner = connection.owner
+        owner.frame_bytes += len(frame)
+        try:
+            decoding = handler.api.decode_request_in_slices(header.api_version, frame, header.body_position)
+            request = await finished_in_slices(decoding)
+            if connection.open:
+                work = self._handled(connection, handler, header, request)
+                await self._answer_in_task(connection, slot, handler, header, request, work)
+        except ProtocolError as error:
+            connection.refuse(error)
+        finally:
+            owner.frame_bytes -= len(frame)
+
+    async def _handled(self, connection: Connection, handler: Handler, header: RequestHeader, request: Any) -> Answer:
+        """The handler's answer, whether it needs a task or not. Raises MqError."""
+        answer: Any = handler.handle(self._context(connection, header), request)
+        if isinstance(answer, CoroutineType):
+            answer = await answer
+        found: Answer = answer
+        return found
 
     async def _answer_in_task(
         self, connection: Connection, slot: Slot, handler: Handler, header: RequestHeader, request: Any, work: Awaitable[Answer]

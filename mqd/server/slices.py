@@ -18,6 +18,7 @@ KEY_CHARS_A_ROW = 30
 """So many characters of a group's or a transaction's name to hash are as much work as a row."""
 
 Row = TypeVar("Row")
+Result = TypeVar("Result")
 
 
 async def listed_in_slices(rows: Iterable[Row], weigh: Callable[[Row], int] = lambda row: 1) -> list[Row]:
@@ -33,15 +34,15 @@ async def listed_in_slices(rows: Iterable[Row], weigh: Callable[[Row], int] = la
     return made
 
 
-async def finished_in_slices(work: Generator[int, None, bytes]) -> bytes:
-    """What a generator returns that yields how many rows it has written."""
+async def finished_in_slices(work: Generator[int, None, Result]) -> Result:
+    """What a generator returns that yields how many rows it has read or written since."""
     weight = 0
     while True:
         try:
             weight += next(work)
         except StopIteration as end:
-            body: bytes = end.value
-            return body
+            result: Result = end.value
+            return result
         if weight >= SLICE_ROWS:
             weight = 0
             await checkpoint()

@@ -1,0 +1,59 @@
+"""Decoding in slices gives what decoding at once gives: the same message, or the same refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from random import Random
+from typing import Any
+
+import pytest
+
+from mqd.errors import ProtocolError
+from mqd.protocol import apis
+from mqd.protocol.schema import Api
+from tests.protocol.messages import IDS, VERSIONS, for_each, random_message
+from tests.protocol.test_schema import damaged
+
+
+def finished(work: Generator[int, None, Any]) -> tuple[Any, list[int]]:
+    slices = []
+    while True:
+        try:
+            slices.append(next(work))
+        except StopIteration as end:
+            return end.value, slices
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=IDS)
+def test_the_same_message_or_the_same_refusal(api: Api, version: int) -> None:
+    def check(dice: Random) -> None:
+        body = api.encode_request(version, random_message(dice, api.request, version))
+        found, _ = finished(api.decode_request_in_slices(version, body))
+        assert found == api.decode_request(version, body)
+        broken = damaged(body, dice)
+        try:
+            expected = api.decode_request(version, broken)
+        except ProtocolError as error:
+            with pytest.raises(ProtocolError) as refusal:
+                finished(api.decode_request_in_slices(version, broken))
+            assert str(refusal.value) == str(error)
+        else:
+            assert finished(api.decode_request_in_slices(version, broken))[0] == expected
+
+    for_each(20, check)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "body"),
+    [
+        ("delete_topics", 6, {"topics": [{"name": "t"}] * 5000}),
+        ("find_coordinator", 4, {"coordinator_keys": ["k"] * 5000}),
+        ("offset_delete", 0, {"topics": [{"name": "t", "partitions": [{"partition_index": 0}] * 5000}]}),
+        ("offset_fetch", 8, {"groups": [{"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0]}] * 5000}]}),
+    ],
+)
+def test_slices_are_small(name: str, version: int, body: dict[str, Any]) -> None:
+    api = apis.by_name(name)
+    assert api is not None
+    _, slices = finished(api.decode_request_in_slices(version, api.encode_request(version, body)))
+    assert sum(slices) >= 5000 and max(slices) <= 100
