@@ -1,15 +1,20 @@
-"""Markers of mode exactly-once: which batch a task has committed last, and of which rows. Pure.
+"""Markers of mode exactly-once: which batch a task has committed last, and which rows. Pure.
 
 A marker is a committed offset in the group `<query>-<task>`, for partition 0 of a topic that
-exists. The offset is the batch id; the metadata names the query, and has a checksum of the rows.
-The task commits it in the same transaction as its rows, so both are there or none.
+exists. The offset is the batch id; the metadata names the query, and has the sum of the rows'
+hashes. The task commits it in the same transaction as its rows, so both are there or none. Task 0
+commits one more in that transaction, the batch marker. Its two groups alternate from batch to
+batch, so the batch marker of N - 1 stays while batch N is written.
 
-Markers expire with the group's offsets (`offsets.retention.minutes`, 7 days by default). So a
-marker that is missing proves nothing by itself. A task may write batch N only if its own marker is
-that of batch N - 1, or if the marker of task 0 shows that markers have not expired: task 0 runs in
-every batch. The model in tests/spark/exactly_once_model.py checks this rule.
+Markers expire, each for itself: `offsets.retention.minutes` after it was committed, 7 days by
+default. So a missing marker proves nothing by itself. A task may write batch N if its own marker is
+that of batch N - 1: a marker of batch N would have replaced it. A task without one looks at the
+batch marker of N - 1. Every marker of batch N is younger than that one. So if it is younger than
+the retention, no marker of batch N has expired, and the task has not committed. Its presence alone
+would not do: each coordinator looks for expired offsets at its own times.
 
-Checksums do not depend on the order of rows: a shuffle may deliver the same rows in another order.
+The sum does not depend on the order of rows: a shuffle may deliver the same rows in another order.
+The model in tests/spark/exactly_once_model.py checks these rules.
 """
 
 from __future__ import annotations
@@ -21,7 +26,12 @@ from enum import Enum
 
 from .errors import ConnectorError
 
-VERSION = 1
+VERSION = 2
+DEFAULT_RETENTION_MS = 7 * 24 * 3_600_000
+"""`offsets.retention.minutes` of brokers that do not show their configuration."""
+LEAST_RETENTION_MS = 60_000
+"""The least value that brokers accept for it."""
+_CLOCKS_DIFFER_MS_MAX = 3_600_000
 _TEXT_SHOWN_MAX = 200
 
 
@@ -40,11 +50,6 @@ class RowSum:
     def __add__(self, other: RowSum) -> RowSum:
         return RowSum(self.rows + other.rows, (self.hashes + other.hashes) % 2**64)
 
-    @property
-    def checksum(self) -> int:
-        """What the marker keeps beside the number of rows."""
-        return self.hashes
-
 
 @dataclass(frozen=True, slots=True)
 class Marker:
@@ -53,29 +58,45 @@ class Marker:
     batch_id: int
     query_id: str
     rows: int
-    checksum: int
+    hashes: int
+    """Of `RowSum`."""
+    time_ms: int
+    """Wall time of the task, in milliseconds since 1970, before it committed."""
+
+    @property
+    def row_sum(self) -> RowSum:
+        """What identifies the committed rows."""
+        return RowSum(self.rows, self.hashes)
 
     def metadata(self) -> str:
         """The text beside the committed offset."""
-        fields = {"v": VERSION, "query": self.query_id, "rows": self.rows, "crc": self.checksum}
-        return json.dumps(fields, separators=(",", ":"))
+        fields = {"v": VERSION, "query": self.query_id, "rows": self.rows, "hash": self.hashes}
+        return json.dumps(fields | {"time": self.time_ms}, separators=(",", ":"))
 
 
 def marker_of(offset: int, metadata: str, group: str) -> Marker:
     """A committed offset as a marker. Raises ExactlyOnceError for one that is not ours."""
+    version = None
     try:
         fields = json.loads(metadata)
         version = fields["v"]
-        marker = Marker(offset, str(fields["query"]), int(fields["rows"]), int(fields["crc"]))
+        if version == VERSION:
+            query_id, time_ms = str(fields["query"]), int(fields["time"])
+            return Marker(offset, query_id, int(fields["rows"]), int(fields["hash"]), time_ms)
     except (ValueError, TypeError, KeyError):
-        version, marker = None, None
-    if version != VERSION or marker is None:
+        version = None
+    if isinstance(version, int):
         raise ExactlyOnceError(
-            f"Group '{group}' has a committed offset that is not a marker of this connector: "
-            f"metadata '{metadata[:_TEXT_SHOWN_MAX]}'. Another program commits offsets to this "
-            "group. Choose another name with option 'exactlyOnceId'."
+            f"Group '{group}' has a marker of format {version}, but this version of the connector "
+            f"reads format {VERSION} only. Let the query complete its last batch with the version "
+            "that wrote the marker. Then set option 'exactlyOnceId' to a new name, and option "
+            "'acceptMissingMarkers' to 'true' for one start."
         )
-    return marker
+    raise ExactlyOnceError(
+        f"Group '{group}' has a committed offset that is not a marker of this connector: "
+        f"metadata '{metadata[:_TEXT_SHOWN_MAX]}'. Another program commits offsets to this "
+        "group. Choose another name with option 'exactlyOnceId'."
+    )
 
 
 class Verdict(Enum):
@@ -83,7 +104,7 @@ class Verdict(Enum):
 
     WRITE = "write"
     ALREADY_COMMITTED = "already committed"
-    LOOK_AT_TASK_0 = "look at the marker of task 0"
+    LOOK_AT_BATCH_MARKER = "look at the marker of the batch before"
 
 
 def judge(
@@ -111,60 +132,106 @@ def judge(
             return Verdict.WRITE
     if batch_id == 0 or accept_missing:
         return Verdict.WRITE
-    if task > 0:
-        return Verdict.LOOK_AT_TASK_0
-    raise missing_marker(batch_id, group, marker)
+    return Verdict.LOOK_AT_BATCH_MARKER
 
 
-def judge_by_task_0(marker: Marker | None, *, batch_id: int, query_id: str, group: str) -> Verdict:
-    """The same for a task that did not run in the batch before, by the marker of task 0."""
+def judge_by_batch_marker(
+    marker: Marker | None,
+    *,
+    batch_id: int,
+    query_id: str,
+    group: str,
+    now_ms: int,
+    retention_ms: int,
+) -> Verdict:
+    """The same for a task whose own marker is not of batch N - 1, by the batch marker of N - 1."""
     if marker is not None:
         _check_query(marker, query_id, group)
-        if marker.batch_id >= batch_id - 1:
+        if marker.batch_id == batch_id - 1 and is_young(marker.time_ms, now_ms, retention_ms):
             return Verdict.WRITE
-    raise missing_marker(batch_id, group, marker)
+    raise missing_marker(batch_id, group, marker, retention_ms)
 
 
-def missing_marker(batch_id: int, group: str, found: Marker | None) -> ExactlyOnceError:
+def check_first_batch(planned_ms: int | None, *, now_ms: int, retention_ms: int) -> None:
+    """Batch 0 has no batch before it: no marker of it has expired if it was planned just now.
+
+    `planned_ms` is None where the driver cannot read the checkpoint. Raises ExactlyOnceError.
+    """
+    if planned_ms is not None and not is_young(planned_ms, now_ms, retention_ms):
+        raise ExactlyOnceError(
+            "Batch 0 was planned and not completed in an earlier run, longer ago than the brokers' "
+            f"'offsets.retention.minutes' ({retention_ms // 60_000}): its markers may have "
+            "expired, and its rows may be in the topic already. " + _REMEDY
+        )
+
+
+def is_young(time_ms: int, now_ms: int, retention_ms: int) -> bool:
+    """Whether no marker that was committed since has expired, although clocks differ."""
+    return now_ms - time_ms < retention_ms - min(_CLOCKS_DIFFER_MS_MAX, retention_ms // 10)
+
+
+def missing_marker(batch_id: int, group: str, found: Marker | None, retention_ms: int) -> ExactlyOnceError:
     """Why a resumed query stops."""
-    last = "no marker" if found is None else f"the marker of batch {found.batch_id}"
+    if found is None:
+        state = "the marker of batch {} is missing: group '{}' has none"
+    elif found.batch_id == batch_id - 1:
+        state = "the marker of batch {} in group '{}' is about to expire"
+    else:
+        state = f"the marker of batch {{}} is missing: group '{{}}' has that of {found.batch_id}"
     return ExactlyOnceError(
-        f"Batch {batch_id} cannot be written exactly once: group '{group}' has {last}, and the "
-        f"marker of batch {batch_id - 1} is missing. Markers expire when a query is stopped for "
-        "longer than 'offsets.retention.minutes' of the brokers (7 days by default), and a query "
+        f"Batch {batch_id} cannot be written exactly once, because "
+        f"{state.format(batch_id - 1, group)}. Markers expire when a query is stopped for longer "
+        f"than 'offsets.retention.minutes' of the brokers ({retention_ms // 60_000}), and a query "
         "whose delivery guarantee has changed has none. Rows of this batch may be in the topic "
-        "already. Compare the topic with the batch; then set option 'acceptMissingMarkers' to "
-        "'true' for one start to write the batch, or start with a new checkpoint."
+        "already. " + _REMEDY
     )
 
 
-def check_same_rows(marker: Marker, sum_of_rows: RowSum, *, task: int) -> None:
-    """The rows of a second run are those that were committed. Raises ExactlyOnceError."""
-    if (marker.rows, marker.checksum) == (sum_of_rows.rows, sum_of_rows.checksum):
-        return
+_REMEDY = (
+    "Compare the topic with the batch; then set option 'acceptMissingMarkers' to 'true' for one "
+    "start to write the batch, or start with a new checkpoint."
+)
+
+
+def check_same_rows(marker: Marker, sum_of_rows: RowSum, *, task: int, accept_changed: bool) -> bool:
+    """Whether the rows of a second run are those that were committed. Raises ExactlyOnceError.
+
+    With `accept_changed`, committed rows stand for other rows, unless this run has more of them:
+    those would be lost.
+    """
+    if marker.row_sum == sum_of_rows:
+        return True
+    if accept_changed and sum_of_rows.rows <= marker.rows:
+        return False
     raise ExactlyOnceError(
-        f"Task {task} of batch {marker.batch_id} has committed {marker.rows} rows (checksum "
-        f"{marker.checksum}) already, but this run of the batch has {sum_of_rows.rows} rows "
-        f"(checksum {sum_of_rows.checksum}): the plan is not deterministic, or its number of tasks "
-        "has changed. Rows of this batch may be lost or doubled. Mode 'exactly-once' needs the "
-        "same rows in the same task when Spark runs a batch again: do not use rand() or uuid(), "
-        "keep 'minPartitions' and 'spark.sql.shuffle.partitions', and set "
-        "'spark.sql.adaptive.streaming.stateless.enabled' to 'false'. For other plans, set option "
-        "'deliveryGuarantee' to 'atomic-batch'."
+        f"Task {task} of batch {marker.batch_id} has committed {marker.rows} rows (hash "
+        f"{marker.hashes}) already, but this run of the batch has {sum_of_rows.rows} rows (hash "
+        f"{sum_of_rows.hashes}): {_more_rows(marker, sum_of_rows, accept_changed)}the plan is not "
+        "deterministic, its number of tasks has changed, or the source has lost records between "
+        "the two runs, by compaction or retention. Mode 'exactly-once' needs the same rows in the "
+        "same task when Spark runs a batch again: do not use rand() or uuid(), keep "
+        "'minPartitions' and 'spark.sql.shuffle.partitions', and set "
+        "'spark.sql.adaptive.streaming.stateless.enabled' to 'false'. If only the source has "
+        "changed, set option 'acceptChangedRows' to 'true' for one start: the committed rows "
+        "stay, and the task writes none. For other plans, set option 'deliveryGuarantee' to "
+        "'atomic-batch'."
     )
 
 
-def check_extra_tasks(
-    markers: Mapping[str, Marker | None], *, batch_id: int, query_id: str, tasks: int
-) -> None:
+def _more_rows(marker: Marker, sum_of_rows: RowSum, accept_changed: bool) -> str:
+    if not accept_changed:
+        return ""
+    lost = sum_of_rows.rows - marker.rows
+    return f"option 'acceptChangedRows' does not apply, because {lost} rows would be lost. Either "
+
+
+def check_extra_tasks(markers: Mapping[str, Marker | None], *, batch_id: int, query_id: str, tasks: int) -> None:
     """No task beyond those of this run has committed the batch. Raises ExactlyOnceError.
 
     `markers` are those of tasks that this run does not have.
     """
     extra = [
-        group
-        for group, marker in markers.items()
-        if marker is not None and marker.query_id == query_id and marker.batch_id == batch_id
+        group for group, marker in markers.items() if marker is not None and marker.query_id == query_id and marker.batch_id == batch_id
     ]
     if extra:
         raise ExactlyOnceError(

@@ -3,12 +3,14 @@
 With `<query>` for the query's identity (option `exactlyOnceId`, else `spark-<query id>`):
 
     <query>-<task>            exactly-once: transactional id of a task, and the group of its marker
+    <query>.batch-even        exactly-once: the group of the batch marker of even batch ids
+    <query>.batch-odd         exactly-once: the same of odd batch ids
     <query>.driver            atomic-batch: transactional id of the driver, and the group of D
     <query>.driver.<n>        atomic-batch: further groups, where D is too long for one
     <query>.<worker>.<slot>   atomic-batch: transactional id of one Python worker process
 
-Invariant: no name of one query is a name of another, unless one identity is a prefix of the other
-that ends where a digit group or a worker begins. `check_identity` refuses such identities.
+Invariant: no name of one query is a name of another. An identity has no dot and does not end with
+`-<number>`: `check_identity` refuses others.
 """
 
 from __future__ import annotations
@@ -68,6 +70,17 @@ def check_identity(identity: str) -> str:
 def task_id(query: str, task: int) -> str:
     """Mode exactly-once: the transactional id of a task, and the group of its marker."""
     return f"{query}-{task}"
+
+
+def batch_group(query: str, batch_id: int) -> str:
+    """Mode exactly-once: the group of the batch marker. An identity has no dot: no task has it."""
+    return f"{query}.batch-{'odd' if batch_id % 2 else 'even'}"
+
+
+def task_of(group: str, query: str) -> int | None:
+    """Which task of the query has this group or transactional id; None for all other names."""
+    match = _TASK.fullmatch(group)
+    return int(match["task"]) if match is not None and match["query"] == query else None
 
 
 def driver_id(query: str, number: int = 0) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,14 +45,19 @@ class Stream:
         fail_on: bytes | None = None,
         value: str = "value",
         maxOffsetsPerTrigger: str | None = None,  # noqa: N803
+        reading: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
-        """One run to the end of the source. `fail_on`: the task with this value fails."""
+        """One run to the end of the source. `fail_on`: the task with this value fails.
+
+        `reading`: options of the source; `options`: of the sink.
+        """
         reader = (
             self.spark.readStream.format("mqd")
             .option("kafka.bootstrap.servers", self.cluster.bootstrap)
             .option("subscribe", self.source)
             .option("startingOffsets", "earliest")
+            .options(**reading or {})
         )
         if maxOffsetsPerTrigger is not None:
             reader = reader.option("maxOffsetsPerTrigger", maxOffsetsPerTrigger)

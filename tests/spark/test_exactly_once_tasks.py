@@ -11,10 +11,18 @@ pytest.importorskip("pyspark")
 from chaos.ensemble import Ensemble
 from mqd.client.errors import ClientError
 from mqd.client.sync import BlockingClient
-from pyspark_mqd.exactly_once import ExactlyOnceWriter, TaskCommitted, check_plan
-from pyspark_mqd.markers import ExactlyOnceError
+from pyspark_mqd.exactly_once import (
+    ExactlyOnceWriter,
+    TaskCommitted,
+    check_plan,
+    committed_rows,
+    retention_ms,
+    wall_ms,
+)
+from pyspark_mqd.markers import DEFAULT_RETENTION_MS, ExactlyOnceError
 from pyspark_mqd.sink_options import columns_of
-from pyspark_mqd.transaction_ids import task_id
+from pyspark_mqd.sink_tasks import Task
+from pyspark_mqd.transaction_ids import batch_group, task_id
 from tests.spark.reading import open_transactions, values_in
 from tests.spark.sink_tasks import COLUMNS, Died, Query, rows
 
@@ -80,28 +88,72 @@ def test_an_empty_task_leaves_a_marker(client: BlockingClient, query: Query) -> 
 
 def test_more_tasks_than_in_the_batch_before(client: BlockingClient, query: Query) -> None:
     query.commit_rows(0, 0)
+    query.commit_rows(5, 1)  # the batch marker of 0 shows that markers have not expired
     query.commit_rows(0, 1)
-    query.commit_rows(5, 1)  # task 0 shows that markers have not expired
     query.commit_rows(6, 2)
 
-    assert values_in(client, query.topic) == sorted(
-        rows(0, 0) + rows(0, 1) + rows(5, 1) + rows(6, 2)
-    )
+    assert values_in(client, query.topic) == sorted(rows(0, 0) + rows(0, 1) + rows(5, 1) + rows(6, 2))
+
+
+def expire(client: BlockingClient, groups: list[str]) -> None:
+    """What the brokers do when retention is over."""
+    assert set(client.admin.delete_groups(groups).values()) == {None}
+
+
+def test_a_marker_that_expires_before_that_of_task_0_stops_the_query(client: BlockingClient, query: Query) -> None:
+    """Task 1 commits before task 0 does, and its marker expires before that of task 0."""
+    for task in (0, 1):
+        query.commit_rows(task, 0)
+    query.commit_rows(1, 1)
+    query.commit_rows(0, 1)
+    expire(client, [batch_group(query.name, 0), task_id(query.name, 1)])
+
+    with pytest.raises(ExactlyOnceError, match="the marker of batch 0 is missing"):
+        query.again().commit_rows(1, 1)
+    assert query.again().commit_rows(0, 1).already
+    assert len(values_in(client, query.topic)) == 12
+
+
+def test_an_old_batch_marker_stops_the_query(client: BlockingClient, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coordinators look for expired offsets at their own times: a younger marker may go first."""
+    week_before = wall_ms() - DEFAULT_RETENTION_MS
+    monkeypatch.setattr("pyspark_mqd.exactly_once.wall_ms", lambda: week_before)
+    query.commit_rows(0, 0)
+    monkeypatch.undo()
+
+    with pytest.raises(ExactlyOnceError, match=r"'.*batch-even' is about to expire.*\(10080\)"):
+        query.commit_rows(1, 1)
+    assert values_in(client, query.topic) == rows(0, 0)
+    query.commit_rows(0, 1)
+
+
+def test_a_first_batch_that_was_planned_before_markers_expired_stops(client: BlockingClient, query: Query) -> None:
+    options, task = query.parsed, Task(0, 0, 0, query.query_id)
+    now_ms = wall_ms()
+    assert committed_rows(client, options, query.name, task, now_ms) is None
+    assert committed_rows(client, options, query.name, task, now_ms - 3_600_000) is None
+    old_ms = now_ms - DEFAULT_RETENTION_MS
+    with pytest.raises(ExactlyOnceError, match="Batch 0 was planned and not completed"):
+        committed_rows(client, options, query.name, task, old_ms)
+    query.options["acceptMissingMarkers"] = "true"
+    assert committed_rows(client, query.parsed, query.name, task, old_ms) is None
+
+
+def test_the_retention_of_the_brokers(client: BlockingClient) -> None:
+    assert retention_ms(client, None, 0) == DEFAULT_RETENTION_MS
 
 
 def test_expired_markers_stop_the_query(client: BlockingClient, query: Query) -> None:
     for task in (0, 1):
         query.commit_rows(task, 0)
         query.commit_rows(task, 1)
-    groups = [task_id(query.name, task) for task in (0, 1)]
-    assert set(client.admin.delete_groups(groups).values()) == {None}
+    expire(client, [task_id(query.name, task) for task in (0, 1)])
+    expire(client, [batch_group(query.name, batch_id) for batch_id in (0, 1)])
 
     for task in (0, 1):
         with pytest.raises(ExactlyOnceError, match="the marker of batch 1 is missing"):
             query.commit_rows(task, 2)
-    assert values_in(client, query.topic) == sorted(
-        rows(0, 0) + rows(0, 1) + rows(1, 0) + rows(1, 1)
-    )
+    assert values_in(client, query.topic) == sorted(rows(0, 0) + rows(0, 1) + rows(1, 0) + rows(1, 1))
 
     query.options["acceptMissingMarkers"] = "true"
     for task in (0, 1):
@@ -118,9 +170,21 @@ def test_other_rows_in_a_second_run_stop_the_query(client: BlockingClient, query
     assert values_in(client, query.topic) == rows(0, 0)
 
 
-def test_another_checkpoint_under_the_same_name_stops(
-    client: BlockingClient, cluster: Ensemble, new_topic: NewTopic
-) -> None:
+def test_rows_of_a_source_that_has_shrunk_are_accepted_for_one_start(client: BlockingClient, query: Query) -> None:
+    query.commit_rows(0, 0)
+    left = rows(0, 0)[1:]
+    with pytest.raises(ExactlyOnceError, match="by compaction or retention"):
+        query.again().commit_rows(0, 0, values=left)
+
+    query.options["acceptChangedRows"] = "true"
+    again = query.again().commit_rows(0, 0, values=left)
+    assert (again.already, again.rows, again.changed_rows) == (True, 3, 2)
+    with pytest.raises(ExactlyOnceError, match="because 1 rows would be lost"):
+        query.again().commit_rows(0, 0, values=[*rows(0, 0), b"more"])
+    assert values_in(client, query.topic) == rows(0, 0)
+
+
+def test_another_checkpoint_under_the_same_name_stops(client: BlockingClient, cluster: Ensemble, new_topic: NewTopic) -> None:
     topic = new_topic(1)
     options = {"exactlyOnceId": f"{topic[-8:]}-orders"}
     Query(client, cluster, topic, "exactly-once", options).commit_rows(0, 0)
@@ -152,6 +216,52 @@ def test_a_second_run_with_fewer_tasks_stops_the_query(query: Query) -> None:
 
     with pytest.raises(ExactlyOnceError, match="committed before with more tasks: this run has 1"):
         writer.commit([alone], 0)
+
+
+def test_far_fewer_tasks_than_in_the_first_run_stop_the_query(query: Query) -> None:
+    """A thousand tasks, of which the last one commits; then ten, in a new run."""
+    options = query.parsed
+    writer = ExactlyOnceWriter(options, columns_of(COLUMNS, options))
+    tasks = [query.commit_rows(task, 0, run="first") for task in range(10)]
+    writer.commit(tasks, 0)
+    query.commit_rows(999, 1, run="first")
+    tasks = [query.again().commit_rows(task, 1, run="second") for task in range(10)]
+
+    with pytest.raises(ExactlyOnceError, match=r"group '.*-999' has a marker of the batch"):
+        writer.commit(tasks, 1)
+
+
+def test_a_task_of_an_earlier_run_that_is_still_alive_commits_nothing(client: BlockingClient, query: Query) -> None:
+    """Task 7 writes while a run with one task completes the batch: it is fenced."""
+    options = query.parsed
+    writer = ExactlyOnceWriter(options, columns_of(COLUMNS, options))
+    query.commit_rows(0, 0, run="first")
+
+    def meanwhile() -> None:
+        writer.commit([query.again().commit_rows(0, 1, run="second")], 1)
+
+    with pytest.raises(ClientError) as caught:
+        query.commit_rows(7, 1, run="first", midway=meanwhile)
+
+    assert "FENCED" in caught.value.code.name or "EPOCH" in caught.value.code.name
+    assert values_in(client, query.topic) == rows(0, 0) + rows(0, 1)
+
+
+def test_later_batches_of_a_run_read_a_few_markers_only(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = query.parsed
+    writer = ExactlyOnceWriter(options, columns_of(COLUMNS, options))
+    searches: list[str] = []
+    monkeypatch.setattr(
+        "pyspark_mqd.exactly_once.fence_further_tasks",
+        lambda client, name, count: searches.append(name),
+    )
+    for batch_id, run in enumerate([None, None, "first", "first", "first", "second", "second"]):
+        writer.commit([query.commit_rows(0, batch_id, run=run)], batch_id)
+    assert len(searches) == 4  # twice without a run, once in the first, once in the second
+
+    query.commit_rows(3, 7, run="second")
+    with pytest.raises(ExactlyOnceError, match="committed before with more tasks"):
+        writer.commit([query.commit_rows(0, 7, run="second")], 7)
 
 
 @pytest.mark.parametrize("settings", [{}, {"a": None, "b": "true"}])

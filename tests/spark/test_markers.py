@@ -10,17 +10,21 @@ from pyspark_mqd.markers import (
     RowSum,
     Verdict,
     check_extra_tasks,
+    check_first_batch,
     check_same_rows,
     judge,
-    judge_by_task_0,
+    judge_by_batch_marker,
     marker_of,
 )
+from pyspark_mqd.transaction_ids import batch_group, driver_id, owner_of, task_id, task_of
 
 QUERY = "1f0b3c0e-2f44-4b0e-9a52-0d7a3f7b2f10"
+WEEK_MS = 7 * 24 * 3_600_000
+NOW_MS = 1_795_420_344_914
 
 
-def marker(batch_id: int, query_id: str = QUERY) -> Marker:
-    return Marker(batch_id, query_id, 100, 7)
+def marker(batch_id: int, query_id: str = QUERY, *, age_ms: int = 1_000) -> Marker:
+    return Marker(batch_id, query_id, 100, 7, NOW_MS - age_ms)
 
 
 def verdict(found: Marker | None, batch_id: int, task: int = 0, *, accept: bool = False) -> Verdict:
@@ -34,6 +38,17 @@ def verdict(found: Marker | None, batch_id: int, task: int = 0, *, accept: bool 
     )
 
 
+def by_batch_marker(found: Marker | None, *, retention_ms: int = WEEK_MS) -> Verdict:
+    return judge_by_batch_marker(
+        found,
+        batch_id=7,
+        query_id=QUERY,
+        group="q.batch-even",
+        now_ms=NOW_MS,
+        retention_ms=retention_ms,
+    )
+
+
 def test_a_marker_survives_its_metadata() -> None:
     written = marker(12)
 
@@ -41,10 +56,16 @@ def test_a_marker_survives_its_metadata() -> None:
     assert len(written.metadata()) < 200
 
 
-@pytest.mark.parametrize("metadata", ["", "x", "{}", '{"v":2,"query":"a","rows":1,"crc":1}', "[1]"])
+@pytest.mark.parametrize("metadata", ["", "x", "{}", '{"v":2,"query":"a","rows":1}', "[1]"])
 def test_a_foreign_offset_is_refused(metadata: str) -> None:
     with pytest.raises(ExactlyOnceError, match="Group 'q-3' has a committed offset that is not"):
         marker_of(12, metadata, "q-3")
+
+
+def test_a_marker_of_another_format_stops_the_query() -> None:
+    """Its query has no batch markers."""
+    with pytest.raises(ExactlyOnceError, match=r"Group 'q-0' has a marker of format 1.*exactlyO"):
+        marker_of(12, '{"v":1,"query":"a","rows":1,"crc":1}', "q-0")
 
 
 @pytest.mark.parametrize(
@@ -56,34 +77,48 @@ def test_a_foreign_offset_is_refused(metadata: str) -> None:
         (marker(0), 1, 0, Verdict.WRITE),
         (marker(6), 7, 3, Verdict.WRITE),
         (marker(7), 7, 3, Verdict.ALREADY_COMMITTED),
-        (marker(3), 7, 3, Verdict.LOOK_AT_TASK_0),
-        (None, 7, 3, Verdict.LOOK_AT_TASK_0),
+        (marker(3), 7, 3, Verdict.LOOK_AT_BATCH_MARKER),
+        (None, 7, 3, Verdict.LOOK_AT_BATCH_MARKER),
+        (marker(3), 7, 0, Verdict.LOOK_AT_BATCH_MARKER),
+        (None, 7, 0, Verdict.LOOK_AT_BATCH_MARKER),
     ],
 )
-def test_what_a_task_does(
-    found: Marker | None, batch_id: int, task: int, expected: Verdict
-) -> None:
+def test_what_a_task_does(found: Marker | None, batch_id: int, task: int, expected: Verdict) -> None:
     assert verdict(found, batch_id, task) is expected
 
 
 @pytest.mark.parametrize("found", [None, marker(3)])
-def test_task_0_without_the_marker_of_the_batch_before_stops(found: Marker | None) -> None:
-    with pytest.raises(ExactlyOnceError, match=r"batch 6 is missing.*acceptMissingMarkers"):
-        verdict(found, 7)
+def test_a_missing_marker_may_be_accepted(found: Marker | None) -> None:
     assert verdict(found, 7, accept=True) is Verdict.WRITE
 
 
-@pytest.mark.parametrize("last", [6, 7])
-def test_a_new_task_may_write_when_task_0_has_a_marker(last: int) -> None:
-    found = judge_by_task_0(marker(last), batch_id=7, query_id=QUERY, group="q-0")
-
-    assert found is Verdict.WRITE
+def test_a_new_task_may_write_when_the_batch_before_has_its_marker() -> None:
+    assert by_batch_marker(marker(6)) is Verdict.WRITE
+    assert by_batch_marker(marker(6, age_ms=-5_000)) is Verdict.WRITE, "clocks differ"
 
 
-@pytest.mark.parametrize("found", [None, marker(5)])
-def test_a_new_task_stops_when_markers_have_expired(found: Marker | None) -> None:
-    with pytest.raises(ExactlyOnceError, match="batch 6 is missing"):
-        judge_by_task_0(found, batch_id=7, query_id=QUERY, group="q-0")
+@pytest.mark.parametrize("found", [None, marker(4), marker(8)])
+def test_a_new_task_stops_without_the_batch_marker(found: Marker | None) -> None:
+    with pytest.raises(ExactlyOnceError, match=r"marker of batch 6 is missing.*acceptMissing"):
+        by_batch_marker(found)
+
+
+def test_a_new_task_stops_when_the_batch_marker_is_about_to_expire() -> None:
+    """A younger marker of another group may have expired before it."""
+    last_ms = WEEK_MS - 3_600_000
+    assert by_batch_marker(marker(6, age_ms=last_ms - 1)) is Verdict.WRITE
+    with pytest.raises(ExactlyOnceError, match=r"'q\.batch-even' is about to expire"):
+        by_batch_marker(marker(6, age_ms=last_ms))
+    assert by_batch_marker(marker(6, age_ms=53_999), retention_ms=60_000) is Verdict.WRITE
+    with pytest.raises(ExactlyOnceError, match=r"'offsets.retention.minutes' of the brokers \(1\)"):
+        by_batch_marker(marker(6, age_ms=54_000), retention_ms=60_000)
+
+
+def test_a_first_batch_that_was_planned_long_ago_stops() -> None:
+    check_first_batch(None, now_ms=NOW_MS, retention_ms=WEEK_MS)
+    check_first_batch(NOW_MS - 1_000, now_ms=NOW_MS, retention_ms=WEEK_MS)
+    with pytest.raises(ExactlyOnceError, match=r"Batch 0 was planned .*acceptMissingMarkers"):
+        check_first_batch(NOW_MS - WEEK_MS, now_ms=NOW_MS, retention_ms=WEEK_MS)
 
 
 def test_an_older_checkpoint_stops() -> None:
@@ -95,31 +130,54 @@ def test_markers_of_another_checkpoint_stop_the_query() -> None:
     with pytest.raises(ExactlyOnceError, match="exactlyOnceId"):
         verdict(marker(6, "another"), 7)
     with pytest.raises(ExactlyOnceError, match="exactlyOnceId"):
-        judge_by_task_0(marker(6, "another"), batch_id=7, query_id=QUERY, group="q-0")
+        by_batch_marker(marker(6, "another"))
+
+
+def committed(rows: RowSum) -> Marker:
+    return Marker(4, QUERY, rows.rows, rows.hashes, NOW_MS)
 
 
 def test_other_rows_in_a_second_run_stop_the_query() -> None:
     rows = RowSum(2, 900)
-    committed = Marker(4, QUERY, rows.rows, rows.checksum)
 
-    check_same_rows(committed, rows, task=1)
-    for other in (RowSum(1, 900), RowSum(2, 901)):
-        with pytest.raises(ExactlyOnceError, match="not deterministic"):
-            check_same_rows(committed, other, task=1)
+    assert check_same_rows(committed(rows), rows, task=1, accept_changed=False)
+    for other in (RowSum(1, 900), RowSum(2, 901), RowSum(3, 900)):
+        with pytest.raises(ExactlyOnceError, match="not deterministic") as caught:
+            check_same_rows(committed(rows), other, task=1, accept_changed=False)
+        assert "by compaction or retention" in str(caught.value)
+        assert "set option 'acceptChangedRows' to 'true' for one start" in str(caught.value)
+
+
+def test_changed_rows_are_accepted_where_none_is_lost() -> None:
+    rows = RowSum(2, 900)
+
+    assert check_same_rows(committed(rows), rows, task=1, accept_changed=True)
+    for other in (RowSum(0, 0), RowSum(1, 900), RowSum(2, 901)):
+        assert not check_same_rows(committed(rows), other, task=1, accept_changed=True)
+    with pytest.raises(ExactlyOnceError, match="does not apply, because 1 rows would be lost"):
+        check_same_rows(committed(rows), RowSum(3, 900), task=1, accept_changed=True)
 
 
 def test_sums_add_up_in_any_order() -> None:
     one, other = RowSum(1, 5), RowSum(10, 2**64 - 1)
 
-    assert one + other == other + one
-    assert (one + other).checksum == (other + one).checksum
-    assert one.checksum != other.checksum
+    assert one + other == other + one == RowSum(11, 4)
 
 
 def test_tasks_of_an_earlier_run_that_this_run_lacks_stop_the_query() -> None:
     """Four tasks, three of which committed batch 1; the second run of the batch has one task."""
-    own = Marker(1, QUERY, 5, 7)
+    own = marker(1)
     with pytest.raises(ExactlyOnceError, match=r"committed before with more tasks: this run has 1"):
         check_extra_tasks({"q-1": None, "q-2": own}, batch_id=1, query_id=QUERY, tasks=1)
-    harmless = {"q-1": Marker(0, QUERY, 5, 7), "q-2": Marker(1, "another", 5, 7), "q-3": None}
+    harmless = {"q-1": marker(0), "q-2": marker(1, "another"), "q-3": None}
     check_extra_tasks(harmless, batch_id=1, query_id=QUERY, tasks=1)
+
+
+def test_groups_of_batch_markers_alternate_and_are_no_task() -> None:
+    names = [batch_group("orders", batch_id) for batch_id in (0, 1, 2)]
+
+    assert names == ["orders.batch-even", "orders.batch-odd", "orders.batch-even"]
+    assert [owner_of(name) for name in names] == [None] * 3
+    assert [task_of(name, "orders") for name in (*names, driver_id("orders", 3))] == [None] * 4
+    assert task_of(task_id("orders", 12), "orders") == 12
+    assert task_of("orders-b-12", "orders") is task_of("orders-012", "orders") is None
