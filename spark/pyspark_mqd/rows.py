@@ -65,7 +65,10 @@ def coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _cut(batches: list[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
-    whole = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    whole = batches[0]
+    if len(batches) > 1:
+        # malloc's, not Arrow's pool: the next call gets the same pages without page faults
+        whole = pa.concat_batches(batches, memory_pool=pa.system_memory_pool())
     rows = max(1, whole.num_rows * BYTES_MAX // max(size, 1))
     for first in range(0, whole.num_rows, rows):
         yield whole.slice(first, rows)
