@@ -101,7 +101,7 @@ def test_brokers_that_serve_everything_pass() -> None:
     assert found == dict.fromkeys(["brokers", "reading", "at-least-once", "exactly-once", "atomic-batch", "transaction.version"], OK)
 
 
-def test_what_nobody_asked_for_is_a_note() -> None:
+def test_what_was_not_requested_is_a_note() -> None:
     old = replace(NODE, versions={**NODE.versions, 22: (0, 5)})
     nodes = [NODE, replace(old, node_id=2)]
     assert states(broker_findings("a", "", nodes, "exactly-once"))["atomic-batch"] == NOTE

@@ -115,13 +115,13 @@ def test_replay(
     Runner(lake).start(spark, NOW).awaitTermination()
     files = replay.archived_files(tmp_path / "lake", source, delta=False)
 
-    def run(topic: str, bounds: Bounds, **more: Any) -> None:
+    def run(topic: str, bounds: Bounds, **more: Any) -> int:
         tasks = tuple(tasks_of(files, bounds))
-        replay.run(spark, replay.Configuration(tasks, bounds, bootstrap, topic, **more))
+        return replay.run(spark, replay.Configuration(tasks, bounds, bootstrap, topic, **more))
 
-    run(target, Bounds())
+    assert run(target, Bounds()) == 300
     assert records(client, target, 3) == records(client, source, 3)
-    run(other, Bounds(10, 20), same_partitions=False, rate=1_000.0)
+    assert run(other, Bounds(10, 20), same_partitions=False, rate=1_000.0) == 30
     assert sum(len(found) for found in records(client, other, 2).values()) == 30
 
     settings = Settings(bootstrap=cluster.bootstrap)

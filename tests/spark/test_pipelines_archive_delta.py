@@ -72,6 +72,17 @@ def test_a_range_without_records_is_a_commit(archive: DeltaArchive) -> None:
     assert archive.commit("q", 2, staged_in(archive.root, 11, 20))
 
 
+def test_a_table_that_was_optimized_has_unknown_ranges(archive: DeltaArchive) -> None:
+    for batch in range(2):
+        archive.commit("q", batch, staged_in(archive.root, batch * 10, batch * 10 + 10))
+    version = archive.table().version()
+    assert archive.table().optimize.compact()["numFilesRemoved"] == 2
+    with pytest.raises(Failure, match="its offset range is unknown"):
+        files_of(archive.table())
+    archive.table().restore(version)
+    assert covered_ranges(files_of(archive.table())) == {("t", 0): [(0, 20)]}
+
+
 def test_a_wrong_checkpoint_is_refused(archive: DeltaArchive) -> None:
     archive.commit("q", 0, staged_in(archive.root, 0, 10))
     with pytest.raises(Failure, match="do not belong together"):

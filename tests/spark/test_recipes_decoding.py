@@ -61,7 +61,7 @@ def test_a_prefix_is_five_bytes() -> None:
         split_prefix(b'{"id":1}')
 
 
-def test_schemas_are_asked_for_once(registry: FakeRegistry) -> None:
+def test_schemas_are_requested_once(registry: FakeRegistry) -> None:
     known = registry.add("orders-value", ORDER_V1)
     client = Registry(registry.url)
     assert [client.schema(known).text for _ in range(3)] == [json.dumps(ORDER_V1)] * 3
@@ -71,7 +71,7 @@ def test_schemas_are_asked_for_once(registry: FakeRegistry) -> None:
     assert client.latest("none") is None
 
 
-def test_an_unknown_id_is_asked_for_again_after_a_while(registry: FakeRegistry) -> None:
+def test_an_unknown_id_is_requested_again_after_a_while(registry: FakeRegistry) -> None:
     now = [100.0]
     client = Registry(registry.url, clock=lambda: now[0])
     for _ in range(3):

@@ -144,14 +144,22 @@ def require_deltalake() -> Any:
 
 
 def files_of(table: DeltaTable) -> list[ArchivedFile]:
-    """The table's files and the offset ranges in their names, without the suffix of the attempt."""
+    """The table's files and the offset ranges in their names, without the suffix of the attempt.
+
+    Raises Failure for a file without a range: what it covers is unknown.
+    """
     files = []
     for uri in table.file_uris():
         path = Path(uri)
         covered = parse_name(path.name.removesuffix(".parquet").rpartition("-")[0])
-        if covered is not None:
-            date = path.parent.name.removeprefix("date=")
-            files.append(ArchivedFile(path, date, covered))
+        if covered is None:
+            raise Failure(
+                f"The table '{table.table_uri}' has the file '{path.name}', which `mqd-spark archive`"
+                " did not write: its offset range is unknown. OPTIMIZE and other writers make such"
+                " files.",
+                remedy="Restore the version of the table before that, and optimize a copy instead.",
+            )
+        files.append(ArchivedFile(path, path.parent.name.removeprefix("date="), covered))
     return files
 
 

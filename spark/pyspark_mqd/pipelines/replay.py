@@ -65,11 +65,16 @@ def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
     return frame.select(*kept)
 
 
-def run(spark: SparkSession, configuration: Configuration) -> None:
-    """Write the records to the topic."""
-    writer = plan(spark, configuration).write.format("mqd").mode("append")
+def run(spark: SparkSession, configuration: Configuration) -> int:
+    """Write the records to the topic; returns how many."""
+    from pyspark.sql import Observation, functions as f
+
+    written = Observation("replay")
+    frame = plan(spark, configuration).observe(written, f.count(f.lit(1)).alias("records"))
+    writer = frame.write.format("mqd").mode("append")
     writer = writer.option("topic", configuration.topic).option("timestampColumn", "timestamp")
     writer.options(**configuration.target).save()
+    return int(written.get["records"])
 
 
 def parse_time(text: str) -> int:
@@ -192,14 +197,21 @@ def _run(settings: Settings, configuration: Configuration) -> None:
     from pyspark_mqd.pipelines.session import is_merged, session
     from pyspark_mqd.pipelines.topics import records_in, require_partitions
 
-    def written(client: Any) -> int:
+    def offsets(client: Any) -> int:
         (count,) = require_partitions(client, [configuration.topic]).values()
         return records_in(client, configuration.topic, count)
 
+    done: list[int] = []
+
     progress = Progress("replay", quiet=is_merged(settings.output))
     with connected(settings) as client, session(settings, "replay") as spark:
-        before = written(client)
+        before = offsets(client)
+
+        def count() -> int:
+            """While it runs, offsets of the topic: markers of transactions have some, too."""
+            return done[0] if done else offsets(client) - before
+
         with progress:
-            run_jobs(lambda: run(spark, configuration), progress, lambda: written(client) - before)
+            run_jobs(lambda: done.append(run(spark, configuration)), progress, count)
         summary = {"topic": configuration.topic, "partitions": len(configuration.tasks)}
         report.show_summary(settings.output, {**summary, "records": progress.done})
