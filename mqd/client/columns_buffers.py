@@ -21,13 +21,13 @@ def _even(count: int) -> pa.Array:
 _EVEN = _even(32_768)
 
 
-def gather(body: Buffer, begins: Ints, ends: Ints, nulls: Bools | None = None) -> pa.Array:
+def gather(body: Buffer, starts: Ints, ends: Ints, nulls: Bools | None = None) -> pa.Array:
     """The bytes `[begin, end)` of `body` for each row, copied by Arrow. Positions ascend; the begin
     of a null equals its end.
     """
-    count = len(begins)
+    count = len(starts)
     offsets = np.empty(2 * count, np.int32)
-    offsets[::2] = begins
+    offsets[::2] = starts
     offsets[1::2] = ends
     fields_and_gaps = pa.Array.from_buffers(
         pa.binary(), max(2 * count - 1, 0), [None, pa.py_buffer(offsets), pa.py_buffer(body)]
@@ -54,7 +54,7 @@ def binary(offsets: Ints, data: Bytes) -> pa.Array:
 
 
 def offsets_of(column: pa.Array) -> Ints:
-    """Where each value of a binary column begins in its data, and where the last one ends; a slice
+    """Where each value of a binary column starts in its data, and where the last one ends; a slice
     has its own.
     """
     buffer = column.buffers()[1]

@@ -207,5 +207,5 @@ def _slices(body: Buffer, batches: list[Batch], rows_max: int) -> Iterator[Slice
 
 
 def _slice(body: Buffer, array: Bytes, owners: list[Batch], spans: list[Span]) -> Slice:
-    begins, ends = find_starts(body, array, spans)
-    return Slice(body, array, owners, [span.records for span in spans], begins, ends)
+    starts, ends = find_starts(body, array, spans)
+    return Slice(body, array, owners, [span.records for span in spans], starts, ends)

@@ -28,9 +28,9 @@ _TOGETHER_MIN = 16
 class _Pairs(NamedTuple):
     """Where the keys and values of all headers are."""
 
-    key_begins: Ints
+    key_starts: Ints
     key_ends: Ints
-    value_begins: Ints
+    value_starts: Ints
     value_ends: Ints
     value_nulls: Bools
 
@@ -68,16 +68,16 @@ def headers_column(body: Buffer, array: Bytes, positions: Ints, ends: Ints) -> p
 
 def _read_pairs(array: Bytes, positions: Ints, pairs: _Pairs, where: Ints) -> Ints:
     """One header of many records: note where it is, return the positions behind it."""
-    sizes, begins = read_varints(array, positions)
+    sizes, starts = read_varints(array, positions)
     if (sizes < 0).any():
         raise _bad_key(int(sizes.min()))
-    pairs.key_begins[where] = begins
-    pairs.key_ends[where] = ends = begins + sizes
-    sizes, begins = read_varints(array, ends)
+    pairs.key_starts[where] = starts
+    pairs.key_ends[where] = ends = starts + sizes
+    sizes, starts = read_varints(array, ends)
     if (sizes < -1).any():
         raise corrupt("a length is negative")
-    pairs.value_begins[where] = begins
-    pairs.value_ends[where] = ends = begins + np.maximum(sizes, 0)
+    pairs.value_starts[where] = starts
+    pairs.value_ends[where] = ends = starts + np.maximum(sizes, 0)
     pairs.value_nulls[where] = sizes < 0
     return ends
 
@@ -88,13 +88,13 @@ def _walk_pairs(data: memoryview, position: int, pairs: _Pairs, where: range) ->
         size, position = read_varint(data, position, BYTES_MAX_32)
         if size < 0:
             raise _bad_key(size)
-        pairs.key_begins[index] = position
+        pairs.key_starts[index] = position
         position += size
         pairs.key_ends[index] = position
         size, position = read_varint(data, position, BYTES_MAX_32)
         if size < -1:
             raise corrupt("a length is negative")
-        pairs.value_begins[index] = position
+        pairs.value_starts[index] = position
         position += max(size, 0)
         pairs.value_ends[index] = position
         pairs.value_nulls[index] = size < 0
@@ -109,8 +109,8 @@ def _bad_key(size: int) -> MqError:
 
 def _assemble(body: Buffer, counts: Ints, first: Ints, pairs: _Pairs) -> pa.Array:
     """All positions are checked: within each record they ascend up to its end."""
-    keys = gather(body, pairs.key_begins, pairs.key_ends)
-    values = gather(body, pairs.value_begins, pairs.value_ends, pairs.value_nulls)
+    keys = gather(body, pairs.key_starts, pairs.key_ends)
+    values = gather(body, pairs.value_starts, pairs.value_ends, pairs.value_nulls)
     try:
         keys = keys.cast(pa.string())
     except pa.ArrowInvalid:

@@ -63,7 +63,7 @@ class Batch(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Records one behind the other: for each batch how many, for each record where it begins and
+    """Records one behind the other: for each batch how many, for each record where it starts and
     ends in `body`.
     """
 
@@ -71,13 +71,13 @@ class Slice(NamedTuple):
     array: Bytes
     batches: list[Batch]
     records: list[int]
-    begins: Ints
+    starts: Ints
     ends: Ints
 
     def of_batches(self, values: list[int]) -> Ints:
         """A value of each batch, for each of its records."""
         if len(values) == 1:
-            return np.full(len(self.begins), values[0], np.int64)
+            return np.full(len(self.starts), values[0], np.int64)
         return np.repeat(np.array(values, np.int64), self.records)
 
 
@@ -102,7 +102,7 @@ def _rows_of(some: Slice, wish: Wish, previous: int) -> tuple[pa.RecordBatch, in
     fields = not {"key", "value", "headers"}.isdisjoint(names)
     numbers = cut or fields or not {"offset", "timestamp"}.isdisjoint(names)
     if numbers and behind:
-        at = some.begins + 1  # behind the attributes, of which none are assigned
+        at = some.starts + 1  # behind the attributes, of which none are assigned
         if "timestamp" in names:
             deltas, at = read_varlongs(array, at)
             timestamps = _microseconds(some, deltas)
@@ -175,13 +175,13 @@ def _fields(some: Slice, at: Ints, ends: Ints, names: list[str], made: dict[str,
     wanted.
     """
     array, body = some.array, some.body
-    key_begins, key_ends, key_nulls = _field(array, at)
+    key_starts, key_ends, key_nulls = _field(array, at)
     if "value" not in names and "headers" not in names:
         if (key_ends >= ends).any():
             raise corrupt("a key does not end within its record")
-        made["key"] = gather(body, key_begins, key_ends, key_nulls)
+        made["key"] = gather(body, key_starts, key_ends, key_nulls)
         return
-    value_begins, value_ends, value_nulls = _field(array, key_ends)
+    value_starts, value_ends, value_nulls = _field(array, key_ends)
     if (value_ends >= ends).any():  # behind it, at least the count of headers
         raise corrupt("a key or value does not end within its record")
     if "headers" in names:
@@ -189,22 +189,22 @@ def _fields(some: Slice, at: Ints, ends: Ints, names: list[str], made: dict[str,
     elif ((array[value_ends] == 0) & (value_ends + 1 != ends)).any():
         raise corrupt("a record does not end where its length says")
     if "key" in names:
-        made["key"] = gather(body, key_begins, key_ends, key_nulls)
+        made["key"] = gather(body, key_starts, key_ends, key_nulls)
     if "value" in names:
-        made["value"] = gather(body, value_begins, value_ends, value_nulls)
+        made["value"] = gather(body, value_starts, value_ends, value_nulls)
 
 
 def _field(array: Bytes, at: Ints) -> tuple[Ints, Ints, Bools | None]:
-    """(where each begins, where it ends, which are null) of the fields whose lengths are at `at`; a
+    """(where each starts, where it ends, which are null) of the fields whose lengths are at `at`; a
     null takes nothing.
     """
-    sizes, begins = read_varints(array, at)
+    sizes, starts = read_varints(array, at)
     lowest = int(sizes.min())
     if lowest >= 0:
-        return begins, begins + sizes, None
+        return starts, starts + sizes, None
     if lowest < -1:
         raise corrupt("a length is negative")
-    return begins, begins + np.maximum(sizes, 0), sizes < 0
+    return starts, starts + np.maximum(sizes, 0), sizes < 0
 
 
 def _constants(some: Slice, wish: Wish, first: int, behind: int, made: dict[str, pa.Array]) -> None:

@@ -33,7 +33,7 @@ class Span(NamedTuple):
 
 
 def find_starts(data: Buffer, array: Bytes, spans: list[Span]) -> tuple[Ints, Ints]:
-    """(where each record begins, behind its length; where it ends) for the records of all spans, in
+    """(where each record starts, behind its length; where it ends) for the records of all spans, in
     order.
 
     `array` is `data` as numpy sees it. Each span has at least one record. MqError(CORRUPT_MESSAGE)
@@ -45,7 +45,7 @@ def find_starts(data: Buffer, array: Bytes, spans: list[Span]) -> tuple[Ints, In
             lengths, stops = _by_forth(array, spans)
         else:
             lengths, stops = _by_loop(data, array, spans)
-        begins = skip_varints(array, lengths, BYTES_MAX_32)
+        starts = skip_varints(array, lengths, BYTES_MAX_32)
     except IndexError:
         raise corrupt("a record is cut off") from None
     if (array[lengths] & 1).any():
@@ -55,11 +55,11 @@ def find_starts(data: Buffer, array: Bytes, spans: list[Span]) -> tuple[Ints, In
         raise corrupt("a record does not end within its batch")
     if (stops < limits)[[span.finished for span in spans]].any():
         raise corrupt("bytes follow the last record of a batch")
-    ends = np.empty_like(begins)
+    ends = np.empty_like(starts)
     ends[:-1] = lengths[1:]
     ends[np.cumsum(counts) - 1] = stops
-    assert (ends >= begins).all()
-    return begins, ends
+    assert (ends >= starts).all()
+    return starts, ends
 
 
 # -- by AwkwardForth
@@ -68,7 +68,7 @@ def find_starts(data: Buffer, array: Bytes, spans: list[Span]) -> tuple[Ints, In
 _FORTH = """
 input data
 input spans
-output begins int64
+output starts int64
 output stops int64
 begin
   spans end invert
@@ -77,7 +77,7 @@ while
   data seek
   spans q-> stack
   0 do
-    data pos begins <- stack
+    data pos starts <- stack
     data zigzag-> stack
     data skip
   loop
@@ -119,7 +119,7 @@ def _by_forth(array: Bytes, spans: list[Span]) -> tuple[Ints, Ints]:
         machine.run({"data": array, "spans": wanted.view(np.uint8).reshape(-1)})
     except ValueError:
         raise corrupt("a record is cut off") from None
-    return np.asarray(machine.output("begins")), np.asarray(machine.output("stops"))
+    return np.asarray(machine.output("starts")), np.asarray(machine.output("stops"))
 
 
 # -- by a loop
@@ -131,9 +131,9 @@ _RUN_MISSES_MAX = 2
 
 
 def _by_loop(data: Buffer, array: Bytes, spans: list[Span]) -> tuple[Ints, Ints]:
-    begins: list[int] = []
-    stops = [_walk(data, array, span.begin, span.records, begins) for span in spans]
-    return np.array(begins, np.int64), np.array(stops, np.int64)
+    starts: list[int] = []
+    stops = [_walk(data, array, span.begin, span.records, starts) for span in spans]
+    return np.array(starts, np.int64), np.array(stops, np.int64)
 
 
 def _walk(data: Buffer, array: Bytes, position: int, count: int, starts: list[int]) -> int:
@@ -161,7 +161,7 @@ def _is_even(array: Bytes, span: Span) -> bool:
 def _run_of_one_size(array: Bytes, position: int, count: int) -> tuple[int, int]:
     """(how many records from `position` on have the length of the first, the bytes of each).
 
-    Where the length of record n stands at `position + n * size`, record n + 1 begins one size
+    Where the length of record n stands at `position + n * size`, record n + 1 starts one size
     later. So equal lengths at equal distances are found by comparing columns of bytes.
     """
     raw = width = 0

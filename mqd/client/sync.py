@@ -52,7 +52,7 @@ class _Loop:
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._failure: BaseException | None = None
-        self._open: list[_Held[Any]] = []
+        self._open: list[_OpenManager[Any]] = []
         """What was opened and is not left yet, the latest last."""
         self._thread.start()
         self._started.wait()
@@ -85,37 +85,37 @@ class _Loop:
     def entered(self, manager: AbstractAsyncContextManager[ThingT], *, last: bool = False) -> Iterator[ThingT]:
         """An async context manager, entered and left in one task of the loop. With `last`, whatever is still open is left before it: a
         second Ctrl-C may have gone past it."""
-        held = _Held(manager)
+        opened = _OpenManager(manager)
         reason: BaseException | None = None
         try:
-            yield self.call(self._hold, held)
+            yield self.call(self._enter, opened)
         except BaseException as error:
             reason = error
             raise
         finally:
-            self.call(self._let_go, held, reason, last)
+            self.call(self._leave, opened, reason, last)
 
-    async def _hold(self, held: _Held[ThingT]) -> ThingT:
+    async def _enter(self, opened: _OpenManager[ThingT]) -> ThingT:
         assert self._nursery is not None
-        self._open.append(held)
-        self._nursery.start_soon(self._run_held, held)
-        await held.entered.wait()
-        if held.failure is not None:
-            raise held.failure
-        if held.thing is None:
+        self._open.append(opened)
+        self._nursery.start_soon(self._run_manager, opened)
+        await opened.entered.wait()
+        if opened.failure is not None:
+            raise opened.failure
+        if opened.thing is None:
             raise _Leaving
-        return held.thing
+        return opened.thing
 
-    async def _run_held(self, held: _Held[Any]) -> None:
+    async def _run_manager(self, opened: _OpenManager[Any]) -> None:
         try:
-            await held.run()
+            await opened.run()
         finally:
-            self._open.remove(held)
+            self._open.remove(opened)
 
-    async def _let_go(self, held: _Held[Any], reason: BaseException | None, last: bool) -> None:
-        for other in [each for each in reversed(self._open) if last and each is not held]:
+    async def _leave(self, opened: _OpenManager[Any], reason: BaseException | None, last: bool) -> None:
+        for other in [each for each in reversed(self._open) if last and each is not opened]:
             await other.leave(reason or _Leaving())
-        await held.leave(reason)
+        await opened.leave(reason)
 
     def close(self) -> None:
         """Cancel what runs and wait for the thread to end."""
@@ -128,7 +128,7 @@ class _Loop:
         self._thread.join()
 
 
-class _Held(Generic[ThingT]):
+class _OpenManager(Generic[ThingT]):
     """One async context manager that a task of the loop holds open."""
 
     def __init__(self, manager: AbstractAsyncContextManager[ThingT]) -> None:
