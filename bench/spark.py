@@ -1,15 +1,17 @@
-"""How much CPU does a row cost on its way into Spark and out of it, beside Spark's own Kafka source and sink?
+"""How much CPU does a row cost on its way into Spark and out of it, beside Spark's own Kafka source
+and sink?
 
-    python -m bench.spark [--rows 5000000] [--rounds 3] [--jars DIR] [--questions source,sink] [--json FILE]
+    python -m bench.spark [--rows 5000000] [--rounds 3] [--jars DIR] [--questions source,sink]
 
-One mqd node serves everybody. Each side reads or writes the same rows (12-byte key, 100-byte value) in one
-Spark session with `local[2]`, in turn, after a warm run that does not count. The figure is rows per CPU second
-of Spark itself: the driver, the JVM and all Python workers, without the broker. `--jars` names a folder with
-the jar `spark-sql-kafka-0-10` and its dependencies, which puts Spark's own source and sink beside ours. Without
-it the source is compared with a source that returns prepared Arrow batches, and the sink stands alone.
+One mqd node serves everybody. Each side reads or writes the same rows (12-byte key, 100-byte value)
+in one Spark session with `local[2]`, in turn, after a warm run that does not count. The figure is
+rows per CPU second of Spark itself: the driver, the JVM and all Python workers, without the broker.
+`--jars` names a folder with the jar `spark-sql-kafka-0-10` and its dependencies, which puts Spark's
+own source and sink beside ours. Without it the source is compared with a source that returns
+prepared Arrow batches, and the sink stands alone.
 
-Questions: `source` (batch into `noop`), `stream` (streaming, availableNow, into `noop`), `sink` (cached rows
-into a topic), `archive` (topic to Parquet, beside a scan of that Parquet).
+Questions: `source` (batch into `noop`), `stream` (streaming, availableNow, into `noop`), `sink`
+(cached rows into a topic), `archive` (topic to Parquet, beside a scan of that Parquet).
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ def load(bootstrap: str, rows: int) -> None:
 
 
 def prepared_source() -> type:
-    """A data source that returns one prepared Arrow batch again and again: what Spark itself costs."""
+    """A data source that returns one prepared Arrow batch again and again: Spark's own cost."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     class PreparedReader(DataSourceReader):
@@ -312,8 +314,14 @@ def session(scratch: Path, jars: list[Path]) -> Iterator[SparkSession]:
 
 def report(figures: list[Figure]) -> None:
     """Medians, and the ratio of ours to each other side, round by round."""
-    print(f"\nSpark in local[2], {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    print(f"{'question':<10}{'side':<10}{'M rows/CPU s':>14}{'M rows/s':>10}   ratio of ours to it (median, min, max)")
+    print(
+        f"\nSpark in local[2], {platform.machine()}, {os.cpu_count()} cores,"
+        f" Python {platform.python_version()}"
+    )
+    print(
+        f"{'question':<10}{'side':<10}{'M rows/CPU s':>14}{'M rows/s':>10}"
+        "   ratio of ours to it (median, min, max)"
+    )
     for question in dict.fromkeys(figure.question for figure in figures):
         by_side: dict[str, list[Figure]] = {}
         for figure in figures:
@@ -341,10 +349,18 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rows", type=int, default=5_000_000, help="records in the topic [default: 5000000]")
-    parser.add_argument("--rounds", type=int, default=3, help="counted runs of each side [default: 3]")
-    parser.add_argument("--jars", type=Path, help="folder with spark-sql-kafka-0-10 and its dependencies")
-    parser.add_argument("--questions", default=",".join(QUESTIONS), help="which to ask [default: all]")
+    parser.add_argument(
+        "--rows", type=int, default=5_000_000, help="records in the topic [default: 5000000]"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="counted runs of each side [default: 3]"
+    )
+    parser.add_argument(
+        "--jars", type=Path, help="folder with spark-sql-kafka-0-10 and its dependencies"
+    )
+    parser.add_argument(
+        "--questions", default=",".join(QUESTIONS), help="which to ask [default: all]"
+    )
     parser.add_argument("--json", type=Path, help="write every run to this file")
     arguments = parser.parse_args()
     jars = sorted(arguments.jars.glob("*.jar")) if arguments.jars else []
@@ -364,7 +380,8 @@ def main() -> None:
                         figure = measure(question, side, run, node.pid)
                         counted = "warm " if number == 0 else ""
                         print(
-                            f"{counted}{question} {side}: {figure.rows_per_cpu_second / 1e6:.2f} M rows/CPU s,"
+                            f"{counted}{question} {side}:"
+                            f" {figure.rows_per_cpu_second / 1e6:.2f} M rows/CPU s,"
                             f" {figure.rows / figure.wall_seconds / 1e6:.2f} M rows/s",
                             file=sys.stderr,
                         )
