@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -195,13 +198,23 @@ def test_a_mirror_prepares_the_target_for_what_is_new_in_a_micro_batch(
     ends: list[dict[str, Any]] = [
         {"a": {"0": 1, "1": 0}}, {"a": {"0": 2, "1": 5}}, {"a": {"0": 2, "2": 0}, "b": {"0": 0}},
     ]  # fmt: skip
-    reader = mirror_source.MirrorReader(None, mirror.Configuration({}, {}, "", prefix="copy."))
+    reader = mirror_source.MirrorReader(None, "{}")
     prepared: list[Any] = []
     monkeypatch.setattr(reader, "_prepare", prepared.append)
     for end in ends:
         monkeypatch.setattr(mirror_source.WrappedReader, "latestOffset", lambda *_, end=end: end)
         assert reader.latestOffset({}, None) == end  # type: ignore[arg-type]
     assert prepared == [{"a": 2}, {"a": 3, "b": 1}]
+
+
+@pytest.mark.parametrize("name", ["archive_source", "archive_stage", "mirror_source"])
+def test_what_tasks_import_needs_no_click(name: str) -> None:
+    """Workers need the packages that `mqd-spark package` prints, and click is not one of them."""
+    pytest.importorskip("pyspark")
+    probe = f"import sys; sys.modules['click'] = None; import pyspark_mqd.pipelines.{name}"
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", probe], env=path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_configuration_reaches_the_source_of_a_mirror() -> None:

@@ -3,6 +3,8 @@
 Spark calls `latestOffset` once a micro-batch, in one process, before any task runs. Topics and
 partitions that are new there are made in the target cluster first. A micro-batch that runs again
 after a restart does not call it: the command prepares the target at its start, too.
+
+Tasks import this module on workers, which need not have what the command lines need (click).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadLimit
@@ -18,10 +20,10 @@ from pyspark.sql.types import StructType
 
 from pyspark_mqd.errors import OptionError
 from pyspark_mqd.offsets import StreamOffset
-from pyspark_mqd.pipelines.brokers import connected
-from pyspark_mqd.pipelines.cli import Failure
-from pyspark_mqd.pipelines.mirror import Configuration, prepare_target, refuse_circle
 from pyspark_mqd.pipelines.wrapped_reader import WrappedReader, source_of
+
+if TYPE_CHECKING:
+    from pyspark_mqd.pipelines.mirror import Configuration
 
 NAME = "mqd_mirror"
 OWN_OPTION = "mirror.configuration"
@@ -49,14 +51,16 @@ class MirrorSource(DataSource):
         return found
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        configuration = Configuration(**json.loads(self.options[OWN_OPTION]))
-        return MirrorReader(self._source.streamReader(schema), configuration)
+        return MirrorReader(self._source.streamReader(schema), self.options[OWN_OPTION])
 
 
 class MirrorReader(WrappedReader):
-    """The reader of the format `mqd`, and what the target cluster has already."""
+    """The reader of the format `mqd`, and what the target cluster has already.
 
-    def __init__(self, reader: Any, configuration: Configuration) -> None:
+    `configuration` is JSON.
+    """
+
+    def __init__(self, reader: Any, configuration: str) -> None:
         super().__init__(reader)
         self._configuration = configuration
         self._prepared: dict[str, int] = {}
@@ -66,17 +70,22 @@ class MirrorReader(WrappedReader):
         counts = partition_counts_in(end)
         new = {name: count for name, count in counts.items() if count > self._prepared.get(name, 0)}
         if new:
-            try:
-                self._prepare(new)
-            except Failure as failure:
-                raise OptionError(f"{failure.message} {failure.remedy}") from None
+            self._prepare(new)
             self._prepared.update(new)
         return end
 
     def _prepare(self, counts: Mapping[str, int]) -> None:
-        refuse_circle(self._configuration, counts)
-        with connected(self._configuration.target_settings()) as client:
-            prepare_target(client, self._configuration, counts)
+        from pyspark_mqd.pipelines.brokers import connected
+        from pyspark_mqd.pipelines.cli import Failure
+        from pyspark_mqd.pipelines.mirror import Configuration, prepare_target, refuse_circle
+
+        configuration = Configuration(**json.loads(self._configuration))
+        try:
+            refuse_circle(configuration, counts)
+            with connected(configuration.target_settings()) as client:
+                prepare_target(client, configuration, counts)
+        except Failure as failure:  # the driver gets the text of the error only
+            raise OptionError(f"{failure.message} {failure.remedy}") from None
 
 
 def partition_counts_in(offset: Mapping[str, Any]) -> dict[str, int]:
