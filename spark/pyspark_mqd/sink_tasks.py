@@ -55,17 +55,19 @@ class Written(WriterCommitMessage):
 
 
 def current_task() -> Task:
-    """The task that runs in this process. Warns once where Spark is slow without need."""
+    """The task that runs in this process. Task 0 warns where Spark is slow without need."""
     context = TaskContext.get()
     assert context is not None, "not in a task"
-    _warn_once(context.getLocalProperty(ARROW_BYTES))
     batch_id = context.getLocalProperty(BATCH_ID)
-    return Task(
+    task = Task(
         context.partitionId(),
         context.attemptNumber(),
         -1 if batch_id is None else int(batch_id),
         context.getLocalProperty(QUERY_ID) or "",
     )
+    if task.partition == 0:
+        _warn_once(context.getLocalProperty(ARROW_BYTES))
+    return task
 
 
 def local_property(name: str) -> str | None:
@@ -75,6 +77,7 @@ def local_property(name: str) -> str | None:
 
 
 def _warn_once(arrow_bytes: str | None) -> None:
+    """Once a Python worker."""
     global _warned
     if _warned or (
         arrow_bytes is not None and arrow_bytes.isdecimal() and int(arrow_bytes) >= NO_LIMIT
