@@ -47,8 +47,12 @@ RECEIVE_BYTES_MAX = 256 * KIB
 SENDFILE_BYTES_MIN = 64 * KIB
 """Below this, reading and sending with the header is as cheap as sendfile (bench/sendfile_border.py)."""
 
-TURN_SECONDS_MAX = 0.02
+SLICE_SECONDS_MAX = 0.002
 """A connection whose requests have taken longer than this in one turn lets others go first."""
+TURN_SECONDS_MAX = 0.01
+"""After this long no other connection gets a slice in a turn: the turn ends, and the rest of the node runs."""
+SENT_BYTES_PER_SLICE = 4 * MIB
+"""What one connection sends in one go: about a millisecond of copying to its socket."""
 PEER_CONNECTIONS_MAX = 192
 """Open connections of nodes that have introduced themselves."""
 STRANGERS_MAX = 64
@@ -184,6 +188,7 @@ CONSUMER_FETCH_BYTES = 8 * MIB
 CONSUMER_PARTITION_FETCH_BYTES = 1 * MIB
 
 assert FRAME_BYTES_MIN < BATCH_BYTES_MAX < REQUEST_BYTES_MAX <= IN_FLIGHT_BYTES_MAX
+assert 0 < SLICE_SECONDS_MAX < TURN_SECONDS_MAX
 assert SENDFILE_BYTES_MIN < RECEIVE_BYTES_MAX <= RECEIVE_ARENA_BYTES
 assert RAFT_COMMAND_BYTES_MAX + 64 < RAFT_BATCH_BYTES < RAFT_MESSAGE_BYTES_MAX
 assert RAFT_SNAPSHOT_CHUNK_BYTES + 64 < RAFT_MESSAGE_BYTES_MAX < RAFT_OUTBOX_BYTES_MAX

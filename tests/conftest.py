@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator
+import logging
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,3 +23,29 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.collect()
         gc.freeze()
+
+
+class _Bugs(logging.Handler):
+    """Keeps what the server logs of unexpected exceptions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg.startswith("bug in a handler"):
+            self.found.append(record.getMessage())
+
+
+@pytest.fixture(autouse=True)
+def no_bugs_in_handlers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A bug costs one connection in production; in a test it is a failure, unless the test is marked `plants_a_bug`."""
+    bugs = _Bugs()
+    logger = logging.getLogger("mqd.server.dispatch")
+    logger.addHandler(bugs)
+    try:
+        yield
+    finally:
+        logger.removeHandler(bugs)
+    if request.node.get_closest_marker("plants_a_bug") is None:
+        assert not bugs.found, bugs.found

@@ -90,6 +90,9 @@ class Listener(Protocol):
 class Ready(Protocol):
     """Whoever the poller calls when a socket is ready (server/connection.py)."""
 
+    used: float
+    """Seconds of the event loop that it has used, for a fair order."""
+
     def on_ready(self, events: int) -> None: ...
 
 

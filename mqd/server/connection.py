@@ -30,9 +30,11 @@ from mqd.limits import (
     RECEIVE_BYTES_MAX,
     SEND_QUEUE_BYTES_MAX,
     SENDFILE_BYTES_MIN,
+    SENT_BYTES_PER_SLICE,
     STRANGER_FRAME_BYTES_MAX,
 )
 from mqd.raft.introduction import Visit
+from mqd.server.bugs import raised_in_core
 from mqd.server.context import PEER
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,9 @@ _FRAME_BUFFER_BYTES_MIN = 64 * KIB
 _NOTHING = memoryview(b"")
 _JOIN_BYTES_MAX = 256 * KIB
 """Small answers are joined up to this and sent with one call."""
+
+RESUME = 0
+"""Instead of events: the connection used up its slice of an earlier turn, and gets one in this turn."""
 
 Part = bytes | bytearray | memoryview | FileRange
 
@@ -108,6 +113,10 @@ class Dispatcher(Protocol):
         """
         ...
 
+    def bug(self, connection: Connection, api: str) -> None:
+        """Log the exception that is being handled, and close the connection."""
+        ...
+
 
 class Owner(Protocol):
     """The server, as a connection sees it (server/service.py)."""
@@ -146,8 +155,8 @@ class Owner(Protocol):
         ...
 
     @property
-    def turn_is_long(self) -> bool:
-        """Whether this turn has taken so long that others must have theirs."""
+    def slice_is_over(self) -> bool:
+        """Whether the connection that is served now has had its share of this turn."""
         ...
 
     def resume_later(self, connection: Connection) -> None:
@@ -193,6 +202,7 @@ class Connection:
         "slots",
         "sock",
         "stranger_requests",
+        "used",
         "visit",
     )
 
@@ -223,6 +233,8 @@ class Connection:
         self.frame_since: float | None = None
         """Since when a frame has been arriving, for the time limit on it."""
         self.is_dirty = False
+        self.used = 0.0
+        """Seconds of the event loop that its requests have used, or the virtual time at which it was served (Server._turn)."""
         self._events = READABLE
         self._closing = False
         self._large = False
@@ -244,6 +256,10 @@ class Connection:
         """The poller's call: this socket can be read, written, or is gone. Whatever its peer did wrong costs it this connection only."""
         if not self.open:
             return
+        if events == RESUME:
+            self.must_yield = False
+            self.resume()
+            return
         watched = self._events
         if events & WRITABLE and watched & WRITABLE:
             self._send()
@@ -260,6 +276,8 @@ class Connection:
                 pass
             except OSError as error:
                 self._lost(error)
+            except Exception as error:
+                self._failed(error)
         elif events & HANG_UP:
             self.close()
 
@@ -267,6 +285,12 @@ class Connection:
         """Close the connection, because what its peer sent is not a request that it may send."""
         logger.warning("closing a connection peer=%s listener=%s reason=%s", self.peer, self.listener, error)
         self.close()
+
+    def _failed(self, error: Exception) -> None:
+        """A request met a bug. Raises the exception again where the node must stop."""
+        if raised_in_core(error):
+            raise error
+        self.owner.dispatcher.bug(self, "produce or fetch")
 
     def _lost(self, error: OSError) -> None:
         logger.debug("connection lost peer=%s reason=%s", self.peer, error)
@@ -419,7 +443,8 @@ class Connection:
             start = frame_end
             if not self.open:
                 break
-            if self.must_yield:
+            if self.owner.slice_is_over:
+                self.must_yield = True
                 self._pause()
                 self.owner.resume_later(self)
                 break
@@ -460,6 +485,10 @@ class Connection:
                 self._handle_kept()
             except ProtocolError as error:
                 self.refuse(error)
+            except OSError as error:
+                self._lost(error)
+            except Exception as error:
+                self._failed(error)
         if self.open and not self._closing and not self.held and not self._has_whole_frame:
             self._watch(self._events | READABLE)
 
@@ -540,7 +569,7 @@ class Connection:
         if self._closing:
             self._close_when_done()
         elif not self._events & READABLE and not self.held:
-            if self._has_whole_frame and self.owner.turn_is_long:
+            if self._has_whole_frame and self.owner.slice_is_over:
                 self.must_yield = True
                 self.owner.resume_later(self)
             else:
@@ -561,11 +590,15 @@ class Connection:
             self._watch(self._events | WRITABLE)
 
     def _send(self) -> None:
-        """Send until everything is sent or the peer reads too slowly; then the poller calls again."""
+        """Send until all or enough is sent, or the peer reads too slowly; then the poller calls again."""
         sending = self._sending
         sock = self.sock
+        total = 0
         try:
             while sending:
+                if total > SENT_BYTES_PER_SLICE:
+                    self._watch(self._events | WRITABLE)
+                    return
                 piece = self._next_piece()
                 try:
                     if isinstance(piece, FileRange):
@@ -576,6 +609,7 @@ class Connection:
                         sent = sock.send_more(piece) if sending else sock.send(piece)
                         if sent < len(piece):
                             sending.appendleft(memoryview(piece)[sent:])
+                    total += sent
                 except BlockingIOError:
                     sending.appendleft(piece)
                     self._watch(self._events | WRITABLE)

@@ -129,7 +129,7 @@ class Dispatcher:
         """`spawn(function, *args)` starts a task in the server's nursery."""
         self._node = node
         self._spawn = spawn
-        self._produce = produce.Produce(node, spawn)
+        self._produce = produce.Produce(node, spawn, self.bug)
         self._fetch = fetch.Fetch(node)
         common = {handler.api.key: handler for handler in map(Handler, SERVED)}
         private = {handler.api.key: handler for handler in map(Handler, SERVED_TO_PEERS)}
@@ -137,6 +137,8 @@ class Dispatcher:
         self._versions_until = unstable.versions_until(node.config)
         self.requests = 0
         """Requests taken up; one that is held back counts when its turn comes."""
+        self.bugs = 0
+        """Connections that were closed because of an unexpected exception."""
 
     def dispatch(self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
         """Take up the request in buffer[start:end]; False where it must wait for a fetch that is parked before it."""
@@ -218,7 +220,7 @@ class Dispatcher:
             else:
                 self._complete(slot, handler, header, handler.api.encode_response(header.api_version, answer))
         except Exception:
-            self._bug(connection, handler)
+            self.bug(connection, handler.api.name)
 
     def _context(self, connection: Connection, header: RequestHeader) -> Context:
         now = self._node.clock.monotonic()
@@ -262,17 +264,17 @@ class Dispatcher:
             connection.barrier = False
             self._complete(slot, handler, header, body)
         except Exception:  # trio.Cancelled is none
-            self._bug(connection, handler)
+            self.bug(connection, handler.api.name)
 
     @staticmethod
     def _refused(handler: Handler, request: Any, error: MqError) -> Answer:
         assert handler.failed is not None, f"{handler.api.name} refuses whole requests and does not say how"
         return handler.failed(request, error)
 
-    @staticmethod
-    def _bug(connection: Connection, handler: Handler) -> None:
-        """Our fault, on a path that changes no state of its own: it costs this client its connection, not all clients the node."""
-        logger.exception("bug in a handler, closing the connection api=%s peer=%s", handler.api.name, connection.peer)
+    def bug(self, connection: Connection, api: str) -> None:
+        """Called where an exception was caught that nobody expected (bugs.py): log it, and close the connection."""
+        self.bugs += 1
+        logger.exception("bug in a handler, closing the connection api=%s peer=%s", api, connection.peer)
         connection.close()
 
     def _complete(self, slot: Slot, handler: Handler, header: RequestHeader, body: bytes) -> None:

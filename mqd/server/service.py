@@ -16,18 +16,19 @@ import trio
 
 from mqd.controller.configs import CurrentConfig
 from mqd.errors import ProtocolError
-from mqd.io.net import Listener, Network, Socket
+from mqd.io.net import Listener, Network, Ready, Socket
 from mqd.limits import (
     FRAME_RECEIVE_TIMEOUT_MS,
     IN_FLIGHT_BYTES_MAX,
     PEER_CONNECTIONS_MAX,
     RECEIVE_ARENA_BYTES,
+    SLICE_SECONDS_MAX,
     STRANGER_SECONDS_MAX,
     STRANGER_SECONDS_MIN,
     STRANGERS_MAX,
     TURN_SECONDS_MAX,
 )
-from mqd.server.connection import Arena, Connection
+from mqd.server.connection import RESUME, Arena, Connection
 from mqd.server.context import CLIENT, PEER, Node
 from mqd.server.dispatch import Dispatcher
 
@@ -51,6 +52,8 @@ class ServerStatistics:
     turns: int
     frame_bytes: int
     refused_connections: int
+    bugs: int
+    """Connections that were closed because of an unexpected exception."""
 
 
 class Server:
@@ -79,12 +82,20 @@ class Server:
         self._exceeding: Connection | None = None
         self._in_turn = False
         self._held_back: list[Connection] = []
+        """Connections that used up their slice and have more requests."""
+        self._slice_ends_at = math.inf
+        self._was_cut = False
+        """The last turn ended before all connections that were ready had a slice."""
+        self._virtual_time = 0.0
+        """The time used, in seconds, by the connection that was served last: where a connection that was idle starts."""
         self._extra_turn_wanted = trio.Event()
         self.turns = 0
         self._refused = 0
 
     def statistics(self) -> ServerStatistics:
-        return ServerStatistics(len(self._connections), self.dispatcher.requests, self.turns, self.frame_bytes, self._refused)
+        return ServerStatistics(
+            len(self._connections), self.dispatcher.requests, self.turns, self.frame_bytes, self._refused, self.dispatcher.bugs
+        )
 
     def _spawn(self, function: Callable[..., object], *args: object) -> None:
         assert self._nursery is not None
@@ -114,7 +125,6 @@ class Server:
 
     async def _serve(self) -> None:
         poller = self.poller
-        arena = self.arena
         while True:
             await poller.wait_ready()
             began = math.inf
@@ -124,14 +134,43 @@ class Server:
                 ready = poller.ready_nowait()
                 if not ready:
                     break
-                self._begin_turn()
+                self._turn(ready)
                 began = min(began, self.now)
-                for connection, events in ready:
-                    if arena.full:
-                        self._end_turn()
-                    connection.on_ready(events)
+
+    def _turn(self, ready: list[tuple[Ready, int]]) -> None:
+        """Serve `ready`, (connection, events), and the connections that were held back, until all had a slice or time is up.
+
+        Where connections compete, the one that has used the least time goes first, so one that sends little waits for one slice
+        at most: start-time fair queuing (Goyal, Vin and Cheng, 1996). A connection that was idle starts at the current virtual
+        time. Connections that are not served stay ready, or held back, for the next turn.
+        """
+        self._begin_turn()
+        if self._held_back or self._was_cut:
+            ready += [(connection, RESUME) for connection in self._held_back]
+            self._held_back = []
+            ready.sort(key=lambda pair: pair[0].used)
+        clock, arena = self._node.clock.monotonic, self.arena
+        now = clock()
+        ends_at = now + TURN_SECONDS_MAX
+        self._was_cut = False
+        for position, (connection, events) in enumerate(ready):
+            if now > ends_at:
+                self._was_cut = True
+                self._held_back += [left for left, its_events in ready[position:] if its_events == RESUME]  # type: ignore[misc]
+                break
+            if arena.full:
                 self._end_turn()
-                self._in_turn = False
+            connection.used = self._virtual_time = max(connection.used, self._virtual_time)
+            self._slice_ends_at = now + SLICE_SECONDS_MAX
+            connection.on_ready(events)
+            after = clock()
+            connection.used += after - now
+            now = after
+        self._slice_ends_at = now + SLICE_SECONDS_MAX
+        self._end_turn()
+        self._in_turn = False
+        if self._held_back:
+            self._extra_turn_wanted.set()
 
     def _begin_turn(self) -> None:
         """See what time it is, and whether this node still hears the controller."""
@@ -164,14 +203,7 @@ class Server:
         while True:
             await self._extra_turn_wanted.wait()
             self._extra_turn_wanted = trio.Event()
-            self._begin_turn()
-            held_back, self._held_back = self._held_back, []
-            for connection in held_back:
-                connection.must_yield = False
-                connection.resume()
-                self._end_turn()
-            self._end_turn()
-            self._in_turn = False
+            self._turn(self.poller.ready_nowait() if self._held_back else [])
 
     # -- connections -----------------------------------------------------------------------------------------------
 
@@ -248,8 +280,8 @@ class Server:
                 del self._by_address[address]
 
     @property
-    def turn_is_long(self) -> bool:
-        return self._node.clock.monotonic() - self.now > TURN_SECONDS_MAX
+    def slice_is_over(self) -> bool:
+        return self._node.clock.monotonic() > self._slice_ends_at
 
     def resume_later(self, connection: Connection) -> None:
         self._held_back.append(connection)

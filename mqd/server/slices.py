@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import TypeVar
 
-from trio.lowlevel import checkpoint
+import trio
 
 SLICE_ROWS = 200
 """Rows between two checkpoints, and from how many on slices are worth a task: one to three milliseconds."""
@@ -21,28 +21,70 @@ Row = TypeVar("Row")
 Result = TypeVar("Result")
 
 
+_one_at_a_time: trio.lowlevel.RunVar[trio.Lock] = trio.lowlevel.RunVar("slices")
+"""One slice a pass of the event loop, in the order in which they are wanted: many large requests hold up others no longer than one."""
+
+
+def _lock() -> trio.Lock:
+    try:
+        return _one_at_a_time.get()
+    except LookupError:
+        lock = trio.Lock()
+        _one_at_a_time.set(lock)
+        return lock
+
+
+async def _taken() -> trio.Lock:
+    """The right to run a slice: at once where nobody else has it."""
+    lock = _lock()
+    try:
+        lock.acquire_nowait()
+    except trio.WouldBlock:
+        await lock.acquire()
+    return lock
+
+
+def _leave(lock: trio.Lock) -> None:
+    """Give the right back, unless this task was cancelled while it waited for its next slice."""
+    if lock.statistics().owner is trio.lowlevel.current_task():
+        lock.release()
+
+
+async def _others_first(lock: trio.Lock) -> None:
+    lock.release()
+    await lock.acquire()
+
+
 async def listed_in_slices(rows: Iterable[Row], weigh: Callable[[Row], int] = lambda row: 1) -> list[Row]:
     """`rows` as a list, made in slices of `SLICE_ROWS` by weight. What they are made from must bear changes between two of them."""
     made = []
     weight = 0
-    for row in rows:
-        made.append(row)
-        weight += weigh(row)
-        if weight >= SLICE_ROWS:
-            weight = 0
-            await checkpoint()
+    lock = await _taken()
+    try:
+        for row in rows:
+            made.append(row)
+            weight += weigh(row)
+            if weight >= SLICE_ROWS:
+                weight = 0
+                await _others_first(lock)
+    finally:
+        _leave(lock)
     return made
 
 
 async def finished_in_slices(work: Generator[int, None, Result]) -> Result:
     """What a generator returns that yields how many rows it has read or written since."""
     weight = 0
-    while True:
-        try:
-            weight += next(work)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        if weight >= SLICE_ROWS:
-            weight = 0
-            await checkpoint()
+    lock = await _taken()
+    try:
+        while True:
+            try:
+                weight += next(work)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            if weight >= SLICE_ROWS:
+                weight = 0
+                await _others_first(lock)
+    finally:
+        _leave(lock)

@@ -113,7 +113,7 @@ class ScriptedOwner:
 
     def frame_done(self, connection: Connection) -> None: ...
 
-    turn_is_long = False
+    slice_is_over = False
 
     def resume_later(self, connection: Connection) -> None:
         raise AssertionError("nothing here takes long")

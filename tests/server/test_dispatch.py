@@ -288,6 +288,7 @@ async def test_a_client_that_goes_while_its_request_is_answered_leaves_nothing(t
 # -- mistakes of ours
 
 
+@pytest.mark.plants_a_bug
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_bug_in_a_handler_costs_one_connection(tmp_path: Path, is_async: bool, caplog: pytest.LogCaptureFixture) -> None:
     def broken(context: Any, request: Any) -> Mapping[str, Any]:
@@ -305,6 +306,43 @@ async def test_a_bug_in_a_handler_costs_one_connection(tmp_path: Path, is_async:
         assert (await good.ask("list_offsets", 1, {"topics": []})) is not None
 
 
+@pytest.mark.plants_a_bug
+@pytest.mark.parametrize("api", ["produce", "fetch"])
+@pytest.mark.parametrize("is_resumed", [False, True])
+async def test_a_bug_on_the_hot_path_costs_one_connection(
+    tmp_path: Path, api: str, is_resumed: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any) -> None:
+        raise KeyError("a bug")
+
+    async with rig(tmp_path) as node:
+        node.create("t")
+        bad, good = await node.connect(), await node.connect()
+        if is_resumed:  # by a request that is answered in a task
+            bad.post("metadata", 12, {"topics": [{"name": f"n{row}"} for row in range(2000)], "allow_auto_topic_creation": False})
+        with monkeypatch.context() as patch:
+            patch.setattr(node.server.dispatcher, f"_{api}", broken)
+            body = node.produce_body("t", batch()) if api == "produce" else node.fetch_body("t", 0)
+            bad.post(api, 9 if api == "produce" else 12, body)
+            await settle()
+        assert bad.sock.closed and node.server.statistics().bugs == 1
+        assert "bug in a handler" in caplog.text
+        assert (await good.produce("t", batch())).error_code == 0
+
+
+async def test_a_bug_in_a_core_stops_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any, **options: Any) -> None:
+        raise KeyError("a bug")
+
+    with pytest.RaisesGroup(pytest.RaisesExc(KeyError), flatten_subgroups=True):
+        async with rig(tmp_path) as node:
+            node.create("t")
+            client = await node.connect()
+            monkeypatch.setattr("mqd.log.partition_log.PartitionLog.plan_append", broken)
+            client.post("produce", 9, node.produce_body("t", batch()))
+            await settle()
+
+
 async def survives(tmp_path: Path, handle: Any) -> bool:
     """Whether the node still serves others after one connection met this handler."""
     try:
@@ -317,6 +355,7 @@ async def survives(tmp_path: Path, handle: Any) -> bool:
         return False
 
 
+@pytest.mark.plants_a_bug
 @pytest.mark.parametrize("mistake", ["unfit answer", "refusal without a shape"])
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_an_answer_that_cannot_be_made_costs_one_connection(tmp_path: Path, is_async: bool, mistake: str) -> None:

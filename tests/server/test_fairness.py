@@ -1,47 +1,107 @@
-"""One connection's slow requests do not hold up the others: it yields, and goes on in a later turn."""
+"""Connections share the event loop: each gets a slice in turn, and the one that has used the least goes first."""
 
 from __future__ import annotations
 
-from mqd.limits import IN_FLIGHT_REQUESTS_MAX
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqd.limits import IN_FLIGHT_REQUESTS_MAX, SLICE_SECONDS_MAX, TURN_SECONDS_MAX
+from mqd.server.connection import RESUME
+from tests.log.support import HandClock
+from tests.server.rig import Client, Rig, rig, settle
 from tests.server.test_connection import ScriptedOwner, frame
 
 
-def goes_on_until_all_is_answered(owner: ScriptedOwner, later: list[object], requests: list[bytes]) -> None:
+def resumes_until_all_is_answered(owner: ScriptedOwner, later: list[object], requests: list[bytes]) -> None:
     while later:
         assert later.pop() is owner.connection
-        owner.connection.must_yield = False
-        owner.connection.resume()
+        owner.connection.on_ready(RESUME)
         owner.run()
     assert owner.requests == requests
     assert bytes(owner.sock.sent) == b"".join(requests)
 
 
-def test_who_took_long_yields_and_goes_on_later() -> None:
+def test_a_connection_whose_slice_is_over_resumes_later() -> None:
     owner = ScriptedOwner()
     later: list[object] = []
     owner.resume_later = later.append  # type: ignore[method-assign]
-    original = owner.dispatch
-
-    def dispatch(connection, buffer, view, start, end):  # type: ignore[no-untyped-def]
-        taken = original(connection, buffer, view, start, end)
-        connection.must_yield = True
-        return taken
-
-    owner.dispatch = dispatch  # type: ignore[method-assign]
-    requests = [b"request%d" % number for number in range(5)]
-    owner.sock.incoming = [b"".join(map(frame, requests))]
-    owner.run()
-    assert owner.requests == requests[:1]
-    goes_on_until_all_is_answered(owner, later, requests)
-
-
-def test_a_flood_of_small_requests_yields_when_the_turn_is_long() -> None:
-    owner = ScriptedOwner()
-    later: list[object] = []
-    owner.resume_later = later.append  # type: ignore[method-assign]
-    owner.turn_is_long = True
+    owner.slice_is_over = True
     requests = [b"request%d" % number for number in range(3 * IN_FLIGHT_REQUESTS_MAX)]
     owner.sock.incoming = [b"".join(map(frame, requests))]
     owner.run()
-    assert owner.requests == requests[:IN_FLIGHT_REQUESTS_MAX], "as many as may be in flight, and not all that were received"
-    goes_on_until_all_is_answered(owner, later, requests)
+    assert owner.requests == requests[:1]
+    resumes_until_all_is_answered(owner, later, requests)
+
+
+class BusyClock(HandClock):
+    """Monotonic time that passes while requests are handled."""
+
+    seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+class Costly:
+    """Each request takes time by the clock; who waited how long is noted."""
+
+    def __init__(self, node: Rig, seconds: float) -> None:
+        self.clock = BusyClock()
+        node.node.clock = self.clock
+        self.seconds = seconds
+        self.count = 0
+        self.arrive_at = -1
+        self.light: Client | None = None
+        self.arrived = 0.0
+        self.waited: list[float] = []
+        self.served: list[Any] = []
+        self._dispatch = node.server.dispatcher.dispatch
+        node.server.dispatcher.dispatch = self  # type: ignore[method-assign, assignment]
+
+    def __call__(self, connection: Any, *arguments: Any) -> bool:
+        clock = self.clock
+        self.served.append(connection.sock)
+        if self.light is not None and connection.sock is self.light.sock:
+            self.waited.append(clock.monotonic() - self.arrived)
+        else:
+            clock.seconds += self.seconds
+            self.count += 1
+            if self.count == self.arrive_at and self.light is not None:
+                self.arrived = clock.monotonic()
+                self.light.post("api_versions", 3, {})
+        return self._dispatch(connection, *arguments)
+
+
+@pytest.mark.parametrize("seconds", [0.0001, 0.003, 0.05])
+@pytest.mark.parametrize(("arrive_at", "slices"), [(20, 50), (1200, 1)], ids=["beside newcomers", "beside hogs"])
+async def test_a_light_connection_waits_for_one_slice_of_each_newcomer_at_most(
+    tmp_path: Path, seconds: float, arrive_at: int, slices: int
+) -> None:
+    async with rig(tmp_path) as node:
+        hogs = [await node.connect() for _ in range(50)]
+        light = await node.connect()
+        costly = Costly(node, seconds)
+        costly.light, costly.arrive_at = light, arrive_at
+        for hog in hogs:
+            for _ in range(40):
+                hog.post("api_versions", 3, {})
+        await settle()
+        assert costly.count == 50 * 40
+        (waited,) = costly.waited
+        assert waited <= TURN_SECONDS_MAX + slices * (SLICE_SECONDS_MAX + 2 * seconds)
+        assert all(len(hog.answers()) == 40 for hog in hogs)
+
+
+async def test_hogs_get_equal_shares_of_the_time(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        hogs = [await node.connect() for _ in range(5)]
+        costly = Costly(node, 0.003)
+        for hog in hogs:
+            for _ in range(200):
+                hog.post("api_versions", 3, {})
+        await settle()
+        half = costly.served[: len(costly.served) // 2]
+        counts = [half.count(hog.sock) for hog in hogs]
+        assert max(counts) - min(counts) <= 4, counts

@@ -13,7 +13,6 @@ connection waits, too. The other batches of a transaction go the way of all.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Sequence
 from struct import Struct
 from typing import Any
@@ -23,12 +22,11 @@ from mqd.protocol.batch import HEADER_BYTES, PRODUCER_ID_POSITION, TRANSACTIONAL
 from mqd.protocol.hot import decode_produce_request, encode_produce_response
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import Append, ProduceTicket, until_durable
+from mqd.server.bugs import raised_in_core
 from mqd.server.connection import Connection, Part
 from mqd.server.context import Node
 from mqd.server.partitions import Endpoint, current_leader, endpoints, unknown_partition
 from mqd.server.verification import Speaks, Verification, produce_refusal
-
-logger = logging.getLogger(__name__)
 
 _NONE = -1
 _ZSTD = 4
@@ -97,11 +95,12 @@ class _Second:
 class Produce:
     """The handler; built once a node."""
 
-    def __init__(self, node: Node, spawn: Callable[..., None]) -> None:
-        """`spawn(function, *args)` starts a task in the server's nursery."""
+    def __init__(self, node: Node, spawn: Callable[..., None], bug: Callable[[Connection, str], None]) -> None:
+        """`spawn(function, *args)` starts a task in the server's nursery; `bug` is Dispatcher.bug."""
         self._node = node
         self._replica = node.replica
         self._spawn = spawn
+        self._bug = bug
         self._verification = Verification(node)
 
     def __call__(
@@ -245,9 +244,10 @@ class Produce:
                 refusals = {partition: produce_refusal(code, speaks) for partition, code in word.refusals.items()}
                 with word.counts():
                     self._append_confirmed(pending, body, waiting, refusals)
-        except Exception:  # a bug costs this client its connection, and not all clients the node
-            logger.exception("bug in a handler, closing the connection api=Produce peer=%s", connection.peer)
-            connection.close()
+        except Exception as error:
+            if raised_in_core(error):
+                raise
+            self._bug(connection, "produce")
         finally:
             connection.owner.frame_bytes -= len(body)
 
