@@ -22,8 +22,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from .errors import OptionError
 from .offset_reader import OffsetReader
-from .offsets import EXTRA_KEY, CommitTarget, Offsets, StreamOffset, TopicState, by_topic
+from .offsets import EXTRA_KEY, LATEST, CommitTarget, Offsets, StreamOffset, TopicState, by_topic
+from .option_limits import ByOffset, Earliest, Latest
 from .options import SourceOptions
 from .planning import (
     changes,
@@ -143,9 +145,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not options.offset_metadata:
             return StreamOffset(offset.ends).to_json()
         topics: Mapping[str, TopicState] = {
-            name: state
-            for name, state in offset.topics.items()
-            if any(tp.topic == name for tp in offset.ends)
+            name: state for name, state in offset.topics.items() if any(tp.topic == name for tp in offset.ends)
         }
         target = None
         if options.commit_offsets and options.group_id is not None:
@@ -158,11 +158,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:  # first offsets in `end` belong to the batch before
             return []
         before, after = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        options = self._options
         if start == self._initial:  # the first batch again: others may have been added since
             before = StreamOffset(
-                {tp: place for tp, place in before.ends.items() if tp in after.ends}, before.topics
+                {tp: offset for tp, offset in before.ends.items() if tp in after.ends},
+                before.topics,
             )
-        options = self._options
+            if self._latest is None and not is_fixed(options):
+                check_first_offsets(before, after)
         ranges, losses = plan_ranges(before, after, self._begins(before, after))
         losses += overtaken(ranges, self._reader.log_starts(each.tp for each in ranges))
         report_losses(losses, fail=options.fail_on_data_loss)
@@ -174,12 +177,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """First offsets of new partitions: out of the offset, or of the log where it lacks them.
 
         The end offset of the first batch has those of all partitions: `startingOffsets=latest`
-        would mean another place when the batch runs again.
+        would mean another offset when the batch runs again.
         """
         known = after.begins()
-        new = [
-            tp for tp in after.ends if tp not in before.ends or before.is_replaced(tp.topic, after)
-        ]
+        new = [tp for tp in after.ends if tp not in before.ends or before.is_replaced(tp.topic, after)]
         return {**self._reader.log_starts(tp for tp in new if tp not in known), **known}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -202,3 +203,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Nothing to do: the worker's client ends with the process."""
+
+
+def is_fixed(options: SourceOptions) -> bool:
+    """Whether the first offsets of a query are the same when they are resolved later."""
+    start = options.start
+    if isinstance(start, ByOffset):
+        return LATEST not in start.offsets.values()
+    return isinstance(start, Earliest) or not (isinstance(start, Latest) or options.no_match_latest)
+
+
+def check_first_offsets(before: StreamOffset, after: StreamOffset) -> None:
+    """A first batch that runs again needs the offsets at which it began. Raises OptionError.
+
+    Offsets of Spark's own Kafka source lack them, and so do those with `offsetMetadata=false`. A
+    Python source does not know its checkpoint, so it cannot read them there.
+    """
+    missing = sorted(tp for tp in before.ends if tp not in after.begins())
+    if missing:
+        raise OptionError(
+            f"Batch 0 was planned by an earlier run and not completed, and the first offset of "
+            f"partition {missing[0]} is not in the offset log: format 'kafka', and option "
+            "'offsetMetadata' with value 'false', do not write it there. The option for the start "
+            f"of the query would now choose offset {before.ends[missing[0]]}. Format 'kafka' has "
+            "stored the first offsets in the last line of file 'sources/0/0' of the checkpoint: "
+            "set option 'startingOffsets' to this JSON for one start. Without the file, complete "
+            "the batch with format 'kafka', or start with a new checkpoint."
+        )

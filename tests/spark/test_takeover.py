@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -58,6 +59,47 @@ def test_a_checkpoint_of_sparks_kafka_source(
     assert stream.batches[1] == expected({0: (10, 11), 1: range(5, 9)})
     assert stream.batches[2] == expected({0: range(12, 30), 1: range(9, 20)})
     assert json.loads(last_offset(folder))["__mqd"]["topics"][topic]["id"]
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_a_first_batch_that_spark_has_not_completed(
+    spark: SparkSession,
+    cluster: Ensemble,
+    client: sync.BlockingClient,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    fail_on_data_loss: str,
+) -> None:
+    """Its query began at the end of the topic, at offset 10: the file `sources/0/0` says so."""
+    topic = new_topic(1)
+    fill(client, topic, {0: 30})
+    folder = tmp_path / "ck"
+    checkpoint_of_kafka(folder, topic, {"0": 20}, planned=0)
+    first = {topic: {"0": 10}}
+    (folder / "sources/0/0").write_text(f"v1\n{json.dumps(first)}")
+    stream = Stream(spark, cluster, folder, subscribe=topic, failOnDataLoss=fail_on_data_loss)
+    with pytest.raises(Exception, match="Batch 0 was planned by an earlier run") as caught:
+        stream.run(startingOffsets="latest")
+    assert "would now choose offset 30" in str(caught.value)
+    assert "'sources/0/0' of the checkpoint" in str(caught.value)
+    assert "was changed" not in str(caught.value)
+    assert stream.run(startingOffsets=json.dumps(first)) == [10, 10]
+    assert stream.batches[0] == expected({0: range(10, 20)})
+    assert stream.batches[1] == expected({0: range(20, 30)})
+
+
+def test_a_first_batch_runs_again_from_the_earliest_offsets(
+    spark: SparkSession,
+    cluster: Ensemble,
+    client: sync.BlockingClient,
+    new_topic: NewTopic,
+    tmp_path: Path,
+) -> None:
+    topic = new_topic(1)
+    fill(client, topic, {0: 30})
+    checkpoint_of_kafka(tmp_path / "ck", topic, {"0": 20}, planned=0)
+    stream = Stream(spark, cluster, tmp_path / "ck", subscribe=topic)
+    assert stream.run() == [20, 10]
 
 
 def test_offsets_that_sparks_kafka_source_can_read(
