@@ -294,7 +294,7 @@ def _ancestors(number: int, proc: Path) -> set[int]:
 
 
 def write_entry(folder: Path, entry: Entry) -> Path:
-    """Replace the file of `entry` in the offset log; returns where the old file is kept.
+    """Replace the file of `entry` in the offset log; returns the path of the backup.
 
     Hadoop keeps a checksum beside each file, which would refuse the new content. It goes first: a
     file without one is read unchecked. The new file then takes the place of the old in one step.

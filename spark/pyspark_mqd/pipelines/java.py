@@ -186,7 +186,7 @@ def prepare(environ: MutableMapping[str, str] | None = None) -> Runtime:
 
 
 def cache_folder(environ: MutableMapping[str, str]) -> Path:
-    """Where shims are kept: $XDG_CACHE_HOME/mqd-spark, else ~/.cache/mqd-spark."""
+    """Where shims are stored: $XDG_CACHE_HOME/mqd-spark, else ~/.cache/mqd-spark."""
     base = environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "mqd-spark"
 

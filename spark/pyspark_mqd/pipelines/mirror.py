@@ -1,4 +1,4 @@
-"""`mqd-spark mirror`: topics of one cluster to another, exactly once, headers and partitions kept.
+"""`mqd-spark mirror`: topics of one cluster to another, exactly once, with headers and partitions.
 
 `plan` is pure: rows of the source with the topic renamed. The sink's guarantee makes the copy
 exactly-once; the offsets in Spark's checkpoint are the only other state. Topics and partitions that
