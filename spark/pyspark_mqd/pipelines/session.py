@@ -28,6 +28,9 @@ LOCAL = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # A query that is stopped within foreachBatch: Spark searches the long message of the
+    # interrupted call with a regular expression that recurses once a character.
+    "spark.driver.extraJavaOptions": "-Xss32m",
 }
 EXACTLY_ONCE = {
     # A re-run of a micro-batch must give the same rows to the same task.
