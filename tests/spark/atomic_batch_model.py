@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tests.spark.protocol_search import Report, explore, replaced
+from tests.spark.protocol_search import Report, explore, replaced, sample
 
 NO_CLAIM = -1
 """In D, when the batch of the newest plan is complete."""
@@ -93,15 +93,17 @@ class A(NamedTuple):
     zombie: Work | None
 
 
-def driver_commits(v: DriverCommits) -> Report:
-    """Search the variant."""
+def driver_commits(v: DriverCommits, *, walks: int = 0) -> Report:
+    """Search the variant, or take walks through it."""
     first = A("PLAN", 0, 0, 0, (), (0,) * (v.tasks * v.batches), None, False, 0, 0, 0, None, None)
-    return explore(
+    search = (
         first,
         lambda state: _driver_steps(state, v),
         lambda state: _driver_findings(state, v),
-        is_end=_is_end,
     )
+    if walks:
+        return sample(*search, is_end=_is_end, walks=walks)
+    return explore(*search, is_end=_is_end)
 
 
 def _is_end(state: A) -> bool:
@@ -160,9 +162,7 @@ def _driver_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
     if state.crashes < v.crashes:
         if state.phase == "COMMIT":
             yield "commit raises", _raised(state, v)
-        again = state._replace(
-            phase="PLAN", run=state.run + 1, crashes=state.crashes + 1, work=None
-        )
+        again = state._replace(phase="PLAN", run=state.run + 1, crashes=state.crashes + 1, work=None)
         yield "driver crash", again
         if v.zombie_commits and state.work is not None and state.zombie is None:
             yield "JVM crash, its Python worker continues", again._replace(zombie=state.work)
@@ -183,20 +183,14 @@ def _attempt_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
             status = prepared if each.txn == "o" else "x"
             yield (
                 f"finish {index}",
-                state._replace(
-                    attempts=replaced(state.attempts, index, each._replace(status=status))
-                ),
+                state._replace(attempts=replaced(state.attempts, index, each._replace(status=status))),
             )
             if dead < 1:
                 yield (
                     f"kill {index}",
-                    state._replace(
-                        attempts=replaced(state.attempts, index, each._replace(status="x"))
-                    ),
+                    state._replace(attempts=replaced(state.attempts, index, each._replace(status="x"))),
                 )
-        if each.txn == "o" and (
-            v.timeouts == "any" or (v.timeouts == "unprepared" and each.status not in "pd")
-        ):
+        if each.txn == "o" and (v.timeouts == "any" or (v.timeouts == "unprepared" and each.status not in "pd")):
             yield (
                 f"time-out {index}",
                 state._replace(attempts=replaced(state.attempts, index, each._replace(txn="a"))),
@@ -238,9 +232,7 @@ def _rolled_forward(state: A, v: DriverCommits) -> tuple[A, bool]:
 def _launch_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
     chosen = []
     for task in range(v.tasks):
-        mine = [
-            i for i, each in enumerate(state.attempts) if each[:3] == (task, state.batch, state.run)
-        ]
+        mine = [i for i, each in enumerate(state.attempts) if each[:3] == (task, state.batch, state.run)]
         done = [i for i in mine if state.attempts[i].status == "d"]
         chosen += done[:1]  # Spark's commit coordinator takes the first that finishes
         if len(mine) < 2 and len(state.attempts) < v.attempts and not done:
@@ -341,9 +333,7 @@ def _sweep_steps(state: A, place: _Place, v: DriverCommits) -> Iterator[tuple[st
     work, name, decision = place.work, place.name, state.decision
     if work.step == "list":
         decided = decision[1] if decision is not None else work.chosen
-        listed = tuple(
-            i for i, each in enumerate(state.attempts) if each.txn == "o" and i not in decided
-        )
+        listed = tuple(i for i, each in enumerate(state.attempts) if each.txn == "o" and i not in decided)
         following = "done" if v.list_first or work.plans else "sweep"
         yield f"{name}list", place.at(state, following, listed=listed if v.sweep else ())
     elif work.step == "done":

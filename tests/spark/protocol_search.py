@@ -10,16 +10,22 @@ The world: tasks die, are retried, run twice (speculation), or continue after th
 (zombies). The driver crashes between any two steps, and Spark runs the same batch again. `commit()`
 may raise, and Spark then calls `abort()`. A driver's Python worker may finish its `commit()` after
 the JVM was killed. Transactions time out where the protocol permits it. Markers expire in a week.
+
+`sample` takes walks by chance instead, from the start to an end: a slice of a space that is too
+large to visit.
 """
 
 from __future__ import annotations
 
+import random
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 State = Any
+FAULTS = ("kill", "time-out", "driver crash")
+"""A walk takes them more rarely than other steps: a query that only fails gets nowhere."""
 Steps = Callable[[State], Iterator[tuple[str, State]]]
 
 
@@ -62,6 +68,35 @@ def explore(
                 came_from[following] = (name, state)
                 waiting.append(following)
     report.states = len(came_from)
+    return report
+
+
+def sample(
+    start: State,
+    steps: Steps,
+    findings: Callable[[State], Iterator[str]],
+    *,
+    is_end: Callable[[State], bool],
+    walks: int,
+    seed: int = 1,
+) -> Report:
+    """Take that many walks. `states` counts the steps of all; a trace is that of its walk."""
+    report, chance = Report(), random.Random(seed)
+    for _ in range(walks):
+        state, names = start, []
+        while True:
+            kinds = list(findings(state))
+            for kind in kinds:
+                report.found[kind] += 1
+                report.traces.setdefault(kind, names.copy())
+            following = [] if kinds or is_end(state) else list(steps(state))
+            if not following:
+                report.ends += 1
+                break
+            weights = [1 if name.startswith(FAULTS) else 8 for name, _ in following]
+            name, state = chance.choices(following, weights)[0]
+            names.append(name)
+            report.states += 1
     return report
 
 
