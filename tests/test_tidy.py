@@ -51,7 +51,8 @@ SHELL_FILES = frozenset({"daemon.py", "dev.py", "__main__.py", "logs.py"})
 CLIENT_FACES = frozenset(
     {
         *("peer.py", "line.py", "metadata.py", "producer.py", "consumer.py", "calls.py", "sync.py", "cluster.py"),
-        *("coordinator.py", "group_consumer.py", "transactional.py", "ranges.py", "raw_producer.py", "txn_calls.py", "arrow.py"),
+        *("coordinator.py", "group_consumer.py", "transactional.py", "ranges.py", "txn_calls.py", "arrow.py"),
+        *("raw_producer.py", "raw_sender.py"),
     }
 )
 
