@@ -174,3 +174,15 @@ def test_the_column_of_timestamps_is_checked() -> None:
         columns_of(fields, parsed(topic="t", timestampColumn="when"))
     with pytest.raises(OptionError, match="at attribute unsupported type string"):
         columns_of(fields, parsed(topic="t", timestampColumn="at"))
+
+
+def test_changed_rows_are_accepted_in_mode_exactly_once_only() -> None:
+    own = {"deliveryGuarantee": "exactly-once", "acceptChangedRows": "true"}
+    assert parsed(topic="t", **own).accept_changed_rows
+    assert not parsed(topic="t").accept_changed_rows
+    assert not parsed(topic="t", acceptChangedRows="false").accept_changed_rows
+    for guarantee in ("at-least-once", "atomic-batch"):
+        with pytest.raises(OptionError, match=r"which compares no rows\. Remove 'acceptChangedRows'"):
+            parsed(topic="t", **own | {"deliveryGuarantee": guarantee})
+    with pytest.raises(OptionError, match="'acceptChangedRows' must be 'true' or 'false'"):
+        parsed(topic="t", **own | {"acceptChangedRows": "once"})
