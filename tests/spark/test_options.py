@@ -283,3 +283,5 @@ def test_what_a_batch_query_ignores() -> None:
 
 def test_unknown_options_have_no_effect() -> None:
     assert parse(frobnicate="1", kafka__linger__ms="5") == parse()
+    for streaming in (True, False):  # the source joins no group
+        assert parse(streaming, groupIdPrefix="p") == parse(streaming)
