@@ -141,9 +141,9 @@ def _task_steps(state: B, v: TaskCommits) -> Iterator[tuple[str, B]]:
     for task, epoch in enumerate(state.opened):
         if epoch >= 0:
             yield f"time-out {task}", _fenced(state, task)
-    for place, number in enumerate(state.ages[: state.old]):
+    for position, number in enumerate(state.ages[: state.old]):
         if number < v.most + 2:
-            ages = (*state.ages[:place], *state.ages[place + 1 :])
+            ages = (*state.ages[:position], *state.ages[position + 1 :])
             markers = replaced(state.markers, number, -1)
             without = state._replace(markers=markers, ages=ages, old=state.old - 1)
             yield f"marker {number} expires", without
