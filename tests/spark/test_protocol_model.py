@@ -43,10 +43,10 @@ B6 = replace(PARTIAL, before="present")
 B7 = replace(PARTIAL, first_checked=False)
 FEWER = TaskCommits(tasks=(2, 1), later=(1, 1), attempts=3, crashes=1)
 MORE = TaskCommits(tasks=(1,), later=(2,), attempts=3, crashes=1)
-B8 = replace(FEWER, further_read=False)
-B9 = replace(FEWER, further_fenced=False)
-B10 = replace(FEWER, rows_compared=False)
-B11 = replace(MORE, rows_compared=False)
+B8 = replace(FEWER, deaths=0, further_read=False)
+B9 = replace(FEWER, deaths=0, further_fenced=False)
+B10 = replace(FEWER, deaths=0, rows_compared=False)
+B11 = replace(MORE, deaths=0, rows_compared=False)
 
 
 @pytest.mark.parametrize(
