@@ -178,8 +178,9 @@ def test_filters_narrow_ranges_only_on_request(
         narrowed = pushed.where("partition = 1 AND offset > 10 AND offset <= 12")
         assert narrowed.rdd.getNumPartitions() == 1
         assert values(narrowed) == expected({1: (11, 12)})
-        since = pushed.where("timestamp >= timestamp '2020-01-01'")
-        assert values(since) == expected(dict.fromkeys(range(3), range(30)))
+        for moment in ("2020-01-01", "1969-12-31 23:59:59.999"):  # -1 ms: "latest" on the wire
+            since = pushed.where(f"timestamp >= timestamp '{moment}'")
+            assert values(since) == expected(dict.fromkeys(range(3), range(30)))
     finally:
         spark.conf.unset(setting)
 
