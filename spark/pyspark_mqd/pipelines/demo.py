@@ -245,7 +245,7 @@ def command(nodes: int, rate: float, data: str | None, seconds: float | None, ou
             try:
                 watch(spark.streams.active, seconds)
             except KeyboardInterrupt:
-                pass
+                print(file=sys.stderr)  # behind the terminal's ^C
             finally:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 for query in spark.streams.active:
