@@ -141,7 +141,7 @@ class Drivers:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def _start(self, *, last: bool = False) -> Driver:
-        more = ["--until-end"] if last else ["--fail-percent", f"{self._fail_percent:g}"]
+        more = ["--fail-percent", f"{self._fail_percent:g}", *["--until-end"] * last]
         self._driver = Driver([*self._command, *more], self._log)
         return self._driver
 
