@@ -42,7 +42,7 @@ launch() {
 
 start() {
   local workers=$1 port=$2 dir=$3 i hosts=(127.0.0.1 localhost)
-  command -v java >/dev/null || [ -n "${JAVA_HOME:-}" ] || fail "Spark needs Java 17 or 21, and there is no 'java' in PATH. Install a JRE (Debian: apt install openjdk-17-jre-headless)."
+  command -v java >/dev/null || [ -n "${JAVA_HOME:-}" ] || fail "Spark needs Java 17, 21 or 25, and there is no 'java' in PATH. Install a JRE (Debian: apt install openjdk-17-jre-headless)."
   mkdir -p "$dir"
   dir=$(cd "$dir" && pwd)
   ! ls "$dir"/*.pid >/dev/null 2>&1 || fail "'$dir' has a cluster already. Stop it first: $0 stop $dir"

@@ -4,38 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from chaos.spark_driver import STOPS, Driver, Drivers
-
-SECONDS = 30.0
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+from tests.log.support import wait_until
 
 
 def driver(tmp_path: Path, program: str) -> Driver:
     return Driver([sys.executable, "-c", program], tmp_path / "driver.log")
 
 
-def test_a_killed_driver_takes_its_child_along(tmp_path: Path) -> None:
+async def test_a_killed_driver_takes_its_child_along(tmp_path: Path) -> None:
     program = "import subprocess, sys; child = subprocess.Popen(['sleep', '600']); "
     program += f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid)); "
     program += "print('started', 'batch 0 10', 'batch 1 10', sep='\\n', flush=True); child.wait()"
     running = driver(tmp_path, program)
-    wait_for(lambda: running.batches == 2)
+    await wait_until(lambda: running.batches == 2)
     child = int((tmp_path / "child").read_text())
     assert running.started and running.poll() is None
 
     running.kill()
     assert running.poll() == -9
-    wait_for(lambda: not _runs(child))
+    await wait_until(lambda: not _runs(child))
 
 
 def _runs(pid: int) -> bool:
@@ -47,11 +37,11 @@ def _runs(pid: int) -> bool:
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_query_that_stops_because_rows_would_be_doubled_is_a_violation(tmp_path: Path) -> None:
+async def test_a_query_that_stops_because_rows_would_be_doubled_is_a_violation(tmp_path: Path) -> None:
     log = tmp_path / "driver.log"
     drivers = Drivers([], fail_percent=0, log=log, say=lambda _: None)
     failing = driver(tmp_path, f"import sys; print({STOPS[0]!r}, file=sys.stderr); sys.exit(3)")
-    wait_for(lambda: failing.poll() is not None)
+    await wait_until(lambda: failing.poll() is not None)
     drivers._end(failing, 3)
 
     assert drivers.ended == {"failed": 1}
