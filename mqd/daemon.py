@@ -52,7 +52,7 @@ from mqd.log.partition_log import LogConfig
 from mqd.log.service import LogService
 from mqd.logs import write_line
 from mqd.protocol.files import MetaProperties
-from mqd.raft.journal import journal_exists
+from mqd.raft.journal import Compaction, journal_exists
 from mqd.raft.service import RaftService
 from mqd.replica.fetchers import Fetchers
 from mqd.replica.follower import FollowerOptions
@@ -190,6 +190,11 @@ class _Daemon:
             entropy=seams.entropy,
             network=self.network,
             machine=self.machine,
+            compaction=Compaction(
+                entries_max=self.config.integer("metadata.log.max.records.between.snapshots"),
+                bytes_max=self.config.integer("metadata.log.max.record.bytes.between.snapshots"),
+                entries_kept=self.config.integer("metadata.log.records.kept"),
+            ),
         )
         self.forwarder = Forwarder(self.peers, self.me.id, self.network, self.raft.introduce)
         self.controller = ControllerService(

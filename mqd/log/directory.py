@@ -235,6 +235,8 @@ class LogStatistics:
     directories_offline: int
     truncated_below_high_watermark: int
     """How often records were cut off that were committed: after an unclean election or the loss of all in-sync replicas, else never."""
+    retired_segments: int
+    """Segments that retention or DeleteRecords removed."""
 
     @classmethod
     def of(
@@ -247,6 +249,7 @@ class LogStatistics:
         failed_writes: int,
         syncs: int,
         truncated_below_high_watermark: int,
+        retired_segments: int,
     ) -> LogStatistics:
         offline = sum(directory.failed is not None for directory in directories)
         return cls(
@@ -261,6 +264,7 @@ class LogStatistics:
             directories_online=len(directories) - offline,
             directories_offline=offline,
             truncated_below_high_watermark=truncated_below_high_watermark,
+            retired_segments=retired_segments,
         )
 
 

@@ -134,6 +134,7 @@ class LogService:
         self._log_starts_moved = self._recovery_points_moved = False
         self._progress = LoadProgress()
         self._appended_batches = self._appended_bytes = self._failed_writes = self._syncs = self._cuts_below_high_watermark = 0
+        self._retired_segments = 0
 
     # -- starting --------------------------------------------------------------------------------------------------
 
@@ -654,6 +655,7 @@ class LogService:
         end = log.segments[count - 1].next_offset
         logger.info("removing segments partition=%s count=%d up_to=%d reason=%s", log.topic_partition, count, end, reason)
         self._log_starts_moved = True
+        self._retired_segments += count
         self._removals.add_all(retire_oldest(self._disk, log, count), log.config.file_delete_delay_ms)
 
     async def _store(self, name: str) -> None:
@@ -696,5 +698,12 @@ class LogService:
                 directory.lock = None
 
     def statistics(self) -> LogStatistics:
-        done = (self._appended_batches, self._appended_bytes, self._failed_writes, self._syncs, self._cuts_below_high_watermark)
+        done = (
+            self._appended_batches,
+            self._appended_bytes,
+            self._failed_writes,
+            self._syncs,
+            self._cuts_below_high_watermark,
+            self._retired_segments,
+        )
         return LogStatistics.of(self.logs.values(), self.directories.values(), len(self.fenced), *done)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from errno import EIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +48,18 @@ _RESTORE = "Repair the disk, or restore from a copy: no other node has what is i
 """The remedy for a lost memory. A voter that starts from nothing knows that it has forgotten, and votes only when it has learned what the
 others promised (elections.py, Amnesia); one with an old copy does not know it, and could help to elect a leader that lacks committed
 entries. A quorum of one has no others: without its memory it would take every partition on its disks for one that was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """When the journal is cut off behind a snapshot of the metadata."""
+
+    entries_max: int = limits.RAFT_JOURNAL_ENTRIES_MAX
+    """Applied entries since the last snapshot that make the next one due."""
+    bytes_max: int = limits.RAFT_JOURNAL_BYTES_MAX
+    """Bytes of such entries that do so, too."""
+    entries_kept: int = limits.RAFT_JOURNAL_ENTRIES_KEPT
+    """Entries that stay behind a snapshot: a follower that lacks no more than these needs no snapshot."""
 
 
 class Journal:

@@ -51,7 +51,7 @@ from mqd.raft.codec import (
 from mqd.raft.elections import Amnesia, Poll, impasse
 from mqd.raft.fates import Fate, Settle, tell
 from mqd.raft.followers import Followers
-from mqd.raft.journal import Journal
+from mqd.raft.journal import Compaction, Journal
 from mqd.raft.machine import Machine, PeerStatus, Role
 from mqd.raft.pinned import LogFace, NoPoller, Outbox, at, monotonic, pysyncobj_callback
 
@@ -101,16 +101,15 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         timing: Timing,
         cluster_id: str,
         observers: Iterable[int] = (),
-        compact_entries: int = limits.RAFT_JOURNAL_ENTRIES_MAX,
-        compact_bytes: int = limits.RAFT_JOURNAL_BYTES_MAX,
-        entries_kept: int = limits.RAFT_JOURNAL_ENTRIES_KEPT,
+        compaction: Compaction | None = None,
     ) -> None:
         self._journal = journal
         self._machine = machine
         self._random = random
         self._timing = timing
         self._cluster_id = cluster_id
-        self._compact_entries, self._compact_bytes, self._entries_kept = compact_entries, compact_bytes, entries_kept
+        self._compaction = compaction or Compaction()
+        self.snapshots_taken = self.snapshots_installed = 0
         self._commit = journal.snapshot_index
         self._proven_commit = journal.snapshot_index
         self._announced_commit = 0
@@ -387,15 +386,17 @@ class RaftNode(SyncObj):  # type: ignore[misc]
 
     def _SyncObj__tryLogCompaction(self) -> None:  # noqa: N802
         journal = self._journal
-        if self.applied_index - journal.snapshot_index < self._compact_entries and self._applied_bytes < self._compact_bytes:
+        due = self._compaction
+        if self.applied_index - journal.snapshot_index < due.entries_max and self._applied_bytes < due.bytes_max:
             return
         if self.applied_index < self._compact_from:
             return
         state = self._machine.snapshot()
         if not journal.has_room_for(len(state)):
-            self._compact_from = self.applied_index + self._entries_kept  # the log grows a little longer
+            self._compact_from = self.applied_index + due.entries_kept  # the log grows a little longer
             return
-        journal.compact(self.applied_index, state, entries_kept=self._entries_kept)
+        journal.compact(self.applied_index, state, entries_kept=due.entries_kept)
+        self.snapshots_taken += 1
         self._applied_bytes = 0
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> NoReturn:  # noqa: N802, N803
@@ -686,6 +687,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._journal.install(snapshot)
         self._applied_bytes = 0
         self._machine.restore(snapshot.state)
+        self.snapshots_installed += 1
         self._SyncObj__raftLastApplied = snapshot.index
         self._proven_commit = self._commit = snapshot.index
         self._fail_waiting()

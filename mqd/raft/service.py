@@ -39,7 +39,7 @@ from mqd.raft import codec
 from mqd.raft.codec import COMMAND, NO_OP, Message
 from mqd.raft.fates import Fate
 from mqd.raft.introduction import ANSWER_BYTES_MAX, Doorkeeper, IntroductionFailed, Refused, Visit
-from mqd.raft.journal import Journal, open_journal
+from mqd.raft.journal import Compaction, Journal, open_journal
 from mqd.raft.lives import Caller, Lives, NotHeard
 from mqd.raft.machine import Machine, NotLeader, OutcomeUnknown, PeerStatus, RaftStatus, Role
 from mqd.raft.seams import RaftNode, Timing
@@ -92,6 +92,9 @@ class RaftStatistics:
     proposals_waiting: int
     entries: int
     """In the journal, since its base."""
+    snapshots_taken: int
+    snapshots_installed: int
+    """Snapshots received from a leader, and restored."""
 
 
 class _Waiting:
@@ -128,6 +131,7 @@ class RaftService:
         observers: Mapping[int, tuple[str, int]] | None = None,
         secret: bytes | None = None,
         timing: Timing | None = None,
+        compaction: Compaction | None = None,
         on_role_change: Callable[[RaftStatus], None] | None = None,
         proposal_timeout: float = PROPOSAL_TIMEOUT_SECONDS,
         in_thread: InThread | None = None,
@@ -145,6 +149,7 @@ class RaftService:
         called = everyone if node_id in self._voters else voters  # observers have nothing to say to each other
         self._addresses = {peer: address for peer, address in sorted(called.items()) if peer != node_id}
         self._cluster_id = cluster_id
+        self._compaction = compaction
         self._directory = directory
         self._disk, self._clock, self._entropy, self._network = disk, clock, entropy, network
         self._machine = machine
@@ -221,6 +226,8 @@ class RaftService:
             messages_dropped=self._dropped + sum(queue.dropped for queue in self._queues.values()),
             proposals_waiting=self._unsettled,
             entries=len(journal.entries) - 1 if journal is not None else 0,
+            snapshots_taken=self._node.snapshots_taken if self._node is not None else 0,
+            snapshots_installed=self._node.snapshots_installed if self._node is not None else 0,
         )
 
     async def propose(self, command: bytes, *, timeout: float | None = None) -> int:
@@ -362,6 +369,7 @@ class RaftService:
                 now=self._clock.monotonic(),
                 timing=self._timing,
                 cluster_id=self._cluster_id,
+                compaction=self._compaction,
             )
             self._publish(self._node)
             async with trio.open_nursery() as nursery:

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from mqd.raft.codec import COMMAND, Message, RequestVote, decode_message, encode_message
 from mqd.raft.fates import Fate
-from mqd.raft.journal import Journal, open_journal
+from mqd.raft.journal import Compaction, Journal, open_journal
 from mqd.raft.machine import Role
 from mqd.raft.seams import RaftNode, Timing
 from tests.raft.memory_disk import MemoryDisk
@@ -271,7 +271,7 @@ class Ours(Group):
             now=self.now,
             timing=Timing(),
             cluster_id="c",
-            entries_kept=0,
+            compaction=Compaction(entries_kept=0),
         )
 
     def force_election(self, i: int) -> None:

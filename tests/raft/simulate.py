@@ -26,7 +26,7 @@ from uuid import UUID
 
 from mqd.raft.codec import COMMAND, NO_OP, Entry, Message, decode_message, encode_message
 from mqd.raft.fates import Fate
-from mqd.raft.journal import Journal, open_journal
+from mqd.raft.journal import Compaction, Journal, open_journal
 from mqd.raft.machine import Role
 from mqd.raft.seams import RaftNode, Timing
 from tests.raft.memory_disk import MemoryDisk, PowerCut
@@ -78,8 +78,7 @@ class Life:
             now=world.now,
             timing=Timing(),
             cluster_id="sim",
-            compact_entries=world.compact_entries,
-            entries_kept=world.entries_kept,
+            compaction=Compaction(entries_max=world.compact_entries, entries_kept=world.entries_kept),
         )
         self.machine.on_apply = self._on_apply
         self.machine.on_snapshot = lambda: world.check_commits(self)  # while the entries are still there to look at

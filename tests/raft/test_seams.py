@@ -6,6 +6,7 @@ import pytest
 
 from mqd.errors import QuorumBroken
 from mqd.raft.codec import AppendEntries, AppendReply, Entry, Vote, decode_message
+from mqd.raft.journal import Compaction
 from mqd.raft.machine import Role
 from mqd.raft.seams import RaftNode
 from tests.raft.directed import Ours
@@ -138,7 +139,7 @@ def test_leadership_is_handed_over() -> None:
 def test_the_journal_is_compacted_by_entries_and_by_bytes() -> None:
     ours = Ours(1)
     node = ours.nodes[1]
-    node._compact_entries, node._compact_bytes, node._entries_kept = 10, 1_000, 2
+    node._compaction = Compaction(entries_max=10, bytes_max=1_000, entries_kept=2)
     ours.tick(1)
     for _ in range(9):
         ours.add(1, "small")
