@@ -26,6 +26,8 @@ RESPONSE_BYTES_MIN = 4
 """A correlation id: nothing shorter is a response."""
 DECODED_AT_ONCE_BYTES_MAX = 4 * KIB
 """Larger requests, other than Produce and Fetch, are decoded in slices: 2,000 structures of two bytes take 6 ms."""
+DECODED_AT_ONCE_ROWS = 250
+"""Partitions of a Produce or Fetch; a request with more is decoded, carried out and answered in slices: 5 ms with records to read."""
 TAGGED_FIELDS_MAX = 10_000
 STRING_BYTES_MAX = 32_767
 
@@ -97,6 +99,8 @@ FETCH_WAIT_MAX_MS = 3_600_000
 FETCH_SESSIONS_MAX = 1_000
 FETCH_SESSION_PARTITIONS_MAX = 10_000
 """Partitions that one session remembers; who fetches more does so without a session."""
+FETCH_SESSION_UNKNOWN_MAX = 100
+"""A session that wants more partitions which do not exist ends with the answer: each of its fetches would name them all."""
 FETCH_SESSIONS_PARTITIONS_MAX = 200_000
 """The same over all sessions: about 100 MiB."""
 
@@ -132,8 +136,14 @@ GUARDS_KEPT_MAX = 10_000
 """First batches of transactions that the coordinator refused and that may come again, of all partitions of a node; about 250 bytes each."""
 COORDINATED_GROUPS_AT_ONCE = 100
 """Groups of one request that a coordinator describes or deletes without letting others go first."""
-METADATA_SNAPSHOT_BYTES_MAX = 512 * MIB
-"""The same for a snapshot of the metadata; about 60 bytes a partition."""
+METADATA_IMAGE_BYTES_MAX = 256 * MIB
+"""Default of `metadata.image.max.bytes`: some 400,000 partitions with three replicas each (controller/size.py)."""
+METADATA_IMAGE_BYTES_LARGEST = 1024 * MIB
+"""The most that the option allows: its snapshot fits RAFT_SNAPSHOT_BYTES_MAX even if it does not deflate."""
+CONFIGURED_GROUPS_MAX = 10_000
+"""Consumer groups with overrides of their own. They need not exist, so nothing else bounds their number."""
+BROKER_TEXT_BYTES_MAX = 1 * KIB
+"""Of a broker's host name and of its rack, each."""
 PRODUCER_IDS_PER_BLOCK = 1_000
 """Producer ids that a node takes from the controller at a time; the rest of a block is lost when the node stops."""
 PRODUCER_ID_MAX = 2**63 - 1
@@ -192,6 +202,7 @@ assert 0 < SLICE_SECONDS_MAX < TURN_SECONDS_MAX
 assert SENDFILE_BYTES_MIN < RECEIVE_BYTES_MAX <= RECEIVE_ARENA_BYTES
 assert RAFT_COMMAND_BYTES_MAX + 64 < RAFT_BATCH_BYTES < RAFT_MESSAGE_BYTES_MAX
 assert RAFT_SNAPSHOT_CHUNK_BYTES + 64 < RAFT_MESSAGE_BYTES_MAX < RAFT_OUTBOX_BYTES_MAX
+assert METADATA_IMAGE_BYTES_MAX <= METADATA_IMAGE_BYTES_LARGEST <= RAFT_SNAPSHOT_BYTES_MAX
 assert RAFT_JOURNAL_ENTRIES_KEPT < RAFT_JOURNAL_ENTRIES_MAX
 assert RAFT_BATCH_BYTES + RAFT_COMMAND_BYTES_MAX + 64 < RAFT_MESSAGE_BYTES_MAX
 assert CONFIG_VALUE_BYTES_MAX < STRING_BYTES_MAX and CONFIG_VALUE_BYTES_MAX <= CONFIG_RESOURCE_BYTES_MAX
