@@ -26,6 +26,7 @@ from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage
 from mqd.controller.records import FormatCluster, Record, RegisterBroker, SetBrokerFencing, ShutDownBroker, UnregisterBroker
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import BROKER_TEXT_BYTES_MAX
 from mqd.types import NO_EPOCH, NO_NODE, Decision, NodeId
 
 FEATURES = (("mqd.metadata.version", 1), ("group.version", 1), ("transaction.version", 2))
@@ -49,8 +50,12 @@ class Register:
 def decide_register(image: MetadataImage, op: Register, rules: Rules) -> Decision[Record]:
     """Reply: none; the broker epoch is in the image afterwards. The same registration again changes nothing.
 
-    The first registration of all gives an empty log its cluster id. Raises INCONSISTENT_CLUSTER_ID for a stranger.
+    The first registration of all gives an empty log its cluster id. Raises INCONSISTENT_CLUSTER_ID for a stranger, INVALID_REGISTRATION
+    for a host name or a rack that is too long. The number of brokers is that of the peers file, so the size of the metadata refuses none.
     """
+    for what, text in (("host name", op.host), ("rack", op.rack or "")):
+        if len(text.encode()) > BROKER_TEXT_BYTES_MAX:
+            raise MqError(ErrorCode.INVALID_REGISTRATION, f"The {what} of node {op.node_id} has more than {BROKER_TEXT_BYTES_MAX} bytes.")
     if image.cluster_id not in ("", op.cluster_id):
         raise MqError(ErrorCode.INCONSISTENT_CLUSTER_ID, f"This cluster is {image.cluster_id}, the node belongs to {op.cluster_id}.")
     formatting = () if image.cluster_id else (FormatCluster(op.cluster_id, FEATURES),)

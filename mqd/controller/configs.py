@@ -28,9 +28,10 @@ from mqd.config import (
 from mqd.controller.image import GROUP, NODE, TOPIC, MetadataImage
 from mqd.controller.records import Record, SetConfigs, check_fits, check_overrides_fit
 from mqd.controller.rules import Rules
+from mqd.controller.size import Room
 from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import CONFIG_RESOURCES_MAX
+from mqd.limits import CONFIG_RESOURCES_MAX, CONFIGURED_GROUPS_MAX, COORDINATOR_KEY_BYTES_MAX
 from mqd.options import OptionType, Status
 from mqd.types import Decision, NodeId
 
@@ -99,6 +100,8 @@ def decide_alter_configs(image: MetadataImage, op: AlterConfigs, rules: Rules) -
     if len(op.resources) > CONFIG_RESOURCES_MAX:
         raise MqError(ErrorCode.INVALID_REQUEST, f"A request alters at most {CONFIG_RESOURCES_MAX} resources: send several.")
     counts = Counter((resource.resource_type, resource.resource_name) for resource in op.resources)
+    room = Room(image, rules.image_bytes_max)
+    groups = _Groups(image)
     records: list[Record] = []
     results: list[ResourceAltered] = []
     for resource in op.resources:
@@ -108,6 +111,8 @@ def decide_alter_configs(image: MetadataImage, op: AlterConfigs, rules: Rules) -
                 raise MqError(ErrorCode.INVALID_REQUEST, "A resource is named at most once in a request.")
             record = _alter(image, op, resource)
             check_fits(record)
+            groups.take(record)
+            room.take(record)
         except MqError as error:
             results.append(ResourceAltered(number, name, error.code, error.message or None))
             continue
@@ -115,6 +120,28 @@ def decide_alter_configs(image: MetadataImage, op: AlterConfigs, rules: Rules) -
             records.append(record)
         results.append(ResourceAltered(number, name))
     return Decision(() if op.validate_only else tuple(records), tuple(results))
+
+
+class _Groups:
+    """How many more groups may have overrides: they need not exist, so that their number is bounded here alone."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._image = image
+        self._configured: int | None = None
+
+    def take(self, record: SetConfigs) -> None:
+        """Raise POLICY_VIOLATION where the record is the first of one group too many."""
+        key = (record.resource_type, record.resource_name)
+        if record.resource_type != GROUP or key in self._image.configs or not record.changes:
+            return
+        if self._configured is None:
+            self._configured = sum(kind == GROUP for kind, _ in self._image.configs)
+        if self._configured >= CONFIGURED_GROUPS_MAX:
+            raise MqError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{CONFIGURED_GROUPS_MAX} groups have config overrides, which is the most. Delete those of groups that are not used.",
+            )
+        self._configured += 1
 
 
 def _alter(image: MetadataImage, op: AlterConfigs, resource: ResourceChanges) -> SetConfigs:
@@ -148,6 +175,9 @@ def _kind(image: MetadataImage, resource: ResourceChanges) -> str:
     if number == ResourceType.GROUP:
         if not name:
             raise MqError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+        if len(name.encode()) > COORDINATOR_KEY_BYTES_MAX:
+            size = len(name.encode())
+            raise MqError(ErrorCode.INVALID_REQUEST, f"The group's name has {size} bytes; a group has at most {COORDINATOR_KEY_BYTES_MAX}.")
         return GROUP
     raise MqError(ErrorCode.INVALID_REQUEST, f"Resources of type {number} cannot be altered here.")
 
@@ -199,9 +229,7 @@ def _current_list(image: MetadataImage, config: NodeConfig, key: tuple[str, str]
     return value if isinstance(value, tuple) else ()
 
 
-def _validate(
-    image: MetadataImage, config: NodeConfig, kind: str, present: Mapping[str, str], wanted: Mapping[str, str | None]
-) -> None:
+def _validate(image: MetadataImage, config: NodeConfig, kind: str, present: Mapping[str, str], wanted: Mapping[str, str | None]) -> None:
     """The values that are set, each by itself; of a topic or a group, all that it will have in relation too."""
     after = {name: value for name, value in {**present, **wanted}.items() if value is not None}
     if kind == TOPIC:

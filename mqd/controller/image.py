@@ -12,10 +12,8 @@ same topics; producer ids below `next_producer_id` are spent.
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -40,7 +38,8 @@ from mqd.controller.records import (
     UpdatePartitions,
     decode_command,
 )
-from mqd.limits import METADATA_SNAPSHOT_BYTES_MAX
+from mqd.controller.size import empty_size, growth, recount
+from mqd.controller.snapshot import deflated, inflate, snapshot_text
 from mqd.types import INTERNAL_TOPICS, NO_EPOCH, NO_NODE, NodeId, TopicPartition
 
 TOPIC = "topic"
@@ -161,6 +160,8 @@ class MetadataImage:
         self.next_producer_id = 0
         self.lost: set[tuple[UUID, int, NodeId]] = set()
         """Replicas (topic id, partition, broker) whose broker says, under its present registration, that they hold nothing of use."""
+        self.size = empty_size()
+        """Bytes that all of it counts for (size.py). What `Room` compares with the bound."""
         self._names: dict[str, set[str]] = {}
 
     # -- reading
@@ -208,6 +209,7 @@ class MetadataImage:
 
     def apply(self, record: Record, index: int, delta: Delta) -> None:
         """Let one record of the command at `index` take effect, and note in `delta` what it changed."""
+        self.size += growth(self, record)
         _APPLY[type(record)](self, record, index, delta)
 
     def _format_cluster(self, record: FormatCluster, index: int, delta: Delta) -> None:
@@ -323,14 +325,12 @@ class MetadataImage:
 
     def _set_configs(self, record: SetConfigs, index: int, delta: Delta) -> None:
         key = (record.resource_type, record.resource_name)
-        configs = self.configs.setdefault(key, {})
-        for name, value in record.changes:
-            if value is None:
-                configs.pop(name, None)
-            else:
-                configs[name] = value
-        if not configs:
-            del self.configs[key]
+        configs = {**self.configs.get(key, {}), **dict(record.changes)}  # a new object: a snapshot may hold the old one
+        present = {name: value for name, value in configs.items() if value is not None}
+        if present:
+            self.configs[key] = present
+        else:
+            self.configs.pop(key, None)
         delta.configs_changed.add(key)
 
     def _set_next_producer_id(self, record: SetNextProducerId, index: int, delta: Delta) -> None:
@@ -353,35 +353,26 @@ class MetadataImage:
 
     def snapshot(self) -> bytes:
         """Everything, as deflated JSON: equal images give equal bytes."""
-        state = {
-            "format": _SNAPSHOT_FORMAT,
-            "index": self.index,
-            "cluster_id": self.cluster_id,
-            "features": self.features,
-            "next_producer_id": self.next_producer_id,
-            "brokers": [
-                [b.node_id, b.host, b.port, b.rack, b.epoch, b.incarnation.hex, b.fenced, b.in_controlled_shutdown, b.vouched_epoch]
-                for _, b in sorted(self.brokers.items())
-            ],
-            "topics": [
-                [
-                    topic.name,
-                    topic.topic_id.hex,
-                    [
-                        [p.leader, p.leader_epoch, p.partition_epoch, p.replicas, p.isr, p.elr, p.last_known_elr, p.adding, p.removing]
-                        for p in topic.partitions
-                    ],
-                ]
-                for _, topic in sorted(self.topics.items())
-            ],
-            "configs": [[*key, values] for key, values in sorted(self.configs.items())],
-            "lost": sorted([topic_id.hex, partition, node_id] for topic_id, partition, node_id in self.lost),
-        }
-        return zlib.compress(json.dumps(state, separators=(",", ":"), sort_keys=True).encode(), 6)
+        return b"".join(self.snapshot_pieces())
+
+    def snapshot_pieces(self) -> Iterator[bytes]:
+        """`snapshot` in pieces. Their content is that of the time of this call; any thread may make them, each in some milliseconds."""
+        text = snapshot_text(
+            version=_SNAPSHOT_FORMAT,
+            index=self.index,
+            cluster_id=self.cluster_id,
+            features=dict(self.features),
+            next_producer_id=self.next_producer_id,
+            brokers=list(self.brokers.values()),
+            topics=[(topic.name, topic.topic_id, tuple(topic.partitions)) for topic in self.topics.values()],
+            configs=list(self.configs.items()),
+            lost=list(self.lost),
+        )
+        return deflated(text)
 
     def restore(self, data: bytes) -> Delta:
         """Become what a snapshot says, and tell the difference. Raises ValueError for bytes that are none; then nothing changed."""
-        state = _inflate(data)
+        state = inflate(data)
         fresh = MetadataImage()
         try:
             fresh._fill(state)
@@ -410,6 +401,7 @@ class MetadataImage:
         for resource_type, resource_name, values in state["configs"]:
             self.configs[resource_type, resource_name] = dict(values)
         self.lost = {(UUID(topic_id), partition, node_id) for topic_id, partition, node_id in state.get("lost", ())}
+        self.size = recount(self)
 
 
 _APPLY: dict[type, Callable[[MetadataImage, Any, int, Delta], None]] = {
@@ -428,20 +420,6 @@ _APPLY: dict[type, Callable[[MetadataImage, Any, int, Delta], None]] = {
     LoseReplicas: MetadataImage._lose_replicas,
     SetFeature: MetadataImage._set_feature,
 }
-
-
-def _inflate(data: bytes) -> dict[str, Any]:
-    inflater = zlib.decompressobj()
-    try:
-        text = inflater.decompress(data, METADATA_SNAPSHOT_BYTES_MAX)
-    except zlib.error as error:
-        raise ValueError(f"metadata snapshot does not inflate: {error}") from error
-    if not inflater.eof:
-        raise ValueError("metadata snapshot is cut off or inflates beyond its limit")
-    state = json.loads(text)
-    if not isinstance(state, dict):
-        raise ValueError("metadata snapshot is not an object")
-    return state
 
 
 def _difference(old: MetadataImage, new: MetadataImage) -> Delta:

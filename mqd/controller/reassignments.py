@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from mqd.controller.elections import settle_reassigned, update_records, with_replicas, without_lost
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
-from mqd.controller.records import PartitionUpdate, Record
+from mqd.controller.records import PartitionUpdate, Record, UpdatePartitions
 from mqd.controller.rules import Rules
+from mqd.controller.size import Room
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import PARTITIONS_PER_REQUEST_MAX
 from mqd.types import Decision, NodeId, TopicPartition
@@ -80,6 +81,7 @@ _NAMED_TWICE = "A partition is named at most once in a request."
 def decide_alter_reassignments(image: MetadataImage, op: AlterReassignments, rules: Rules) -> Decision[Record]:
     """Reply: one Reassigned for each wish, in its order."""
     _check_number(op)
+    room = Room(image, rules.image_bytes_max)
     updates: dict[str, dict[int, PartitionUpdate]] = {}
     results = []
     for topic_partition, target in op.wishes:
@@ -93,6 +95,8 @@ def decide_alter_reassignments(image: MetadataImage, op: AlterReassignments, rul
             if index in updates.get(topic.name, ()):
                 raise MqError(ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
             update = _alter(image, rules, topic, index, target, op.allow_replication_factor_change)
+            if update is not None:
+                room.take(UpdatePartitions(topic.topic_id, (update._replace(partition=index),)))
         except MqError as error:
             results.append(Reassigned(topic_partition, error.code, error.message or None))
             continue

@@ -1,4 +1,4 @@
-"""What the configuration tells the controller's decisions: how many replicas make an acknowledgement, and who may lead.
+"""What the configuration tells the controller's decisions: how many replicas make an acknowledgement, who may lead, how much fits.
 
 Topic overrides are in the image; what holds for topics without them comes from the controller's own node.
 """
@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 from mqd.config import NodeConfig
 from mqd.controller.image import TOPIC, MetadataImage
+from mqd.limits import METADATA_IMAGE_BYTES_MAX
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
+IMAGE_BYTES_MAX = "metadata.image.max.bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +22,12 @@ class Rules:
 
     min_insync_replicas: int = 1
     unclean_election: bool = False
+    image_bytes_max: int = METADATA_IMAGE_BYTES_MAX
+    """Of the whole metadata (size.py)."""
 
     @classmethod
     def of_config(cls, config: NodeConfig) -> Rules:
-        return cls(config.integer(MIN_INSYNC_REPLICAS), config.boolean(UNCLEAN_ELECTION))
+        return cls(config.integer(MIN_INSYNC_REPLICAS), config.boolean(UNCLEAN_ELECTION), config.integer(IMAGE_BYTES_MAX))
 
     def least_of(self, image: MetadataImage, topic: str) -> int:
         """`min.insync.replicas` in force for a topic."""

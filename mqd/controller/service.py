@@ -19,6 +19,7 @@ import trio
 import trio.lowlevel
 
 from mqd.config import NodeConfig
+from mqd.controller.answers import check_response, names_not_controller
 from mqd.controller.brokers import (
     ExpireSessions,
     Heartbeat,
@@ -56,6 +57,7 @@ from mqd.controller.producer_ids import AllocateProducerIds, ProducerIdBlock, de
 from mqd.controller.reassignments import AlterReassignments, decide_alter_reassignments
 from mqd.controller.records import Command, Record, encode_command, split_records
 from mqd.controller.rules import Rules
+from mqd.controller.size import SizeWatch
 from mqd.controller.topics import (
     CreatePartitions,
     CreateTopics,
@@ -71,6 +73,7 @@ from mqd.io.clock import Clock
 from mqd.io.entropy import Entropy
 from mqd.raft.machine import NotLeader, OutcomeUnknown, RaftStatus
 from mqd.types import NO_EPOCH, Decision, IsrChange, IsrOutcome, NodeId, TopicPartition
+from mqd.usage import Usage
 
 Operation = (
     Register
@@ -169,6 +172,8 @@ class ControllerStatistics:
     brokers: int
     brokers_fenced: int
     metadata_index: int
+    metadata: Usage
+    """Bytes that the metadata counts for (size.py), and `metadata.image.max.bytes`."""
 
 
 class ControllerService:
@@ -225,6 +230,7 @@ class ControllerService:
         self._wanted_topics = WantedTopics()
         self._leaving = False
         self._operations = self._commands = self._decided_again = 0
+        self._size_watch = SizeWatch()
 
     @property
     def image(self) -> MetadataImage:
@@ -266,7 +272,12 @@ class ControllerService:
             brokers=len(image.brokers),
             brokers_fenced=sum(broker.fenced for broker in image.brokers.values()),
             metadata_index=image.index,
+            metadata=self.usage(),
         )
+
+    def usage(self) -> Usage:
+        """How full the metadata is, by this node's bound."""
+        return Usage(self.image.size, self._rules().image_bytes_max)
 
     # -- operations
 
@@ -311,6 +322,7 @@ class ControllerService:
                 if not self._machine.took_effect(index):
                     return False
                 self._commands += 1
+            self._size_watch.look(self.usage())
         except (NotLeader, OutcomeUnknown) as error:
             if isinstance(error, NotLeader) and run is runs[0]:  # else another try would meet what this one did, and call it another's
                 raise self._not_controller() from error
@@ -345,7 +357,7 @@ class ControllerService:
                         return await here()
                     if status.leader_id not in (None, self.node_id):
                         response = await self._forward(NodeId(status.leader_id), api_name, version, request)
-                        if not _names_not_controller(response):
+                        if not names_not_controller(response):
                             return response
                 except OSError:
                     pass
@@ -454,7 +466,7 @@ class ControllerService:
             return alter_partition_response(await self.submit(AlterPartitions.of_request(request, 3)))
 
         response = await self.at_controller(here, "alter_partition", 3, request, timeout=_OWN_REQUEST_TIMEOUT_S)
-        _check(response)
+        check_response(response)
         return isr_outcomes(changes, response)
 
     async def report_offline(self, partitions: Collection[TopicPartition]) -> None:
@@ -482,7 +494,7 @@ class ControllerService:
             await self.submit(op)
             return {"error_code": 0}
 
-        _check(await self.at_controller(here, "report_offline_replicas", 0, request, timeout=_OWN_REQUEST_TIMEOUT_S))
+        check_response(await self.at_controller(here, "report_offline_replicas", 0, request, timeout=_OWN_REQUEST_TIMEOUT_S))
 
     def on_peer_gone(self, node_id: int) -> None:
         """There is evidence that a node's process ended: its session does not have to run out, if this node decides now or soon."""
@@ -677,16 +689,3 @@ class ControllerService:
                     await self.submit(Rebalance())
                 except MqError:
                     pass  # the next look sees
-
-
-def _check(response: Mapping[str, Any]) -> None:
-    if response["error_code"]:
-        code = ErrorCode(response["error_code"])
-        raise MqError(code, f"The controller refuses: {code.name}.")
-
-
-def _names_not_controller(response: Mapping[str, Any]) -> bool:
-    """Whether the peer refused the whole request because it is no longer the controller."""
-    rows = [response, *(row for key in ("topics", "responses", "results") for row in response.get(key) or ())]
-    rows += [row for topic in response.get("replica_election_results") or () for row in topic["partition_result"]]
-    return any(row.get("error_code") == ErrorCode.NOT_CONTROLLER for row in rows)

@@ -19,6 +19,7 @@ from mqd.controller.image import MetadataImage, TopicImage
 from mqd.controller.placement import Load, check_replication_factor, default_replication_factor, place
 from mqd.controller.records import AddPartitions, CreateTopic, DeleteTopic, Placement, Record, check_fits, check_overrides_fit
 from mqd.controller.rules import Rules
+from mqd.controller.size import Room
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CREATED_TOPICS_MAX, DELETED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX, TOPIC_NAME_CHARS_MAX
 from mqd.types import GROUPS_TOPIC, TRANSACTIONS_TOPIC, ZERO_UUID, Decision, NodeId
@@ -118,6 +119,7 @@ def decide_create_topics(image: MetadataImage, op: CreateTopics, rules: Rules) -
     single = [topic for topic in op.topics if counts[topic.name] == 1]
     total = sum(_partitions_wanted(topic, op) for topic in single)
     load = _load(image)
+    room = Room(image, rules.image_bytes_max)
     records: list[Record] = []
     results: dict[str, TopicCreated] = {}
     for topic in op.topics:
@@ -128,6 +130,7 @@ def decide_create_topics(image: MetadataImage, op: CreateTopics, rules: Rules) -
                 raise MqError(ErrorCode.POLICY_VIOLATION, f"A request adds at most {PARTITIONS_PER_REQUEST_MAX} partitions.")
             record = _create_topic(image, op, topic, load)
             check_fits(record)
+            room.take(record)
         except MqError as error:
             results[topic.name] = TopicCreated(topic.name, error_code=error.code, error_message=error.message)
             continue
@@ -272,9 +275,7 @@ class _InternalOptions(NamedTuple):
 
 
 _INTERNAL_OPTIONS = {
-    GROUPS_TOPIC: _InternalOptions(
-        "offsets.topic.num.partitions", "offsets.topic.replication.factor", "offsets.topic.segment.bytes"
-    ),
+    GROUPS_TOPIC: _InternalOptions("offsets.topic.num.partitions", "offsets.topic.replication.factor", "offsets.topic.segment.bytes"),
     TRANSACTIONS_TOPIC: _InternalOptions(
         "transaction.state.log.num.partitions",
         "transaction.state.log.replication.factor",
@@ -429,27 +430,29 @@ def decide_create_partitions(image: MetadataImage, op: CreatePartitions, rules: 
     """Reply: one TopicGrown for each different name, in the order of the request."""
     _check_number(op.topics, CREATED_TOPICS_MAX)
     counts = Counter(wish.name for wish in op.topics)
-    room = PARTITIONS_PER_REQUEST_MAX
+    partitions_left = PARTITIONS_PER_REQUEST_MAX
     load = _load(image)
+    room = Room(image, rules.image_bytes_max)
     records: list[Record] = []
     results: dict[str, TopicGrown] = {}
     for wish in op.topics:
         try:
             if counts[wish.name] > 1:
                 raise MqError(ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request.")
-            record = _add_partitions(image, wish, room, load)
+            record = _add_partitions(image, wish, partitions_left, load)
             check_fits(record)
+            room.take(record)
         except MqError as error:
             results[wish.name] = TopicGrown(wish.name, error.code, error.message or None)
             continue
-        room -= len(record.partitions)
+        partitions_left -= len(record.partitions)
         records.append(record)
         _add_load(load, record.partitions)
         results[wish.name] = TopicGrown(wish.name)
     return Decision(() if op.validate_only else tuple(records), tuple(results.values()))
 
 
-def _add_partitions(image: MetadataImage, wish: MorePartitions, room: int, load: Mapping[NodeId, Load]) -> AddPartitions:
+def _add_partitions(image: MetadataImage, wish: MorePartitions, partitions_left: int, load: Mapping[NodeId, Load]) -> AddPartitions:
     topic = image.topics.get(wish.name)
     if topic is None:
         raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic.")
@@ -467,7 +470,7 @@ def _add_partitions(image: MetadataImage, wish: MorePartitions, room: int, load:
             f"The topic has {present} partition(s); a topic never shrinks to {wish.total}.",
         )
     added = wish.total - present
-    if added > room:
+    if added > partitions_left:
         raise MqError(ErrorCode.POLICY_VIOLATION, f"A request adds at most {PARTITIONS_PER_REQUEST_MAX} partitions.")
     first = topic.partitions[0]
     factor = len(first.replicas) - len(first.removing)

@@ -17,6 +17,7 @@ from mqd.controller.configs import AlterConfigs, Change, ResourceChanges, decide
 from mqd.controller.image import Delta, MetadataImage, MetadataMachine, PartitionImage
 from mqd.controller.producer_ids import AllocateProducerIds, decide_allocate_producer_ids
 from mqd.controller.records import Command, CreateTopic, DeleteTopic, Placement, encode_command
+from mqd.controller.size import recount
 from mqd.controller.topics import (
     CreatePartitions,
     DeleteTopics,
@@ -70,6 +71,8 @@ def step(replica: Replica, kind: str, what: Any, value: Any, count: int) -> None
 
 
 def check_invariants(image: MetadataImage) -> None:
+    assert image.size == recount(image)
+    assert len(zlib.decompress(image.snapshot())) <= image.size
     assert {topic.topic_id: topic for topic in image.topics.values()} == image.topics_by_id
     for topic in image.topics.values():
         assert topic.partitions
@@ -113,6 +116,7 @@ def test_replicas_agree_by_commands_and_by_snapshots(script: list[tuple[str, Any
     late.restore(early.snapshot())
     for index, command in leader.log[cut:]:
         late.apply(index, command)
+    assert leader.image.size == follower.image.size == late.image.size
     assert state(leader.image) == state(follower.image) == state(late.image)
     assert leader.image.snapshot() == late.image.snapshot()
     assert vars(late.image)["_names"].keys() <= vars(leader.image)["_names"].keys()

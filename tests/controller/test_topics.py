@@ -13,7 +13,7 @@ from mqd.controller.brokers import ExpireSessions, decide_expire
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CREATED_TOPICS_MAX, DELETED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX
 from mqd.types import ZERO_UUID, NodeId
-from tests.controller.cluster import Replica, create_topics, new_topic, with_brokers
+from tests.controller.cluster import DEFAULTS, Replica, create_topics, new_topic, with_brokers
 
 ONE = (NodeId(1),)
 
@@ -261,9 +261,9 @@ def test_a_request_names_so_many_topics_and_no_more() -> None:
         (t.decide_delete_topics, lambda count: t.DeleteTopics((t.TopicName("t"),) * count), DELETED_TOPICS_MAX),
     ]
     for decide, op, most in decisions:
-        assert len(decide(replica.image, op(most), 0.0).reply) == 1
+        assert len(decide(replica.image, op(most), DEFAULTS).reply) == 1
         with pytest.raises(MqError, match="POLICY_VIOLATION"):
-            decide(replica.image, op(most + 1), 0.0)
+            decide(replica.image, op(most + 1), DEFAULTS)
 
 
 def test_the_log_of_transactions_needs_no_more_replicas_in_sync_than_it_has() -> None:

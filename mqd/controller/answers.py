@@ -1,0 +1,22 @@
+"""What the controller answers to the other nodes of its cluster: whether it refuses, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mqd.errors import ErrorCode, MqError
+
+
+def check_response(response: Mapping[str, Any]) -> None:
+    """Raise MqError with the code of a response that refuses the whole request."""
+    if response["error_code"]:
+        code = ErrorCode(response["error_code"])
+        raise MqError(code, f"The controller refuses: {code.name}.")
+
+
+def names_not_controller(response: Mapping[str, Any]) -> bool:
+    """Whether the peer refused the whole request because it is no longer the controller."""
+    rows = [response, *(row for key in ("topics", "responses", "results") for row in response.get(key) or ())]
+    rows += [row for topic in response.get("replica_election_results") or () for row in topic["partition_result"]]
+    return any(row.get("error_code") == ErrorCode.NOT_CONTROLLER for row in rows)
