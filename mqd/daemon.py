@@ -167,6 +167,7 @@ class _Daemon:
             descriptors=descriptors_for_logs,
             kept=machine_ran_on(seams.disk, self.registration_file),
         )
+        self.logs.compactor.options = CompactorOptions.from_config(self.config)
         self.replica = ReplicaService(
             node_id=NodeId(self.me.id),
             logs=self.logs,
