@@ -6,14 +6,22 @@ Every reader checks against `end` before it reads, raises ProtocolError on what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from struct import Struct
+from typing import TypeVar
 
 from mqd import limits
 from mqd.errors import ProtocolError
 
 Buffer = bytes | bytearray | memoryview
 NodeEndpoint = tuple[int, str, int, str | None]
+
+Message = TypeVar("Message")
+Slices = Generator[int, None, Message]
+"""Yields the number of rows that were read or written since, and returns the message."""
+SLICE_ROWS = limits.DECODED_AT_ONCE_ROWS
+SLICE_BYTES = 16 * limits.KIB
+"""Of a request without its records: a row may have thousands of tagged fields."""
 
 INT16 = Struct(">h")
 INT32 = Struct(">i")
@@ -22,6 +30,25 @@ INT32_INT32 = Struct(">ii")
 INT32_INT64 = Struct(">iq")
 INT64_INT32 = Struct(">qi")
 INT64_INT64 = Struct(">qq")
+
+
+def first_slice(work: Slices[Message]) -> Message | None:
+    """The message, where one slice is enough."""
+    try:
+        next(work)
+    except StopIteration as end:
+        message: Message = end.value
+        return message
+    return None
+
+
+def all_slices(work: Slices[Message]) -> Message:
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            message: Message = end.value
+            return message
 
 
 def need(position: int, size: int, end: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import FETCH_SESSION_PARTITIONS_MAX, FETCH_SESSIONS_MAX, FETCH_SESSIONS_PARTITIONS_MAX
-from mqd.protocol.hot import FetchPartition
+from mqd.protocol.hot_fetch import FetchPartition
 from mqd.replica.waiters import FetchWaiter
 
 INITIAL_EPOCH = 0
@@ -42,6 +42,10 @@ class Wanted:
         """(high watermark, last stable offset, log start) of the last answer; None before the first."""
 
 
+WantedPartitions = dict[tuple[TopicKey, int], Wanted]
+"""In the order in which a request names them first; of several rows for one partition the last counts."""
+
+
 class Session:
     """One client's memory."""
 
@@ -52,7 +56,7 @@ class Session:
         self.uses_topic_ids = uses_topic_ids
         self.epoch = 1
         """The epoch that its next request must carry."""
-        self.wanted: dict[tuple[TopicKey, int], Wanted] = {}
+        self.wanted: WantedPartitions = {}
         """In the order in which partitions are served: who got bytes goes to the end."""
         self.last_used = now
 
@@ -81,7 +85,7 @@ class FetchSessions:
         self,
         session_id: int,
         epoch: int,
-        wanted: Iterable[Wanted],
+        wanted: WantedPartitions,
         forgotten: Iterable[tuple[TopicKey, int]],
         *,
         uses_topic_ids: bool,
@@ -94,9 +98,8 @@ class FetchSessions:
         if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             if session_id != NO_SESSION:
                 self._drop(session_id)
-            asked = list(wanted)
-            session = self._create(asked, uses_topic_ids, now) if epoch == INITIAL_EPOCH and asked else None
-            return session, asked, False
+            session = self._create(wanted, uses_topic_ids, now) if epoch == INITIAL_EPOCH and wanted else None
+            return session, list(wanted.values()), False
         session = self._sessions.get(session_id)
         if session is None:
             raise MqError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {session_id}: start a new one with epoch 0")
@@ -108,8 +111,10 @@ class FetchSessions:
         session.last_used = now
         self._sessions.move_to_end(session_id)
         before = len(session.wanted)
-        for fresh in wanted:
-            key = (fresh.topic, fresh.partition)
+        if len(wanted) > FETCH_SESSION_PARTITIONS_MAX:
+            self._drop(session_id)
+            raise _too_many()
+        for key, fresh in wanted.items():
             known = session.wanted.get(key)
             if known is not None:
                 fresh.told = known.told
@@ -119,10 +124,15 @@ class FetchSessions:
         self._partitions += len(session.wanted) - before
         if len(session.wanted) > FETCH_SESSION_PARTITIONS_MAX or self._partitions > FETCH_SESSIONS_PARTITIONS_MAX:
             self._drop(session_id)
-            raise MqError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "too many partitions for a session: fetch without one")
+            raise _too_many()
         return session, list(session.wanted.values()), True
 
-    def _create(self, wanted: list[Wanted], uses_topic_ids: bool, now: float) -> Session | None:
+    def end(self, session: Session) -> None:
+        """The next fetch of this client names all its partitions."""
+        if self._sessions.get(session.id) is session:
+            self._drop(session.id)
+
+    def _create(self, wanted: WantedPartitions, uses_topic_ids: bool, now: float) -> Session | None:
         if len(self._sessions) >= self._max:
             oldest = next(iter(self._sessions.values()))
             if now - oldest.last_used < EVICTION_SECONDS:
@@ -133,7 +143,7 @@ class FetchSessions:
         while (session_id := 1 + self._below(0x7FFFFFFF - 1)) in self._sessions:
             pass
         session = Session(session_id, uses_topic_ids, now)
-        session.wanted = {(one.topic, one.partition): one for one in wanted}
+        session.wanted = wanted
         self._sessions[session_id] = session
         self._partitions += len(session.wanted)
         return session
@@ -142,6 +152,10 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= len(session.wanted)
+
+
+def _too_many() -> MqError:
+    return MqError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "too many partitions for a session: fetch without one")
 
 
 class Followed(Wanted):

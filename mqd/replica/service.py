@@ -381,7 +381,7 @@ class ReplicaService:
             partitions=len(partitions),
             leaders=sum(partition.is_leader for partition in partitions),
             parked_produces=sum(len(partition.acks) + len(partition.syncs) for partition in partitions),
-            parked_fetches=len({id(waiter) for partition in partitions for waiter in partition.fetches}),
+            parked_fetches=len({id(waiter) for partition in partitions for waiter in partition.fetches if not waiter.freed}),
             fetch_sessions=len(self.sessions),
             offline=len(self.offline),
         )

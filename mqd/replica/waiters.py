@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from mqd.errors import ErrorCode
+from mqd.limits import DECODED_AT_ONCE_ROWS
 from mqd.types import Offset
 
 if TYPE_CHECKING:
     from mqd.replica.partition import Partition
+
+_LEFT_AT_ONCE = 10 * DECODED_AT_ONCE_ROWS
 
 Append = tuple["Partition", Offset, list[Any], int]
 """One batch of a produce request: where it went, what it waits for, and the answer's rows and index of its row.
@@ -69,29 +72,52 @@ class ProduceTicket(ABC):
 class FetchWaiter:
     """One fetch that found less than it wants: woken by bytes, by its deadline, or by what comes behind it."""
 
-    __slots__ = ("bytes_wanted", "deadline", "freed", "partitions", "read_committed", "release")
+    __slots__ = ("bytes_wanted", "deadline", "freed", "leaves_later", "partitions", "read_committed", "release")
 
-    def __init__(self, release: Callable[[], None], bytes_wanted: int, deadline: float, *, read_committed: bool = False) -> None:
+    def __init__(
+        self,
+        release: Callable[[], None],
+        bytes_wanted: int,
+        deadline: float,
+        *,
+        read_committed: bool = False,
+        leaves_later: bool = False,
+    ) -> None:
         self.release = release
         """Called once: plans the fetch again and answers it."""
+        self.leaves_later = leaves_later
+        """Whether the owner calls `leave` or `leaving` after `release`: one append may free many fetches of 10,000 partitions each."""
         self.read_committed = read_committed
         """Whether bytes count only when no open transaction holds them back."""
         self.bytes_wanted = bytes_wanted
         self.deadline = deadline
-        self.partitions: tuple[HoldsFetches, ...] = ()
+        self.partitions: list[HoldsFetches] = []
         self.freed = False
 
     def park(self, partitions: Iterable[HoldsFetches]) -> None:
-        self.partitions = tuple(partitions)
-        for partition in self.partitions:
+        """Wait on these partitions, too."""
+        for partition in partitions:
+            self.partitions.append(partition)
             partition.fetches[self] = None
+
+    def leave(self) -> None:
+        """Wait on no partition."""
+        for _ in self.leaving():
+            pass
+
+    def leaving(self) -> Generator[int, None, None]:
+        """The same, a slice at a time: yields a number of rows that are as much work as what was done since."""
+        partitions, self.partitions = self.partitions, []
+        for number, partition in enumerate(partitions):
+            partition.fetches.pop(self, None)
+            if number % _LEFT_AT_ONCE == _LEFT_AT_ONCE - 1:
+                yield DECODED_AT_ONCE_ROWS
 
     def free(self) -> None:
         if not self.freed:
             self.freed = True
-            for partition in self.partitions:
-                partition.fetches.pop(self, None)
-            self.partitions = ()
+            if not self.leaves_later:
+                self.leave()
             self.release()
 
 

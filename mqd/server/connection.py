@@ -504,6 +504,11 @@ class Connection:
         return self.last_active if self.open and not self._closing else -math.inf
 
     @property
+    def ends(self) -> bool:
+        """Whether its peer sends no more: nothing waits for news on its behalf."""
+        return self._closing or not self.open
+
+    @property
     def is_stranger(self) -> bool:
         """On the peer listener, and nobody knows who."""
         return self.listener == PEER and self.peer_node is None

@@ -130,7 +130,7 @@ class Dispatcher:
         self._node = node
         self._spawn = spawn
         self._produce = produce.Produce(node, spawn, self.bug)
-        self._fetch = fetch.Fetch(node)
+        self._fetch = fetch.Fetch(node, spawn, self.bug)
         common = {handler.api.key: handler for handler in map(Handler, SERVED)}
         private = {handler.api.key: handler for handler in map(Handler, SERVED_TO_PEERS)}
         self._handlers = {CLIENT: common, PEER: {**common, **private}}
@@ -141,7 +141,7 @@ class Dispatcher:
         """Connections that were closed because of an unexpected exception."""
 
     def dispatch(self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
-        """Take up the request in buffer[start:end]; False where it must wait for a fetch that is parked before it."""
+        """Take up the request in buffer[start:end]; False where it must wait for a fetch before it."""
         if end - start < FRAME_BYTES_MIN + 2:
             raise ProtocolError(f"a request of {end - start} bytes has no header")
         api_key, version, correlation_id, client_id_bytes = _HEAD(buffer, start)
@@ -165,6 +165,8 @@ class Dispatcher:
                 body = self._skip_header_tags(view, start, end) if body >= end or view[body] else body + 1
             if connection.parked is not None:
                 connection.parked.free()
+                if connection.barrier:
+                    return False
             self.requests += 1
             self._produce(connection, buffer, view, body, end, version, correlation_id)
             return True
@@ -174,9 +176,11 @@ class Dispatcher:
             taken = self._fetch(connection, view, body, end, version, correlation_id)
             self.requests += taken
             return taken
-        self.requests += 1
         if connection.parked is not None:  # a request stands behind a parked fetch: it answers with what there is
             connection.parked.free()
+            if connection.barrier:
+                return False
+        self.requests += 1
         self._request(connection, api_key, view[start:end])
         return True
 

@@ -16,11 +16,11 @@ import math
 from mqd.errors import ErrorCode, MqError
 from mqd.io.disk import FileRange
 from mqd.protocol.batch import HEADER_BYTES, crc_of, parse_header
-from mqd.protocol.hot import FetchRequest, encode_fetch_response_parts
+from mqd.protocol.hot_fetch import FetchRequest, encode_fetch_response_parts
 from mqd.replica.fetch_session import NO_SESSION, Followed, FollowerSession
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import FetchWaiter
-from mqd.server.connection import Connection, Slot
+from mqd.server.connection import Slot
 from mqd.server.context import Node
 from mqd.server.partitions import FetchRow, endpoints, refused_fetch_row, unknown_partition
 from mqd.types import NO_EPOCH, NodeId
@@ -57,11 +57,9 @@ class FollowerFetch:
         self._damage_told_at = -math.inf
         self._bytes_max = node.config.integer("fetch.max.bytes")
 
-    def __call__(
-        self, connection: Connection, request: FetchRequest, version: int, correlation_id: int, now: float, wait_seconds: float
-    ) -> None:
+    def __call__(self, slot: Slot, request: FetchRequest, version: int, correlation_id: int, now: float, deadline: float) -> None:
         """Take up a request whose sender is known to be the node that it names."""
-        fetching = _Fetching(connection.slot(), version, correlation_id, request, now + wait_seconds)
+        fetching = _Fetching(slot, version, correlation_id, request, deadline)
         try:
             session = self._replica.follower_sessions.resolve(
                 request.replica_id, request.replica_epoch, request.session_id, request.session_epoch, now
@@ -79,7 +77,7 @@ class FollowerFetch:
                 if partition is not None:
                     partition.follower_stopped(NodeId(request.replica_id))
         named = {session.ask((topic_id if by_id else name) or b"", one) for name, topic_id, asked in request.topics for one in asked}
-        self._answer_or_park(fetching, named, may_wait=wait_seconds > 0)
+        self._answer_or_park(fetching, named, may_wait=deadline > now)
 
     def _answer_or_park(self, fetching: _Fetching, named: set[Followed], *, may_wait: bool) -> None:
         session = fetching.session

@@ -6,7 +6,8 @@ connection and nobody else's; its answer is encoded in slices too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import trio
@@ -53,6 +54,17 @@ def _leave(lock: trio.Lock) -> None:
 async def _others_first(lock: trio.Lock) -> None:
     lock.release()
     await lock.acquire()
+
+
+@asynccontextmanager
+async def one_slice() -> AsyncIterator[None]:
+    """The right to run one slice, when its turn has come; nothing waits within it."""
+    lock = _lock()
+    await lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 async def listed_in_slices(rows: Iterable[Row], weigh: Callable[[Row], int] = lambda row: 1) -> list[Row]:

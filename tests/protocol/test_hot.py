@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from mqd import limits
 from mqd.errors import ProtocolError
-from mqd.protocol import hot
+from mqd.protocol import hot, hot_fetch
 from mqd.protocol.apis import by_key
 from mqd.protocol.schema import Api, encode_response_header
 
@@ -192,11 +192,11 @@ def fetch_requests() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-def fetch_as_hot(request: Any, version: int) -> hot.FetchRequest:
+def fetch_as_hot(request: Any, version: int) -> hot_fetch.FetchRequest:
     def names(topic: Any) -> tuple[bytes | None, bytes | None]:
         return (topic.topic.encode(), None) if version < 13 else (None, topic.topic_id.bytes)
 
-    return hot.FetchRequest(
+    return hot_fetch.FetchRequest(
         request.replica_id if version < 15 else request.replica_state.replica_id,
         request.replica_state.replica_epoch,
         request.max_wait_ms,
@@ -209,7 +209,7 @@ def fetch_as_hot(request: Any, version: int) -> hot.FetchRequest:
             (
                 *names(topic),
                 [
-                    hot.FetchPartition(
+                    hot_fetch.FetchPartition(
                         part.partition,
                         part.current_leader_epoch,
                         part.fetch_offset,
@@ -237,7 +237,7 @@ def test_fetch_requests_are_read_alike(version: int, request: dict[str, Any], be
     body = FETCH.encode_request(version, request)
     expected = fetch_as_hot(FETCH.decode_request(version, body), version)
     buffer = memoryview(before + body + after)
-    assert hot.decode_fetch_request(buffer, len(before), len(before) + len(body), version) == expected
+    assert hot_fetch.decode_fetch_request(buffer, len(before), len(before) + len(body), version) == expected
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
@@ -248,7 +248,7 @@ def test_damaged_fetch_requests_are_judged_alike(
 ) -> None:
     body = mutated(FETCH.encode_request(version, request), changes)
     expected = verdict(lambda: fetch_as_hot(FETCH.decode_request(version, body), version))
-    assert verdict(hot.decode_fetch_request, memoryview(body + after), 0, len(body), version) == expected
+    assert verdict(hot_fetch.decode_fetch_request, memoryview(body + after), 0, len(body), version) == expected
 
 
 def produce_bytes(
@@ -314,7 +314,7 @@ def test_edges_of_a_fetched_partitions_tagged_fields(version: int, tagged: bytes
     head = bytes(13) + bytes(8) + b"\x02" + bytes(range(16)) + b"\x02" + bytes(range(32))
     body = head + tagged + b"\0" + b"\x01" + b"\x01" + b"\0"
     expected = verdict(lambda: fetch_as_hot(FETCH.decode_request(version, body), version))
-    assert verdict(hot.decode_fetch_request, body, 0, len(body), version) == expected
+    assert verdict(hot_fetch.decode_fetch_request, body, 0, len(body), version) == expected
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_edges_of_a_fetched_partitions_tagged_fields(version: int, tagged: bytes
 def test_edges_of_a_fetchs_tagged_fields(version: int, tagged: bytes) -> None:
     body = bytes(17 if version < 15 else 13) + bytes(8) + b"\x01\x01\x01" + tagged
     expected = verdict(lambda: fetch_as_hot(FETCH.decode_request(version, body), version))
-    assert verdict(hot.decode_fetch_request, body, 0, len(body), version) == expected
+    assert verdict(hot_fetch.decode_fetch_request, body, 0, len(body), version) == expected
 
 
 @pytest.mark.parametrize(("api", "versions"), [(PRODUCE, PRODUCE_VERSIONS), (FETCH, FETCH_VERSIONS)])
@@ -342,7 +342,7 @@ def test_every_prefix_of_a_request_is_refused(api: Api, versions: range) -> None
     topic = {"name": "t", "topic": "t", "partition_data": [partition], "partitions": [partition]}
     for version in versions:
         body = api.encode_request(version, {"topic_data": [topic], "topics": [topic]})
-        decode: Any = hot.decode_produce_request if api is PRODUCE else hot.decode_fetch_request
+        decode: Any = hot.decode_produce_request if api is PRODUCE else hot_fetch.decode_fetch_request
         decode(body, 0, len(body), version)
         for end in range(len(body)):
             with pytest.raises(ProtocolError):
@@ -362,9 +362,9 @@ def test_more_elements_in_all_than_the_limit_are_refused(monkeypatch: pytest.Mon
     fetch = {"topics": [{"topic": "t", "partitions": [part]}], "forgotten_topics_data": [{"topic": "t", "partitions": [1, 2]}]}
     for version in (11, 12):
         body = FETCH.encode_request(version, fetch)
-        hot.decode_fetch_request(body, 0, len(body), version)
+        hot_fetch.decode_fetch_request(body, 0, len(body), version)
         body = FETCH.encode_request(version, {**fetch, "forgotten_topics_data": [{"topic": "t", "partitions": [1, 2, 3]}]})
-        assert verdict(hot.decode_fetch_request, body, 0, len(body), version) is ProtocolError
+        assert verdict(hot_fetch.decode_fetch_request, body, 0, len(body), version) is ProtocolError
 
 
 # -- responses
@@ -537,7 +537,7 @@ def test_fetch_responses_are_written_alike(version: int, numbers: tuple[int, int
         },
     )
     shown = [(name.encode(), topic_id.bytes, rows) for name, topic_id, rows in topics]
-    parts = hot.encode_fetch_response_parts(version, correlation_id, throttle_ms, error_code, session_id, shown, nodes)
+    parts = hot_fetch.encode_fetch_response_parts(version, correlation_id, throttle_ms, error_code, session_id, shown, nodes)
     assert b"".join(map(content, parts)) == expected
 
 
@@ -545,6 +545,6 @@ def test_records_of_a_fetch_are_passed_through_and_not_copied() -> None:
     file_range = Elsewhere(b"z" * 100, 0)
     rows = [(0, 0, 10, 10, 0, None, -1, [file_range])]
     for version in FETCH_VERSIONS:
-        parts = hot.encode_fetch_response_parts(version, 1, 0, 0, 0, [(b"t", bytes(16), rows)])
+        parts = hot_fetch.encode_fetch_response_parts(version, 1, 0, 0, 0, [(b"t", bytes(16), rows)])
         assert sum(part is file_range for part in parts) == 1
         assert all(part for part in parts)

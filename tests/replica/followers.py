@@ -16,7 +16,7 @@ from mqd.log.directory import plan_sync
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.service import LogService
 from mqd.protocol.batch import iterate_batches, iterate_records
-from mqd.protocol.hot import FetchPartition, FetchRequest, decode_fetch_request
+from mqd.protocol.hot_fetch import FetchPartition, FetchRequest, decode_fetch_request
 from mqd.protocol.hot_follower import VERSION, FetchAnswer, FetchedPartition
 from mqd.replica.fetchers import Fetchers
 from mqd.replica.follower import Action, Follower, FollowerOptions

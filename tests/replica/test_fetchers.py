@@ -18,7 +18,7 @@ from mqd.log.directory import SyncPlan
 from mqd.log.partition_log import LogConfig
 from mqd.log.reading import storage_error
 from mqd.protocol.batch import build_batch
-from mqd.protocol.hot import FetchRequest, encode_fetch_response_parts
+from mqd.protocol.hot_fetch import FetchRequest, encode_fetch_response_parts
 from mqd.protocol.hot_follower import VERSION
 from mqd.protocol.schema import Api
 from mqd.replica.fetchers import SYNC_SECONDS_MAX, Fetchers

@@ -14,7 +14,8 @@ from trio.testing import MockClock
 
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol import apis
-from mqd.protocol.hot import decode_fetch_request, decode_produce_request
+from mqd.protocol.hot import decode_produce_request
+from mqd.protocol.hot_fetch import decode_fetch_request
 from mqd.protocol.schema import encode_request_header
 from mqd.server.context import CLIENT, PEER
 from tests.log.support import batch

@@ -8,28 +8,49 @@ A record is served once it is below the high watermark, never before (I2). Who r
 stable offset, with those transactions among them that were aborted, by their first offset. From v11 on consumers may read from any
 replica, up to the high watermark that it knows; a leader sends them to one in their rack, where `replica.selector.class` says so
 (KIP-392). Followers' fetches, on the peer listener, are server/follower_fetch.py's. ◆ hot path.
+
+A fetch of many partitions is decoded, planned and answered in slices, in a task. It waits on each partition from the moment at which its
+plan looks at it, so no news are missed. Later requests of the connection wait while it is planned, and not while it is parked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from typing import Any
+
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.io.disk import FileRange
-from mqd.limits import FETCH_WAIT_MAX_MS, REQUEST_PARTITIONS_MAX
-from mqd.protocol.hot import FetchRequest, decode_fetch_request, encode_fetch_response_parts
-from mqd.replica.fetch_session import FINAL_EPOCH, NO_SESSION, Session, Wanted
+from mqd.limits import DECODED_AT_ONCE_ROWS, FETCH_SESSION_UNKNOWN_MAX, FETCH_WAIT_MAX_MS, REQUEST_PARTITIONS_MAX
+from mqd.protocol.bricks import Slices, all_slices
+from mqd.protocol.hot_fetch import (
+    FetchRequest,
+    decode_fetch_at_once,
+    decode_fetch_in_slices,
+    encode_fetch_response_in_slices,
+    encode_fetch_response_parts,
+)
+from mqd.replica.fetch_session import FINAL_EPOCH, NO_SESSION, Session, TopicKey, Wanted, WantedPartitions
 from mqd.replica.partition import Partition
 from mqd.replica.selector import RACK_AWARE, Candidate, select
 from mqd.replica.waiters import FetchWaiter
+from mqd.server.bugs import raised_in_core
 from mqd.server.connection import Connection, Slot
 from mqd.server.context import PEER, Node
 from mqd.server.follower_fetch import FollowerFetch
 from mqd.server.partitions import FetchRow as Row, endpoints, refused_fetch_row, unknown_partition
+from mqd.server.slices import finished_in_slices
 from mqd.types import NO_EPOCH, NodeId
 
 _NO_PREFERRED_REPLICA = -1
 _READ_COMMITTED = 1
 _FROM_FOLLOWERS = 11
 _ERROR_CODES_FROM = 7
+_BY_ID_FROM = 13
+_UNKNOWN = frozenset({int(ErrorCode.UNKNOWN_TOPIC_ID), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
+_SLICE_ROWS = DECODED_AT_ONCE_ROWS
+
+Plan = tuple[list[tuple[Wanted, Row]], int, bool, list[Partition]]
+"""Rows, bytes found, whether something must be answered at once, partitions on which the fetch can wait."""
 
 
 class _Fetching:
@@ -52,60 +73,165 @@ class _Fetching:
 class Fetch:
     """The handler; built once a node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, spawn: Callable[..., None], bug: Callable[[Connection, str], None]) -> None:
+        """`spawn(function, *args)` starts a task in the server's nursery; `bug` is Dispatcher.bug."""
         self._node = node
+        self._spawn = spawn
+        self._bug = bug
         self._replica = node.replica
         self._bytes_max = node.config.integer("fetch.max.bytes")
         self._rack_aware = node.config["replica.selector.class"] == RACK_AWARE
         self._followers = FollowerFetch(node)
 
     def __call__(self, connection: Connection, view: memoryview, position: int, end: int, version: int, correlation_id: int) -> bool:
-        """Take up the request in [position, end); False while an ordinary fetch is parked before it on its connection."""
-        request = decode_fetch_request(view, position, end, version)
-        if sum(len(topic[2]) for topic in request.topics) > REQUEST_PARTITIONS_MAX:
-            raise ProtocolError(f"a fetch of more than {REQUEST_PARTITIONS_MAX} partitions")
-        if request.replica_id < 0 and connection.listener == PEER:
-            raise ProtocolError("a consumer's fetch: the peer listener serves those of followers only")
+        """Take up the request in [position, end); False while it must wait for a fetch before it on its connection."""
+        request = decode_fetch_at_once(view, position, end, version)
+        if request is None:
+            if connection.parked is not None:
+                return False
+            connection.barrier = True
+            self._spawn(self._run, connection, self._decode(connection.slot(), bytes(view[position:end]), version, correlation_id))
+            return True
+        self._check(request, connection)
         if connection.parked is not None:
             if request.session_epoch != FINAL_EPOCH or request.session_id == NO_SESSION:
                 return False  # what closes a session is answered at once: clients wait for it when they close
             connection.parked.free()
+            if connection.barrier:
+                return False
         now = self._node.clock.monotonic()
-        wait_ms = min(max(0, request.max_wait_ms), FETCH_WAIT_MAX_MS)
+        fetching = _Fetching(connection.slot(), version, correlation_id, request, now + _wait_seconds(request))
         if request.replica_id >= 0:
-            if connection.listener != PEER or request.replica_id != connection.peer_node:
-                self._refuse_follower(connection, request, version, correlation_id)
+            self._follow(connection, fetching, now)
+        elif self._resolve(fetching, *all_slices(_named(request, version)), now):
+            if len(fetching.wanted) > DECODED_AT_ONCE_ROWS:
+                connection.barrier = True
+                self._spawn(self._run, connection, self._carry_out(fetching, None, may_wait=fetching.deadline > now))
             else:
-                self._followers(connection, request, version, correlation_id, now, wait_ms / 1000)
-            return True
-        fetching = _Fetching(connection.slot(), version, correlation_id, request, now + wait_ms / 1000)
-        by_id = version >= 13  # a topic is named by what its version uses
-        wanted = [
-            Wanted(topic_id or b"" if by_id else name or b"", one) for name, topic_id, partitions in request.topics for one in partitions
-        ]
-        forgotten = [((topic_id if by_id else name) or b"", index) for name, topic_id, indexes in request.forgotten for index in indexes]
-        try:
-            fetching.session, fetching.wanted, fetching.incremental = self._replica.sessions.resolve(
-                request.session_id, request.session_epoch, wanted, forgotten, uses_topic_ids=by_id, now=now
-            )
-        except MqError as error:
-            fetching.slot.complete(encode_fetch_response_parts(version, correlation_id, 0, int(error.code), NO_SESSION, []))
-            return True
-        self._answer_or_park(fetching, may_wait=wait_ms > 0)
+                self._answer_or_park(fetching, may_wait=fetching.deadline > now)
         return True
 
     @staticmethod
-    def _refuse_follower(connection: Connection, request: FetchRequest, version: int, correlation_id: int) -> None:
+    def _check(request: FetchRequest, connection: Connection) -> None:
+        """Raises ProtocolError where the connection must be closed."""
+        if sum(len(topic[2]) for topic in request.topics) > REQUEST_PARTITIONS_MAX:
+            raise ProtocolError(f"a fetch of more than {REQUEST_PARTITIONS_MAX} partitions")
+        if request.replica_id < 0 and connection.listener == PEER:
+            raise ProtocolError("a consumer's fetch: the peer listener serves those of followers only")
+
+    def _resolve(self, fetching: _Fetching, wanted: WantedPartitions, forgotten: dict[tuple[TopicKey, int], None], now: float) -> bool:
+        """Find the session, and what it wants; False where the fetch was refused, and answered."""
+        request, version = fetching.request, fetching.version
+        try:
+            fetching.session, fetching.wanted, fetching.incremental = self._replica.sessions.resolve(
+                request.session_id, request.session_epoch, wanted, forgotten, uses_topic_ids=version >= _BY_ID_FROM, now=now
+            )
+        except MqError as error:
+            fetching.slot.complete(encode_fetch_response_parts(version, fetching.correlation_id, 0, int(error.code), NO_SESSION, []))
+            return False
+        return True
+
+    def _follow(self, connection: Connection, fetching: _Fetching, now: float) -> None:
+        request = fetching.request
+        if connection.listener != PEER or request.replica_id != connection.peer_node:
+            self._refuse_follower(fetching)
+        else:
+            self._followers(fetching.slot, request, fetching.version, fetching.correlation_id, now, fetching.deadline)
+
+    # -- large fetches ---------------------------------------------------------------------------------------------
+
+    async def _run(self, connection: Connection, work: Any) -> None:
+        """A task: one part of a large fetch."""
+        try:
+            await work
+        except ProtocolError as error:
+            connection.refuse(error)
+        except Exception as error:
+            if raised_in_core(error):
+                raise
+            self._bug(connection, "fetch")
+
+    async def _decode(self, slot: Slot, body: bytes, version: int, correlation_id: int) -> None:
+        connection, owner = slot.connection, slot.connection.owner
+        owner.frame_bytes += len(body)
+        try:
+            request = await finished_in_slices(decode_fetch_in_slices(body, 0, len(body), version))
+            self._check(request, connection)
+            wanted, forgotten = await finished_in_slices(_named(request, version))
+        finally:
+            owner.frame_bytes -= len(body)
+        if not connection.open:
+            return
+        now = self._node.clock.monotonic()
+        fetching = _Fetching(slot, version, correlation_id, request, now + _wait_seconds(request))
+        if request.replica_id >= 0:
+            self._follow(connection, fetching, now)
+        elif self._resolve(fetching, wanted, forgotten, now):
+            await self._carry_out(fetching, None, may_wait=fetching.deadline > now)
+            return
+        self._resume(connection)
+
+    async def _carry_out(self, fetching: _Fetching, before: FetchWaiter | None, *, may_wait: bool) -> None:
+        """Plan, then answer or park. `before`: the waiter of an earlier plan, which still leaves its partitions."""
+        connection, request = fetching.slot.connection, fetching.request
+        read_committed = request.isolation_level == _READ_COMMITTED
+        while True:
+            waiter = FetchWaiter(lambda: None, request.min_bytes, fetching.deadline, read_committed=read_committed, leaves_later=True)
+            try:
+                planning = self._planning(fetching, waiter if may_wait else None, before)
+                rows, size, urgent, partitions = await finished_in_slices(planning)
+            except Exception:
+                waiter.leave()
+                raise
+            may_wait = may_wait and not connection.ends
+            if not may_wait or urgent or size >= request.min_bytes or not partitions:
+                break
+            if not waiter.freed and waiter.bytes_wanted > size:
+                waiter.bytes_wanted -= size
+                waiter.release = lambda: self._woken_large(fetching)
+                fetching.waiter = connection.parked = waiter
+                self._replica.park(waiter, ())
+                self._resume(connection)
+                return
+            before, may_wait = waiter, False  # records came to a partition behind the plan
+        parts = await finished_in_slices(self._answering(fetching, rows, waiter))
+        if connection.open:
+            fetching.slot.complete(parts)
+        self._resume(connection)
+
+    def _woken_large(self, fetching: _Fetching) -> None:
+        connection, waiter = fetching.slot.connection, fetching.waiter
+        assert waiter is not None
+        connection.parked = None
+        if not connection.open:
+            waiter.leave()
+            return
+        connection.barrier = True
+        may_wait = waiter.bytes_wanted <= 0 and self._node.clock.monotonic() < fetching.deadline
+        self._spawn(self._run, connection, self._carry_out(fetching, waiter, may_wait=may_wait))
+
+    @staticmethod
+    def _resume(connection: Connection) -> None:
+        """Later requests of the connection need not wait."""
+        connection.barrier = False
+        if connection.open:
+            connection.owner.resume_later(connection)
+
+    # -- every fetch -----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _refuse_follower(fetching: _Fetching) -> None:
         """Somebody claims to be a replica: only a node that introduced itself may, on the peer listener, in its own name."""
+        request, version = fetching.request, fetching.version
         code = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         rows: list[tuple[bytes | None, bytes | None, list[Row]]] = []
         if version < _ERROR_CODES_FROM:
             error = MqError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             rows = [(name, None, [_empty_row(one.partition, error) for one in asked]) for name, _, asked in request.topics]
-        connection.slot().complete(encode_fetch_response_parts(version, correlation_id, 0, code, NO_SESSION, rows))
+        fetching.slot.complete(encode_fetch_response_parts(version, fetching.correlation_id, 0, code, NO_SESSION, rows))
 
     def _answer_or_park(self, fetching: _Fetching, *, may_wait: bool) -> None:
-        rows, size, urgent, partitions = self._plan(fetching)
+        rows, size, urgent, partitions = all_slices(self._planning(fetching))
         if may_wait and not urgent and size < fetching.request.min_bytes and partitions and fetching.slot.connection.open:
             waiter = FetchWaiter(
                 lambda: self._woken(fetching),
@@ -117,7 +243,9 @@ class Fetch:
             fetching.slot.connection.parked = waiter
             self._replica.park(waiter, partitions)
             return
-        self._answer(fetching, rows)
+        parts = all_slices(self._answering(fetching, rows))
+        if fetching.slot.connection.open:
+            fetching.slot.complete(parts)
 
     def _woken(self, fetching: _Fetching) -> None:
         """Freed by bytes, by the deadline, or by what came behind: plan once more; wait again only when bytes fell short."""
@@ -127,22 +255,28 @@ class Fetch:
         enough_came = waiter.bytes_wanted <= 0
         self._answer_or_park(fetching, may_wait=enough_came and self._node.clock.monotonic() < fetching.deadline)
 
-    def _plan(self, fetching: _Fetching) -> tuple[list[tuple[Wanted, Row]], int, bool, list[Partition]]:
-        """(rows, bytes found, whether something must be told at once, partitions that a wait would be on)."""
+    def _planning(self, fetching: _Fetching, waiter: FetchWaiter | None = None, before: FetchWaiter | None = None) -> Slices[Plan]:
+        """What each wanted partition has. `waiter` waits on each of them from here on; `before` leaves its partitions first."""
+        if before is not None:
+            yield from before.leaving()
         request = fetching.request
         budget = min(request.max_bytes, self._bytes_max)
         replica = self._replica
-        by_topic = replica.by_id if fetching.version >= 13 else replica.by_name
+        by_topic = replica.by_id if fetching.version >= _BY_ID_FROM else replica.by_name
         rows: list[tuple[Wanted, Row]] = []
         partitions: list[Partition] = []
         size = 0
         urgent = not fetching.wanted
-        for wanted in fetching.wanted:
+        for number, wanted in enumerate(fetching.wanted, 1):
+            if not number % _SLICE_ROWS:
+                yield _SLICE_ROWS
+                if not fetching.slot.connection.open:
+                    break
             held = by_topic.get(wanted.topic)
             partition = held.get(wanted.partition) if held is not None else None
             try:
                 if partition is None:
-                    name, topic_id = (None, wanted.topic) if fetching.version >= 13 else (wanted.topic, None)
+                    name, topic_id = (None, wanted.topic) if fetching.version >= _BY_ID_FROM else (wanted.topic, None)
                     raise unknown_partition(self._node, name, topic_id, wanted.partition)
                 row, found = self._read(partition, wanted, fetching, budget - size, min_one=size == 0)
             except MqError as error:
@@ -156,6 +290,8 @@ class Fetch:
                 urgent = True
             else:
                 partitions.append(partition)
+                if waiter is not None:
+                    waiter.park((partition,))
                 urgent = urgent or len(row) > 8 or row[6] != _NO_PREFERRED_REPLICA
             size += found
             rows.append((wanted, row))
@@ -219,30 +355,65 @@ class Fetch:
         leader = Candidate(self._node.node_id, me.rack if me is not None else None, partition.log.log_end_offset, 0.0)
         return select(rack.decode(errors="replace"), leader, others)
 
-    def _answer(self, fetching: _Fetching, rows: list[tuple[Wanted, Row]]) -> None:
+    def _answering(self, fetching: _Fetching, rows: list[tuple[Wanted, Row]], waiter: FetchWaiter | None = None) -> Slices[list[Any]]:
+        """The answer's parts. `waiter` leaves its partitions first."""
+        if waiter is not None:
+            yield from waiter.leaving()
         session = fetching.session
         topics: dict[bytes, list[Row]] = {}
         leaders = set()
-        for wanted, row in rows:
+        unknown = 0
+        for number, (wanted, row) in enumerate(rows, 1):
+            if not number % _SLICE_ROWS:
+                yield _SLICE_ROWS
             if session is not None:
                 told = (row[2], row[3], row[4])
                 news = row[7] or row[1] or wanted.told != told or len(row) > 8 or row[6] != _NO_PREFERRED_REPLICA
                 wanted.told = told if not row[1] else None
                 if row[7]:
                     session.served(wanted)
+                if row[1] in _UNKNOWN:
+                    unknown += 1
                 if fetching.incremental and not news:
                     continue
             topics.setdefault(wanted.topic, []).append(row)
             if len(row) > 9:
                 leaders.add(row[9][0])
-        by_id = fetching.version >= 13
+        by_id = fetching.version >= _BY_ID_FROM
         answer = [(None, topic, found) if by_id else (topic, None, found) for topic, found in topics.items()]
         addresses = endpoints(self._node, leaders)
         session_id = session.id if session is not None else NO_SESSION
-        if fetching.slot.connection.open:
-            fetching.slot.complete(
-                encode_fetch_response_parts(fetching.version, fetching.correlation_id, 0, 0, session_id, answer, addresses)
-            )
+        if session is not None and unknown > FETCH_SESSION_UNKNOWN_MAX:
+            self._replica.sessions.end(session)
+            session_id = NO_SESSION
+        return (yield from encode_fetch_response_in_slices(fetching.version, fetching.correlation_id, 0, 0, session_id, answer, addresses))
+
+
+def _wait_seconds(request: FetchRequest) -> float:
+    return min(max(0, request.max_wait_ms), FETCH_WAIT_MAX_MS) / 1000
+
+
+def _named(request: FetchRequest, version: int) -> Generator[int, None, tuple[WantedPartitions, dict[tuple[TopicKey, int], None]]]:
+    """The partitions that a request wants and forgets. Of several rows for a partition the last counts, as with Apache Kafka."""
+    by_id = version >= _BY_ID_FROM  # a topic is named by what its version uses
+    wanted: WantedPartitions = {}
+    forgotten: dict[tuple[TopicKey, int], None] = {}
+    rows = 0
+    for name, topic_id, partitions in request.topics:
+        topic = (topic_id if by_id else name) or b""
+        for one in partitions:
+            wanted[topic, one.partition] = Wanted(topic, one)
+            rows += 1
+            if not rows % _SLICE_ROWS:
+                yield _SLICE_ROWS
+    for name, topic_id, indexes in request.forgotten:
+        topic = (topic_id if by_id else name) or b""
+        for index in indexes:
+            forgotten[topic, index] = None
+            rows += 1
+            if not rows % _SLICE_ROWS:
+                yield _SLICE_ROWS
+    return wanted, forgotten
 
 
 def _empty_row(index: int, error: MqError) -> Row:

@@ -1,0 +1,428 @@
+"""Hand codec for Fetch 4 to 18, as a broker sees it: requests read, responses written. hot.py has the rules for both.
+
+Shapes, shared with the handlers (name is None from the version on that has topic ids, and topic_id before it):
+    topic of a fetch request     (name, topic_id, [FetchPartition])
+    topic of its response        (name, topic_id, [row])
+      row                        (partition_index, error_code, high_watermark, last_stable_offset, log_start_offset,
+                                  aborted_transactions [(producer_id, first_offset)]|None, preferred_read_replica, records [part]|None
+                                  [, diverging_epoch (epoch, end_offset)|None
+                                  [, current_leader|None [, snapshot_id (end_offset, epoch)|None]]])
+    node endpoint                (node_id, host, port, rack|None)
+
+What a response sends from files is passed through, counted by `size`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct, unpack_from
+from typing import Any, NamedTuple, Protocol
+
+from mqd import limits
+from mqd.protocol.bricks import (
+    INT16,
+    INT32,
+    INT32_INT32,
+    INT32_INT64,
+    INT64,
+    INT64_INT32,
+    INT64_INT64,
+    SLICE_BYTES,
+    SLICE_ROWS,
+    Buffer,
+    NodeEndpoint,
+    Slices,
+    all_slices,
+    array_count,
+    compact_array_count,
+    compact_nullable_string,
+    compact_string,
+    finish,
+    first_slice,
+    need,
+    skip_tagged_fields,
+    string,
+    tagged_fields,
+    uuid,
+    write_node_endpoints,
+    write_topic_flexible,
+    write_unsigned_varint,
+)
+
+
+class Sized(Protocol):
+    """Bytes that are elsewhere, such as a range of a file."""
+
+    @property
+    def size(self) -> int: ...
+
+
+class FetchPartition(NamedTuple):
+    """What one fetch asks of one partition."""
+
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    partition_max_bytes: int
+    replica_directory_id: bytes
+    high_watermark: int
+
+
+FetchTopic = tuple[bytes | None, bytes | None, list[FetchPartition]]
+ForgottenTopic = tuple[bytes | None, bytes | None, list[int]]
+FetchAnswerTopic = tuple[bytes | None, bytes | None, Sequence[tuple[Any, ...]]]
+
+
+class FetchRequest(NamedTuple):
+    """A fetch, with the schema's defaults for what its version lacks."""
+
+    replica_id: int
+    replica_epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: list[FetchTopic]
+    forgotten: list[ForgottenTopic]
+    rack_id: bytes
+    cluster_id: bytes | None
+
+
+_NO_DIRECTORY = bytes(16)
+_HIGH_WATERMARK_UNSUPPORTED = 0x7FFFFFFFFFFFFFFF
+
+_FETCH_HEAD = Struct(">iiiib")  # replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level
+_FETCH_HEAD_15 = Struct(">iiib")
+_FETCH_PARTITION_4 = Struct(">iqi")  # partition, fetch_offset, partition_max_bytes
+_FETCH_PARTITION_5 = Struct(">iqqi")  # ... log_start_offset before the bytes
+_FETCH_PARTITION_9 = Struct(">iiqqi")  # ... current_leader_epoch
+_FETCH_PARTITION_12 = Struct(">iiqiqiB")  # ... last_fetched_epoch, the count of tagged fields
+
+
+def decode_fetch_request(buffer: Buffer, position: int, end: int, version: int) -> FetchRequest:
+    """The request body in `[position, end)`."""
+    return all_slices(decode_fetch_in_slices(buffer, position, end, version))
+
+
+def decode_fetch_at_once(buffer: Buffer, position: int, end: int, version: int) -> FetchRequest | None:
+    """The same; None where there are more rows than one slice decodes. One topic with one partition, v12: 5.0 us; v11: 4.7 us."""
+    return first_slice(decode_fetch_in_slices(buffer, position, end, version))
+
+
+def decode_fetch_in_slices(buffer: Buffer, position: int, end: int, version: int) -> Slices[FetchRequest]:
+    """The same, a slice at a time."""
+    replica_id = -1
+    if version < 15:
+        need(position, 17, end)
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = _FETCH_HEAD.unpack_from(buffer, position)
+        position += 17
+    else:
+        need(position, 13, end)
+        max_wait_ms, min_bytes, max_bytes, isolation_level = _FETCH_HEAD_15.unpack_from(buffer, position)
+        position += 13
+    session_id, session_epoch = 0, -1
+    if version >= 7:
+        need(position, 8, end)
+        session_id, session_epoch = INT32_INT32.unpack_from(buffer, position)
+        position += 8
+    forgotten: list[ForgottenTopic] = []
+    rack_id = b""
+    cluster_id: bytes | None = None
+    replica_epoch = -1
+    if version >= 12:
+        topics, position, left = yield from _fetch_topics_flexible(buffer, position, end, version, limits.REQUEST_ELEMENTS_MAX)
+        if position < end and buffer[position] == 1:  # no forgotten topics: the usual case
+            position += 1
+        else:
+            forgotten, position = yield from _forgotten_topics_flexible(buffer, position, end, version, left)
+        rack_id, position = compact_string(buffer, position, end)
+        if position >= end or buffer[position]:
+            replica_id, replica_epoch, cluster_id, position = _fetch_tagged_fields(buffer, position, end, version, replica_id)
+        else:
+            position += 1
+    else:
+        topics, position, left = yield from _fetch_topics_classic(buffer, position, end, version, limits.REQUEST_ELEMENTS_MAX)
+        if version >= 7:
+            forgotten, position = yield from _forgotten_topics_classic(buffer, position, end, left)
+        if version == 11:
+            rack_id, position = string(buffer, position, end)
+    return FetchRequest(
+        replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
+        topics, forgotten, rack_id, cluster_id,
+    )  # fmt: skip
+
+
+def _fetch_topics_flexible(buffer: Buffer, position: int, end: int, version: int, left: int) -> Slices[tuple[list[FetchTopic], int, int]]:
+    topics: list[FetchTopic] = []
+    count, position = compact_array_count(buffer, position, end, left)
+    left -= count
+    rows, pause_at = 0, position + SLICE_BYTES
+    for _ in range(count):
+        name: bytes | None = None
+        topic_id: bytes | None = None
+        if version < 13:
+            name, position = compact_string(buffer, position, end)
+        else:
+            topic_id, position = uuid(buffer, position, end)
+        partitions: list[FetchPartition] = []
+        partition_count, position = compact_array_count(buffer, position, end, left)
+        left -= partition_count
+        for _ in range(partition_count):
+            need(position, 33, end)
+            partition, leader_epoch, offset, fetched_epoch, log_start, bytes_max, tagged = _FETCH_PARTITION_12.unpack_from(buffer, position)
+            directory, high_watermark = _NO_DIRECTORY, _HIGH_WATERMARK_UNSUPPORTED
+            if tagged:
+                directory, high_watermark, position = _fetch_partition_tagged_fields(buffer, position + 32, end, version)
+            else:
+                position += 33
+            partitions.append(
+                FetchPartition(partition, leader_epoch, offset, fetched_epoch, log_start, bytes_max, directory, high_watermark)
+            )
+            rows += 1
+            if rows >= SLICE_ROWS or position > pause_at:
+                yield rows
+                rows, pause_at = 0, position + SLICE_BYTES
+        topics.append((name, topic_id, partitions))
+        position = skip_tagged_fields(buffer, position, end)
+        rows += 1
+        if rows >= SLICE_ROWS or position > pause_at:
+            yield rows
+            rows, pause_at = 0, position + SLICE_BYTES
+    return topics, position, left
+
+
+def _fetch_topics_classic(buffer: Buffer, position: int, end: int, version: int, left: int) -> Slices[tuple[list[FetchTopic], int, int]]:
+    topics: list[FetchTopic] = []
+    layout = _FETCH_PARTITION_9 if version >= 9 else _FETCH_PARTITION_5 if version >= 5 else _FETCH_PARTITION_4
+    count, position = array_count(buffer, position, end, left)
+    left -= count
+    rows = 0
+    for _ in range(count):
+        name, position = string(buffer, position, end)
+        partitions: list[FetchPartition] = []
+        partition_count, position = array_count(buffer, position, end, left)
+        left -= partition_count
+        for _ in range(partition_count):
+            need(position, layout.size, end)
+            fields = layout.unpack_from(buffer, position)
+            position += layout.size
+            leader_epoch = fields[1] if version >= 9 else -1
+            log_start = fields[-2] if version >= 5 else -1
+            offset = fields[2] if version >= 9 else fields[1]
+            partitions.append(
+                FetchPartition(fields[0], leader_epoch, offset, -1, log_start, fields[-1], _NO_DIRECTORY, _HIGH_WATERMARK_UNSUPPORTED)
+            )
+            rows += 1
+            if rows >= SLICE_ROWS:
+                yield rows
+                rows = 0
+        topics.append((name, None, partitions))
+        rows += 1
+        if rows >= SLICE_ROWS:
+            yield rows
+            rows = 0
+    return topics, position, left
+
+
+def _forgotten_topics_flexible(
+    buffer: Buffer, position: int, end: int, version: int, left: int
+) -> Slices[tuple[list[ForgottenTopic], int]]:
+    topics: list[ForgottenTopic] = []
+    count, position = compact_array_count(buffer, position, end, left)
+    left -= count
+    rows, pause_at = 0, position + SLICE_BYTES
+    for _ in range(count):
+        name: bytes | None = None
+        topic_id: bytes | None = None
+        if version < 13:
+            name, position = compact_string(buffer, position, end)
+        else:
+            topic_id, position = uuid(buffer, position, end)
+        partition_count, position = compact_array_count(buffer, position, end, left)
+        left -= partition_count
+        need(position, 4 * partition_count, end)
+        partitions = list(unpack_from(f">{partition_count}i", buffer, position))
+        topics.append((name, topic_id, partitions))
+        position = skip_tagged_fields(buffer, position + 4 * partition_count, end)
+        rows += 1 + partition_count
+        if rows >= SLICE_ROWS or position > pause_at:
+            yield rows
+            rows, pause_at = 0, position + SLICE_BYTES
+    return topics, position
+
+
+def _forgotten_topics_classic(buffer: Buffer, position: int, end: int, left: int) -> Slices[tuple[list[ForgottenTopic], int]]:
+    topics: list[ForgottenTopic] = []
+    count, position = array_count(buffer, position, end, left)
+    left -= count
+    rows = 0
+    for _ in range(count):
+        name, position = string(buffer, position, end)
+        partition_count, position = array_count(buffer, position, end, left)
+        left -= partition_count
+        need(position, 4 * partition_count, end)
+        topics.append((name, None, list(unpack_from(f">{partition_count}i", buffer, position))))
+        position += 4 * partition_count
+        rows += 1 + partition_count
+        if rows >= SLICE_ROWS:
+            yield rows
+            rows = 0
+    return topics, position
+
+
+def _fetch_partition_tagged_fields(buffer: Buffer, position: int, end: int, version: int) -> tuple[bytes, int, int]:
+    """(replica_directory_id, high_watermark, position after): tags 0 (v17) and 1 (v18)."""
+    directory, high_watermark = _NO_DIRECTORY, _HIGH_WATERMARK_UNSUPPORTED
+    fields, position = tagged_fields(buffer, position, end)
+    for tag, start, stop in fields:
+        if tag == 0 and version >= 17:
+            directory, start = uuid(buffer, start, stop)
+            finish(start, stop)
+        elif tag == 1 and version >= 18:
+            need(start, 8, stop)
+            (high_watermark,) = INT64.unpack_from(buffer, start)
+            finish(start + 8, stop)
+    return directory, high_watermark, position
+
+
+def _fetch_tagged_fields(buffer: Buffer, position: int, end: int, version: int, replica_id: int) -> tuple[int, int, bytes | None, int]:
+    """(replica_id, replica_epoch, cluster_id, position after): tags 0 (v12) and 1 (v15)."""
+    replica_epoch = -1
+    cluster_id: bytes | None = None
+    fields, position = tagged_fields(buffer, position, end)
+    for tag, start, stop in fields:
+        if tag == 0:
+            cluster_id, start = compact_nullable_string(buffer, start, stop)
+            finish(start, stop)
+        elif tag == 1 and version >= 15:
+            need(start, 12, stop)
+            replica_id, replica_epoch = INT32_INT64.unpack_from(buffer, start)
+            finish(skip_tagged_fields(buffer, start + 12, stop), stop)
+    return replica_id, replica_epoch, cluster_id, position
+
+
+_FETCH_ANSWER_HEAD_4 = Struct(">iii")  # length, correlation id, throttle
+_FETCH_ANSWER_HEAD_7 = Struct(">iiihi")  # ... error code, session id
+_FETCH_ANSWER_HEAD_12 = Struct(">iiBihi")  # ... no tagged fields after the correlation id
+_FETCH_ROW_4 = Struct(">ihqq")  # partition, error code, high watermark, last stable offset
+_FETCH_ROW_5 = Struct(">ihqqq")  # ... log start offset
+_FETCH_ROW_12 = Struct(">ihqqqBi")  # ... no aborted transactions (1: none, 0: null), preferred read replica
+
+
+def encode_fetch_response_parts(
+    version: int,
+    correlation_id: int,
+    throttle_ms: int,
+    error_code: int,
+    session_id: int,
+    topics: Sequence[FetchAnswerTopic],
+    node_endpoints: Sequence[NodeEndpoint] = (),
+) -> list[Any]:
+    """The whole answer as parts to send in order: bytes made here, and the callers' parts of records in between, untouched.
+
+    A part of records is a bytes-like object or a `Sized` one, such as a FileRange. The length bytes count all of them.
+    """
+    return all_slices(encode_fetch_response_in_slices(version, correlation_id, throttle_ms, error_code, session_id, topics, node_endpoints))
+
+
+def encode_fetch_response_in_slices(
+    version: int,
+    correlation_id: int,
+    throttle_ms: int,
+    error_code: int,
+    session_id: int,
+    topics: Sequence[FetchAnswerTopic],
+    node_endpoints: Sequence[NodeEndpoint] = (),
+) -> Slices[list[Any]]:
+    """The same, a slice at a time."""
+    out = bytearray()
+    made = [out]
+    parts: list[Any] = [out]
+    passed_bytes = written = 0
+    flexible = version >= 12
+    if flexible:
+        out += _FETCH_ANSWER_HEAD_12.pack(0, correlation_id, 0, throttle_ms, error_code, session_id)
+        write_unsigned_varint(out, len(topics) + 1)
+    elif version >= 7:
+        out += _FETCH_ANSWER_HEAD_7.pack(0, correlation_id, throttle_ms, error_code, session_id) + INT32.pack(len(topics))
+    else:
+        out += _FETCH_ANSWER_HEAD_4.pack(0, correlation_id, throttle_ms) + INT32.pack(len(topics))
+    for name, topic_id, rows in topics:
+        if flexible:
+            write_topic_flexible(out, name, topic_id, version >= 13)
+            write_unsigned_varint(out, len(rows) + 1)
+        else:
+            assert name is not None
+            out += INT16.pack(len(name)) + name + INT32.pack(len(rows))
+        for row in rows:
+            records = row[7]
+            size = 0
+            if records:
+                for part in records:
+                    size += len(part) if isinstance(part, (bytes, bytearray, memoryview)) else part.size
+            if flexible:
+                _write_fetch_row_flexible(out, row, size)
+            else:
+                _write_fetch_row_classic(out, row, size, version)
+            if size:
+                passed_bytes += size
+                parts += records
+                out = bytearray()
+                made.append(out)
+                parts.append(out)
+            if flexible:
+                if len(row) > 8:
+                    _write_fetch_row_tagged_fields(out, row)
+                else:
+                    out.append(0)
+            written += 1
+            if written >= SLICE_ROWS:
+                yield written
+                written = 0
+        if flexible:
+            out.append(0)
+        written += 1
+    if flexible:
+        write_node_endpoints(out, node_endpoints if version >= 16 else ())
+    elif not out:
+        parts.pop()
+    INT32.pack_into(made[0], 0, sum(map(len, made)) + passed_bytes - 4)
+    return parts
+
+
+def _write_fetch_row_flexible(out: bytearray, row: tuple[Any, ...], size: int) -> None:
+    index, error_code, high_watermark, last_stable_offset, log_start_offset, aborted, preferred = row[:7]
+    if not aborted:
+        count = 0 if aborted is None else 1
+        out += _FETCH_ROW_12.pack(index, error_code, high_watermark, last_stable_offset, log_start_offset, count, preferred)
+    else:
+        out += _FETCH_ROW_5.pack(index, error_code, high_watermark, last_stable_offset, log_start_offset)
+        write_unsigned_varint(out, len(aborted) + 1)
+        for producer_id, first_offset in aborted:
+            out += INT64_INT64.pack(producer_id, first_offset) + b"\x00"
+        out += INT32.pack(preferred)
+    write_unsigned_varint(out, 0 if row[7] is None else size + 1)
+
+
+def _write_fetch_row_classic(out: bytearray, row: tuple[Any, ...], size: int, version: int) -> None:
+    out += _FETCH_ROW_5.pack(*row[:5]) if version >= 5 else _FETCH_ROW_4.pack(*row[:4])
+    aborted = row[5]
+    out += INT32.pack(-1 if aborted is None else len(aborted))
+    for transaction in aborted or ():
+        out += INT64_INT64.pack(*transaction)
+    if version >= 11:
+        out += INT32.pack(row[6])
+    out += INT32.pack(-1 if row[7] is None else size)
+
+
+def _write_fetch_row_tagged_fields(out: bytearray, row: tuple[Any, ...]) -> None:
+    fields = []
+    for tag, pair, layout in zip((0, 1, 2), row[8:], (INT32_INT64, INT32_INT32, INT64_INT32), strict=False):
+        if pair is not None and pair != (-1, -1):
+            fields.append(bytes((tag, layout.size + 1)) + layout.pack(*pair) + b"\x00")
+    out.append(len(fields))
+    out += b"".join(fields)
