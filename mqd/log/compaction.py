@@ -11,7 +11,8 @@ older. What stays keeps its offset: a compacted log has gaps. The rules are Apac
   horizon, is written into its batch (KIP-534). A marker likewise, from the pass on that found no batch of its transaction left.
 - Records of aborted transactions go, and their markers when they are gone.
 - The last batch of each producer that the log remembers stays, empty if need be: it holds the sequence. So does the last one of each new
-  segment, so that the file tells where it ends.
+  segment, so that the file tells where it ends. If the last batch of a producer is a marker, it stays whole. Kafka empties it, and a
+  replica that reads its producers from such a log does not know the epoch that fences a zombie.
 - Records without a key go: the topic was not always compacted.
 """
 
@@ -226,6 +227,8 @@ class Rewriting:
         """
         self.records_seen += header.records_count
         left = self._control_batch(header, view) if header.is_control else self._records(header, view)
+        if left is None and self._is_last_of_producer(header) and header.is_control:
+            return view
         if left is None and (keep or self._is_last_of_producer(header)):
             return empty_batch(header) if header.records_count else view
         return left

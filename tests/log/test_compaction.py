@@ -12,7 +12,9 @@ from hypothesis import given, settings, strategies as st
 from mqd.log.compaction import Indexing, Rewriting, Transactions, group_segments
 from mqd.log.keymap import KeyMap
 from mqd.log.partition_log import LogConfig
+from mqd.log.producers import Producers
 from mqd.log.segment import Segment
+from mqd.log.snapshots import replay_batch
 from mqd.protocol.batch import BatchHeader, Codec, Record, build_batch, check_records, iterate_records, parse_header
 from mqd.protocol.files import AbortedTransaction
 from mqd.protocol.markers import EndMarker, build_end_marker
@@ -148,7 +150,11 @@ def test_records_of_an_aborted_transaction_go_and_its_marker_after_them() -> Non
     gone = Cleaning(*twice.left, from_offset=4, now_ms=NOW + DAY_MS)
     assert [header.base_offset for header in gone.headers] == [0]
     fencing = Cleaning(*twice.left, from_offset=4, now_ms=NOW + DAY_MS, last={1: (NO_OFFSET, 0)})
-    assert [(header.base_offset, header.records_count) for header in fencing.headers] == [(0, 1), (3, 0)], "it holds the producer's epoch"
+    assert [(header.base_offset, header.records_count) for header in fencing.headers] == [(0, 1), (3, 1)], "it holds the producer's epoch"
+    producers = Producers()
+    for batch_left in fencing.left:
+        replay_batch(producers, parse_header(batch_left), memoryview(batch_left))
+    assert [(entry.producer_id, entry.producer_epoch) for entry in producers.entries()] == [(1, 0)]
 
 
 def test_the_marker_of_a_committed_transaction_stays_as_long_as_its_records() -> None:
