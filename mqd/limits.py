@@ -28,6 +28,8 @@ DECODED_AT_ONCE_BYTES_MAX = 4 * KIB
 """Larger requests, other than Produce and Fetch, are decoded in slices: 2,000 structures of two bytes take 6 ms."""
 DECODED_AT_ONCE_ROWS = 250
 """Partitions of a Produce or Fetch; a request with more is decoded, carried out and answered in slices: 5 ms with records to read."""
+PRODUCED_AT_ONCE_BYTES_MAX = 4 * MIB
+"""A Produce of several partitions and more bytes is appended in slices: 4 MiB take 2 ms."""
 TAGGED_FIELDS_MAX = 10_000
 STRING_BYTES_MAX = 32_767
 
@@ -173,6 +175,10 @@ RAFT_APPENDS_PER_ROUND = 16
 """append_entries batches sent to one follower before an answer is awaited."""
 RAFT_SNAPSHOT_CHUNK_BYTES = 256 * KIB
 RAFT_SNAPSHOT_BYTES_MAX = 1024 * MIB
+RAFT_SNAPSHOT_PIECES_PER_SLICE = 4
+"""Pieces that a worker thread makes of a snapshot before others get the processor: of the metadata's, 256 KiB of text in 5 ms."""
+RAFT_SNAPSHOT_REST_SECONDS_MAX = 0.01
+"""After a slice the thread rests as long as that took, and no longer than this."""
 RAFT_RESERVE_BYTES = 1 * MIB
 """Held back on the metadata's disk for when it is full."""
 RAFT_RESERVE_STEP_BYTES = 16 * KIB

@@ -178,6 +178,7 @@ class Connection:
         "_events",
         "_frame",
         "_frame_end",
+        "_frame_is_kept",
         "_frame_start",
         "_frame_view",
         "_large",
@@ -243,6 +244,7 @@ class Connection:
         """Whether there may be ranges of files in `_sending`."""
         self._frame: bytearray | None = None
         """Bytes received and not yet handled: an unfinished frame, or frames behind a barrier."""
+        self._frame_is_kept = False
         self._spare: bytearray | None = None
         self._spare_turn = 0
         self._frame_view = _NOTHING
@@ -384,6 +386,7 @@ class Connection:
             view[:kept] = self._frame_view[self._frame_start : self._frame_end]
             self.owner.frame_bytes -= len(self._frame)
             self._frame_start, self._frame_end = 0, kept
+            self._frame_is_kept = False
         self._frame = frame
         self._frame_view = view
 
@@ -391,15 +394,23 @@ class Connection:
         """The kept bytes are handled. A large buffer stays for the next frame, as large ones rarely come alone."""
         if self._frame is not None:
             self.drop_spare()
-            if len(self._frame) > _FRAME_BUFFER_BYTES_MIN:
+            if len(self._frame) > _FRAME_BUFFER_BYTES_MIN and not self._frame_is_kept:
                 self._spare, self._spare_turn = self._frame, self.owner.turns
             else:
                 self.owner.frame_bytes -= len(self._frame)
             self._frame = None
             self._frame_view = _NOTHING
             self._frame_start = self._frame_end = 0
+            self._frame_is_kept = False
             self.owner.frame_done(self)
         self.frame_since = None
+
+    def keep_frame(self, buffer: bytearray) -> bool:
+        """Leave the bytes that were dispatched untouched after the turn, too; False where they must be copied: `buffer` is the arena."""
+        if buffer is not self._frame:
+            return False
+        self._frame_is_kept = True
+        return True
 
     def drop_spare(self) -> None:
         """Give back the buffer that was kept for a next frame."""

@@ -7,25 +7,40 @@ librdkafka ties compression to them (KAFKA-18659), and not served.
 acks: 0 is not answered (a refusal closes the connection, so that the client looks for the leader again), 1 is answered
 once written here, -1 once every in-sync replica has it. ◆ hot path.
 
+A request of many partitions or bytes is decoded, appended and answered in slices, in a task. Later requests of its connection wait
+until all of it is appended. Each slice writes what it appends, and has a ticket of its own.
+
 What may begin a transaction in a partition waits for the transaction coordinator's word (verification.py), and what comes behind it on its
 connection waits, too. The other batches of a transaction go the way of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from struct import Struct
 from typing import Any
 
-from mqd.errors import ErrorCode, MqError
+import trio
+
+from mqd.errors import ErrorCode, MqError, ProtocolError
+from mqd.limits import DECODED_AT_ONCE_ROWS, MIB, PRODUCED_AT_ONCE_BYTES_MAX
 from mqd.protocol.batch import HEADER_BYTES, PRODUCER_ID_POSITION, TRANSACTIONAL_MASK
-from mqd.protocol.hot import decode_produce_request, encode_produce_response
+from mqd.protocol.bricks import Slices
+from mqd.protocol.hot import (
+    ProducePartition,
+    ProduceTopic,
+    decode_produce_at_once,
+    decode_produce_in_slices,
+    encode_produce_response,
+    encode_produce_response_in_slices,
+)
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import Append, ProduceTicket, until_durable
 from mqd.server.bugs import raised_in_core
 from mqd.server.connection import Connection, Part
 from mqd.server.context import Node
 from mqd.server.partitions import Endpoint, current_leader, endpoints, unknown_partition
+from mqd.server.slices import finished_in_slices, one_slice
 from mqd.server.verification import Speaks, Verification, produce_refusal
 
 _NONE = -1
@@ -39,9 +54,15 @@ _PRODUCER = Struct(">qhi").unpack_from
 _ABORTABLE_FROM, _ADDS_FROM = 11, 12
 _ADMIN_CLIENT = b"__admin_client"
 """The one client that may write to internal topics, as with Apache Kafka."""
+_SLICE_BYTES = MIB
+"""Records that are appended before others have a turn."""
+_TOO_MANY_PRODUCERS = "Transactional records contained more than one producer ID"
 
 Row = tuple[Any, ...]
 Topic = tuple[bytes | None, bytes | None, list[Row]]
+_Piece = tuple[bytes | None, bytes | None, Sequence[ProducePartition], list[Row]]
+"""Some partitions of a topic, and the rows of its answer."""
+_NOTHING = memoryview(b"")
 
 
 class _Pending(ProduceTicket):
@@ -67,14 +88,54 @@ class _Pending(ProduceTicket):
         rows[row] = refused_row(rows[row][0], MqError(code), current_leader(self.node, partition))
 
     def release(self) -> None:
-        topics = self.topics
-        addresses: Sequence[Endpoint] = ()
-        if self.version >= 10:
-            moved = {row[6][0] for _, _, rows in topics for row in rows if len(row) > 6 and row[6]}
-            if moved:
-                addresses = endpoints(self.node, moved)
-        self.parts = [encode_produce_response(self.version, self.correlation_id, topics, 0, addresses)]
+        self.parts = [encode_produce_response(self.version, self.correlation_id, self.topics, 0, self.addresses())]
         self.connection.answered()
+
+    def addresses(self) -> Sequence[Endpoint]:
+        """Of the nodes that the answer names as leaders."""
+        if self.version < 10:
+            return ()
+        moved = {row[6][0] for _, _, rows in self.topics for row in rows if len(row) > 6 and row[6]}
+        return endpoints(self.node, moved) if moved else ()
+
+
+class _Share(ProduceTicket):
+    """The part of a large request that one slice appended."""
+
+    __slots__ = ("large",)
+
+    def __init__(self, large: _Large) -> None:
+        super().__init__()
+        self.large = large
+        self.deadline = large.deadline
+        large.unfinished += 1
+
+    def refuse(self, append: Append, code: ErrorCode) -> None:
+        self.large.pending.refuse(append, code)
+
+    def release(self) -> None:
+        self.large.unfinished -= 1
+        if not self.large.unfinished:
+            self.large.finished.set()
+
+
+class _Large:
+    """A large request between its slices."""
+
+    __slots__ = ("acks", "deadline", "finished", "pending", "producers", "refused", "transactional_id", "unfinished", "view")
+
+    def __init__(self, pending: _Pending, view: memoryview) -> None:
+        self.pending = pending
+        self.view = view
+        self.transactional_id: bytes | None = None
+        self.acks = 0
+        self.deadline = 0.0
+        self.producers: set[tuple[int, int]] = set()
+        """Id and epoch of those whose transactions the request adds to."""
+        self.refused = False
+        self.unfinished = 1
+        """Shares that wait to be committed, and one for the slices that are left."""
+        self.finished = trio.Event()
 
 
 class _Second:
@@ -118,9 +179,12 @@ class Produce:
 
         With `second` it is called for the second time, with the bytes of the request's body alone.
         """
-        transactional_id, acks, timeout_ms, asked = decode_produce_request(view, position, end, version)
+        request = decode_produce_at_once(view, position, end, version)
+        if request is None or (end - position > PRODUCED_AT_ONCE_BYTES_MAX and second is None and not _is_single(request[3])):
+            self._take_up_large(connection, buffer, view[position:end], version, correlation_id)
+            return
+        transactional_id, acks, timeout_ms, asked = request
         replica = self._replica
-        append_nowait = replica.append_nowait
         odd = acks not in (1, -1, 0)
         if second is None:
             now, now_ms = connection.owner.now, connection.owner.now_ms
@@ -135,46 +199,72 @@ class Produce:
                     return
         else:
             now, now_ms, pending, odd = second.now, second.now_ms, second.pending, True
-        appends = pending.appends
         refused = False
         for name, topic_id, partitions in asked:
-            held = replica.by_name.get(name, _NO_PARTITIONS) if name is not None else replica.by_id.get(topic_id or b"", _NO_PARTITIONS)
             rows: list[Row] = []
             pending.topics.append((name, topic_id, rows))
-            for index, start, stop in partitions:
-                partition = held.get(index)
-                try:
-                    if partition is None or odd or start < 0 or partition.is_internal:
-                        self._check(partition, name, topic_id, index, acks, start, connection)
-                        assert partition is not None
-                        if second is not None:
-                            self._check_second(partition, view, start, stop, second)
-                    attributes = buffer[start + _ATTRIBUTES_POSITION] if stop - start > _ATTRIBUTES_POSITION else 0
-                    if attributes & TRANSACTIONAL_MASK and transactional_id is None:
-                        raise MqError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the request names no transactional id")
-                    if version < 7 and attributes & _CODEC_MASK == _ZSTD:
-                        raise MqError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later")
-                    base_offset, last_offset, log_append_time_ms, _ = append_nowait(partition, view[start:stop], acks, now_ms)
-                except MqError as error:
-                    refused = True
-                    rows.append(refused_row(index, error, current_leader(self._node, partition, name, topic_id, index)))
-                    continue
-                log = partition.log
-                if acks == -1:
-                    wanted = last_offset + 1
-                else:
-                    wanted = until_durable(last_offset + 1) if log.config.flush_before_ack else _NONE
-                appends.append((partition, wanted, rows, len(rows)))
-                rows.append((index, 0, base_offset, log_append_time_ms, log.log_start_offset, None))
+            if self._append(pending, name, topic_id, partitions, rows, pending.appends, view, acks, now_ms, transactional_id, odd, second):
+                refused = True
         if acks == 0:
-            pending.freed = True
-            pending.parts = []
-            connection.answered()
-            if refused:
-                connection.close()
+            self._done_without_acks(pending, refused)
             return
         pending.deadline = now + (timeout_ms / 1000 if timeout_ms > 0 else 0)
         replica.wait_committed(pending)
+
+    def _append(
+        self,
+        pending: _Pending,
+        name: bytes | None,
+        topic_id: bytes | None,
+        partitions: Sequence[ProducePartition],
+        rows: list[Row],
+        appends: list[Append],
+        view: memoryview,
+        acks: int,
+        now_ms: int,
+        transactional_id: bytes | None,
+        odd: bool,
+        second: _Second | None,
+    ) -> bool:
+        """Append to these partitions of one topic; `rows` gets a row for each. Returns whether one was refused."""
+        replica, version = self._replica, pending.version
+        append_nowait = replica.append_nowait
+        held = replica.by_name.get(name, _NO_PARTITIONS) if name is not None else replica.by_id.get(topic_id or b"", _NO_PARTITIONS)
+        refused = False
+        for index, start, stop in partitions:
+            partition = held.get(index)
+            try:
+                if partition is None or odd or start < 0 or partition.is_internal:
+                    self._check(partition, name, topic_id, index, acks, start, pending.connection)
+                    assert partition is not None
+                    if second is not None:
+                        self._check_second(partition, view, start, stop, second)
+                attributes = view[start + _ATTRIBUTES_POSITION] if stop - start > _ATTRIBUTES_POSITION else 0
+                if attributes & TRANSACTIONAL_MASK and transactional_id is None:
+                    raise MqError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the request names no transactional id")
+                if version < 7 and attributes & _CODEC_MASK == _ZSTD:
+                    raise MqError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later")
+                base_offset, last_offset, log_append_time_ms, _ = append_nowait(partition, view[start:stop], acks, now_ms)
+            except MqError as error:
+                refused = True
+                rows.append(refused_row(index, error, current_leader(self._node, partition, name, topic_id, index)))
+                continue
+            log = partition.log
+            if acks == -1:
+                wanted = last_offset + 1
+            else:
+                wanted = until_durable(last_offset + 1) if log.config.flush_before_ack else _NONE
+            appends.append((partition, wanted, rows, len(rows)))
+            rows.append((index, 0, base_offset, log_append_time_ms, log.log_start_offset, None))
+        return refused
+
+    @staticmethod
+    def _done_without_acks(pending: _Pending, refused: bool) -> None:
+        pending.freed = True
+        pending.parts = []
+        pending.connection.answered()
+        if refused:
+            pending.connection.close()
 
     def _check(
         self,
@@ -208,6 +298,101 @@ class Produce:
             if view[start + _ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK and not partition.log.producers.in_transaction(producer_id, epoch):
                 raise MqError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node did not lead the partition when the request came: try again")
 
+    # -- large requests --------------------------------------------------------------------------------------------
+
+    def _take_up_large(self, connection: Connection, buffer: bytearray, body: memoryview, version: int, correlation_id: int) -> None:
+        pending = _Pending(self._node, connection, version, correlation_id)
+        connection.slots.append(pending)
+        connection.barrier = True
+        if not connection.keep_frame(buffer):
+            body = memoryview(bytearray(body))
+        self._spawn(self._append_large, pending, body, connection.owner.now)
+
+    async def _append_large(self, pending: _Pending, view: memoryview, now: float) -> None:
+        """A task: what comes behind this request on its connection is held back until all of it is appended."""
+        connection, owner = pending.connection, pending.connection.owner
+        large = _Large(pending, view)
+        owner.frame_bytes += len(view)
+        try:
+            try:
+                await self._append_in_slices(large, now)
+            finally:
+                owner.frame_bytes -= len(view)
+            large.view = view = _NOTHING
+            if not connection.open:
+                return
+            connection.barrier = False
+            owner.resume_later(connection)
+            if large.acks == 0:
+                self._done_without_acks(pending, large.refused)
+                return
+            await large.finished.wait()
+            encoding = encode_produce_response_in_slices(pending.version, pending.correlation_id, pending.topics, 0, pending.addresses())
+            pending.parts = [await finished_in_slices(encoding)]
+            connection.answered()
+        except ProtocolError as error:
+            connection.refuse(error)
+        except Exception as error:
+            if raised_in_core(error):
+                raise
+            self._bug(connection, "produce")
+
+    async def _append_in_slices(self, large: _Large, now: float) -> None:
+        pending, view = large.pending, large.view
+        request = await finished_in_slices(decode_produce_in_slices(view, 0, len(view), pending.version))
+        large.transactional_id, large.acks, timeout_ms, asked = request
+        large.deadline = now + (timeout_ms / 1000 if timeout_ms > 0 else 0)
+        if large.transactional_id is not None:
+            large.producers = await finished_in_slices(_producers(view, asked))
+        for pieces in _slices(asked, pending.topics):
+            if not pending.connection.open:
+                return
+            await self._append_slice(large, pieces)
+        large.unfinished -= 1
+        if not large.unfinished:
+            large.finished.set()
+
+    async def _append_slice(self, large: _Large, pieces: list[_Piece]) -> None:
+        odd = large.acks not in (1, -1, 0)
+        waiting: dict[Partition, tuple[int, int, int]] = {}
+        async with one_slice():
+            if large.transactional_id is not None and not odd:
+                waiting = self._beginning(large.view, [piece[:3] for piece in pieces])
+            if not waiting:
+                self._append_pieces(large, pieces, None)
+                return
+        assert large.transactional_id is not None
+        clock, speaks = self._node.clock, Speaks.of(large.pending.version, _ABORTABLE_FROM, _ADDS_FROM)
+        if len(large.producers) > 1:
+            refusals = dict.fromkeys(waiting, MqError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, _TOO_MANY_PRODUCERS))
+            async with one_slice():
+                self._append_pieces(large, pieces, _Second(large.pending, waiting, refusals, clock.monotonic(), clock.wall_ms()))
+            return
+        (producer,) = large.producers
+        sequences = {partition: one[2] for partition, one in waiting.items()}
+        async with self._verification.asked(large.transactional_id.decode(errors="replace"), producer, sequences, speaks) as word:
+            refusals = {partition: produce_refusal(code, speaks) for partition, code in word.refusals.items()}
+            async with one_slice():
+                with word.counts():
+                    self._append_pieces(large, pieces, _Second(large.pending, waiting, refusals, clock.monotonic(), clock.wall_ms()))
+
+    def _append_pieces(self, large: _Large, pieces: list[_Piece], second: _Second | None) -> None:
+        """One slice: appended, written, and registered to wait for its commit."""
+        pending, acks = large.pending, large.acks
+        appends: list[Append] = []
+        now_ms = self._node.clock.wall_ms()
+        odd = second is not None or acks not in (1, -1, 0)
+        for name, topic_id, partitions, rows in pieces:
+            if self._append(
+                pending, name, topic_id, partitions, rows, appends, large.view, acks, now_ms, large.transactional_id, odd, second
+            ):
+                large.refused = True
+        if appends and acks != 0:
+            share = _Share(large)
+            share.appends = appends
+            self._replica.wait_committed(share)
+        self._replica.end_of_turn()
+
     # -- transactions that begin -----------------------------------------------------------------------------------
 
     def _beginning(self, view: memoryview, asked: Sequence[Any]) -> dict[Partition, tuple[int, int, int]]:
@@ -236,7 +421,7 @@ class Produce:
         try:
             producers = {one[:2] for one in waiting.values()}
             if len(producers) > 1:
-                error = MqError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID")
+                error = MqError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, _TOO_MANY_PRODUCERS)
                 self._append_confirmed(pending, body, waiting, dict.fromkeys(waiting, error))
                 return
             sequences = {partition: one[2] for partition, one in waiting.items()}
@@ -263,6 +448,46 @@ class Produce:
         self(connection, body, memoryview(body), 0, len(body), pending.version, pending.correlation_id, second)
         self._replica.end_of_turn()
         connection.owner.resume_later(connection)
+
+
+def _is_single(asked: Sequence[ProduceTopic]) -> bool:
+    """Whether a request has one batch at most, which cannot be appended in slices."""
+    return len(asked) == 1 and len(asked[0][2]) <= 1
+
+
+def _slices(asked: Sequence[ProduceTopic], answer: list[Topic]) -> Iterator[list[_Piece]]:
+    """The request in slices; `answer` gets each topic when its first slice begins."""
+    pieces: list[_Piece] = []
+    count = size = 0
+    for name, topic_id, partitions in asked:
+        rows: list[Row] = []
+        answer.append((name, topic_id, rows))
+        first = 0
+        for position, (_, start, stop) in enumerate(partitions, 1):
+            count += 1
+            size += stop - start
+            if count >= DECODED_AT_ONCE_ROWS or size >= _SLICE_BYTES:
+                pieces.append((name, topic_id, partitions[first:position], rows))
+                yield pieces
+                pieces, first, count, size = [], position, 0, 0
+        if first < len(partitions):
+            pieces.append((name, topic_id, partitions[first:], rows))
+    if pieces:
+        yield pieces
+
+
+def _producers(view: memoryview, asked: Sequence[ProduceTopic]) -> Slices[set[tuple[int, int]]]:
+    """Id and epoch of each producer that has transactional batches in a request."""
+    producers = set()
+    count = 0
+    for _, _, partitions in asked:
+        for _, start, stop in partitions:
+            if stop - start >= HEADER_BYTES and view[start + _ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK:
+                producers.add(_PRODUCER(view, start + PRODUCER_ID_POSITION)[:2])
+            count += 1
+            if not count % DECODED_AT_ONCE_ROWS:
+                yield DECODED_AT_ONCE_ROWS
+    return producers
 
 
 def refused_row(index: int, error: MqError, leader: tuple[int, int] | None) -> Row:
