@@ -47,7 +47,9 @@ GUESTS_READ_OFFLINE = {"mqctl": frozenset({"log", "io"})}
 """`mqctl log dump|verify` reads a data directory while no broker does."""
 
 CORE_MUST_NOT = frozenset({"trio", "os", "time", "random", "socket", "threading", "asyncio", "select", "signal", "subprocess", "secrets"})
-SHELLS = frozenset({"service.py", "seams.py", "transport.py", "pinned.py", "syncs.py", "compactor.py", "fetchers.py", "wanted_topics.py"})
+SHELLS = frozenset(
+    {"service.py", "seams.py", "transport.py", "pinned.py", "syncs.py", "compactor.py", "fetchers.py", "wanted_topics.py", "building.py"}
+)
 SHELL_FOLDERS = frozenset({"io", "server", "http", "testing"})
 SHELL_FILES = frozenset({"daemon.py", "dev.py", "__main__.py", "logs.py"})
 CLIENT_FACES = frozenset(

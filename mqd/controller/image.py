@@ -475,8 +475,8 @@ class MetadataMachine:
         """Whether the command at an index that was just applied changed the image. Asked by whoever proposed it."""
         return index not in self._skipped
 
-    def snapshot(self) -> bytes:
-        return self.image.snapshot()
+    def snapshot(self) -> Iterator[bytes]:
+        return self.image.snapshot_pieces()
 
     def restore(self, data: bytes) -> None:
         self._publish(self.image.restore(data))

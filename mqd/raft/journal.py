@@ -90,7 +90,8 @@ class Journal:
         self._boot_snapshot = snapshot
         self.snapshot_index = snapshot.index if snapshot is not None else base.index
         self.snapshot_term = snapshot.term if snapshot is not None else base.term
-        self._snapshot_pending: bytes | None = None
+        self._snapshot_pending: Snapshot | None = None
+        """Encoded by `flush`, off the event loop."""
         self._rewrite = False
         self._records: list[bytes] = []
         self._end = end
@@ -198,7 +199,7 @@ class Journal:
         """The machine's state after applied entry `index` is `state`: keep it, and only the last entries before it."""
         assert self.snapshot_index <= index <= self.durable_index, (self.snapshot_index, index, self.durable_index)
         snapshot = Snapshot(self._state.cluster_id, index, self.term_at(index), state)
-        self._snapshot_pending = formats.encode_snapshot(snapshot)
+        self._snapshot_pending = snapshot
         self.snapshot_index, self.snapshot_term = snapshot.index, snapshot.term
         self._rewrite = True
         self._records.clear()
@@ -215,7 +216,7 @@ class Journal:
     def install(self, snapshot: Snapshot) -> None:
         """A leader's snapshot replaces everything here."""
         assert snapshot.index > self.snapshot_index, (snapshot.index, self.snapshot_index)
-        self._snapshot_pending = formats.encode_snapshot(snapshot)
+        self._snapshot_pending = snapshot
         self.restart_at(snapshot)
 
     def restart_at(self, snapshot: Snapshot) -> None:
@@ -281,7 +282,7 @@ class Journal:
                 self._state_dirty = False
             if self._snapshot_pending is not None:
                 path = self._directory / SNAPSHOT_NAME
-                self._disk.write_atomic(path, self._snapshot_pending)
+                self._disk.write_atomic(path, formats.encode_snapshot(self._snapshot_pending))
                 self._snapshot_pending = None
             path = self._directory / JOURNAL_NAME
             if self._rewrite:
@@ -338,7 +339,7 @@ class Journal:
     def snapshot_bytes(self) -> bytes:
         """The newest snapshot as it is on disk or about to be, for a follower. Raises StorageError."""
         if self._snapshot_pending is not None:
-            return self._snapshot_pending
+            return formats.encode_snapshot(self._snapshot_pending)
         path = self._directory / SNAPSHOT_NAME
         try:
             return self._disk.read_bytes(path)

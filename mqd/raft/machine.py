@@ -6,6 +6,7 @@ commands get an index back, or one of the two exceptions below.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
@@ -21,12 +22,15 @@ class Machine(Protocol):
         in time but with gaps in number (the quorum's own no-ops take indexes)."""
         ...
 
-    def snapshot(self) -> bytes:
-        """The whole state after the last applied command, in the machine's own format."""
+    def snapshot(self) -> Iterator[bytes]:
+        """The whole state after the last applied command, in the machine's own format, in pieces.
+
+        The content is that of the time of this call, whatever is applied later. Another thread may make the pieces, each in
+        some milliseconds."""
         ...
 
     def restore(self, state: bytes) -> None:
-        """Replace the whole state by what `snapshot` returned, here or on another node."""
+        """Replace the whole state by the joined pieces of a `snapshot`, taken here or on another node. Must not refuse its size."""
         ...
 
 

@@ -22,6 +22,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import pysyncobj.syncobj as core
@@ -54,6 +55,7 @@ from mqd.raft.followers import Followers
 from mqd.raft.journal import Compaction, Journal
 from mqd.raft.machine import Machine, PeerStatus, Role
 from mqd.raft.pinned import LogFace, NoPoller, Outbox, at, monotonic, pysyncobj_callback
+from mqd.raft.snapshots import Build, Sending, build_at_once
 
 logger = logging.getLogger(__name__)
 
@@ -70,17 +72,6 @@ class Timing:
     election_timeout_max: float = 1.4
     heartbeat: float = 0.1
     snapshot_resend: float = 1.0
-
-
-@dataclass(slots=True)
-class _Sending:
-    """A snapshot on its way to one follower: one chunk in flight."""
-
-    index: int
-    term: int
-    data: bytes
-    acknowledged: int
-    sent_at: float
 
 
 class RaftNode(SyncObj):  # type: ignore[misc]
@@ -102,7 +93,9 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         cluster_id: str,
         observers: Iterable[int] = (),
         compaction: Compaction | None = None,
+        build: Build = build_at_once,
     ) -> None:
+        """`build(pieces, done)`: have `done(state)` called with the joined pieces of a snapshot, at once or between two later turns."""
         self._journal = journal
         self._machine = machine
         self._random = random
@@ -115,13 +108,15 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._announced_commit = 0
         self._applied_bytes = 0
         """Of commands applied since the last snapshot."""
+        self._build = build
+        self._building = False
         self._compact_from = 0
         """No snapshot before this entry is applied: there was no space for one."""
         self._proposals: deque[tuple[bytes, Settle]] = deque()
         self._votes: set[int] = set()
         self._forgetful: set[int] = set()
         """Voters that asked what was promised (Inquiry), and have said nothing else since."""
-        self._sending: dict[int, _Sending] = {}
+        self._sending: dict[int, Sending] = {}
         self._incoming: tuple[tuple[int, int, int], bytearray] | None = None
         self._outbox = Outbox()
         self.elections = 0
@@ -389,15 +384,23 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         due = self._compaction
         if self.applied_index - journal.snapshot_index < due.entries_max and self._applied_bytes < due.bytes_max:
             return
-        if self.applied_index < self._compact_from:
+        if self._building or self.applied_index < self._compact_from:
             return
-        state = self._machine.snapshot()
-        if not journal.has_room_for(len(state)):
-            self._compact_from = self.applied_index + due.entries_kept  # the log grows a little longer
+        self._building = True
+        self._build(self._machine.snapshot(), partial(self._on_snapshot_built, self.applied_index, self._applied_bytes))
+
+    def _on_snapshot_built(self, index: int, applied_bytes: int, state: bytes) -> None:
+        """`state` is that after entry `index`, when so many bytes had been applied. What was applied since stays in the log."""
+        self._building = False
+        if index <= self._journal.snapshot_index:
+            return  # a leader's snapshot came first
+        entries_kept = self._compaction.entries_kept
+        if not self._journal.has_room_for(len(state)):
+            self._compact_from = self.applied_index + entries_kept  # the log grows a little longer
             return
-        journal.compact(self.applied_index, state, entries_kept=due.entries_kept)
+        self._journal.compact(index, state, entries_kept=entries_kept)
         self.snapshots_taken += 1
-        self._applied_bytes = 0
+        self._applied_bytes -= applied_bytes
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> NoReturn:  # noqa: N802, N803
         raise AssertionError("pysyncobj has no files")
@@ -627,7 +630,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         sending = self._sending.get(node.id)
         if sending is None:
             snapshot_index, snapshot_term = self._journal.snapshot_index, self._journal.snapshot_term
-            sending = _Sending(snapshot_index, snapshot_term, self._journal.snapshot_bytes(), 0, monotonic())
+            sending = Sending(snapshot_index, snapshot_term, self._journal.snapshot_bytes(), 0, monotonic())
             self._sending[node.id] = sending
             self._send_chunk(node, sending)
         elif monotonic() - sending.sent_at > self._timing.snapshot_resend:
@@ -635,7 +638,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         else:
             self._say(node, InstallSnapshot(self.term, sending.index, sending.term, len(sending.data), sending.acknowledged, b""))
 
-    def _send_chunk(self, node: Any, sending: _Sending) -> None:
+    def _send_chunk(self, node: Any, sending: Sending) -> None:
         sending.sent_at = monotonic()
         start = sending.acknowledged
         data = sending.data[start : start + limits.RAFT_SNAPSHOT_CHUNK_BYTES]

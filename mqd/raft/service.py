@@ -20,7 +20,7 @@ import math
 import os
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
 from mqd.io.net import Network, Stream
 from mqd.raft import codec
+from mqd.raft.building import build
 from mqd.raft.codec import COMMAND, NO_OP, Message
 from mqd.raft.fates import Fate
 from mqd.raft.introduction import ANSWER_BYTES_MAX, Doorkeeper, IntroductionFailed, Refused, Visit
@@ -370,6 +371,7 @@ class RaftService:
                 timing=self._timing,
                 cluster_id=self._cluster_id,
                 compaction=self._compaction,
+                build=lambda pieces, done: nursery.start_soon(self._build_snapshot, pieces, done),
             )
             self._publish(self._node)
             async with trio.open_nursery() as nursery:
@@ -382,6 +384,11 @@ class RaftService:
                 nursery.cancel_scope.cancel()
         finally:
             self._end(journal)
+
+    async def _build_snapshot(self, pieces: Iterator[bytes], done: Callable[[bytes], None]) -> None:
+        state = await build(pieces, self._blocking, self._clock)
+        self._news.append(lambda _: done(state))
+        self._wake.set()
 
     async def transfer_leadership(self) -> bool:
         """Hand leadership to the most advanced follower; True when this node leads no more (or never did)."""

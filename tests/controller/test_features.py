@@ -33,7 +33,7 @@ def test_a_level_goes_down_and_up_again_and_at_zero_the_feature_is_gone() -> Non
     update(replica, 2)
     assert replica.image.features[NAME] == 2
     copy = MetadataMachine()
-    copy.restore(replica.machine.snapshot())
+    copy.restore(replica.image.snapshot())
     assert copy.image.features == replica.image.features
 
 

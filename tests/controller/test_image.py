@@ -113,7 +113,7 @@ def test_replicas_agree_by_commands_and_by_snapshots(script: list[tuple[str, Any
     early = MetadataMachine()
     for index, command in leader.log[:cut]:
         early.apply(index, command)
-    late.restore(early.snapshot())
+    late.restore(early.image.snapshot())
     for index, command in leader.log[cut:]:
         late.apply(index, command)
     assert leader.image.size == follower.image.size == late.image.size

@@ -10,7 +10,7 @@ import importlib
 import pickle
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -235,8 +235,8 @@ class _Values:
         if command != b"boom":
             self.applied.append(command.decode())
 
-    def snapshot(self) -> bytes:
-        return "\n".join(self.applied).encode()
+    def snapshot(self) -> Iterator[bytes]:
+        return iter(("\n".join(self.applied).encode(),))
 
     def restore(self, state: bytes) -> None:
         self.applied = state.decode().split("\n") if state else []
@@ -319,5 +319,5 @@ class Ours(Group):
 
     def compact(self, i: int) -> None:
         node = self.nodes[i]
-        self.journals[i].compact(node.applied_index, self.machines[i].snapshot(), entries_kept=0)
+        self.journals[i].compact(node.applied_index, b"".join(self.machines[i].snapshot()), entries_kept=0)
         self._flush(i)

@@ -18,7 +18,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -48,9 +48,9 @@ class ListMachine:
         self.on_apply(index, command)
         self.applied.append(command)
 
-    def snapshot(self) -> bytes:
+    def snapshot(self) -> Iterator[bytes]:
         self.on_snapshot()
-        return b"".join(len(command).to_bytes(4, "big") + command for command in self.applied)
+        return iter([len(command).to_bytes(4, "big") + command for command in self.applied])
 
     def restore(self, state: bytes) -> None:
         self.applied, position = [], 0
@@ -79,6 +79,7 @@ class Life:
             timing=Timing(),
             cluster_id="sim",
             compaction=Compaction(entries_max=world.compact_entries, entries_kept=world.entries_kept),
+            build=self._build,
         )
         self.machine.on_apply = self._on_apply
         self.machine.on_snapshot = lambda: world.check_commits(self)  # while the entries are still there to look at
@@ -95,6 +96,14 @@ class Life:
             raise Violation(f"node {self.node_id} applies {index}, durable only to {self.journal.durable_index}")
         self.world.check_applied(self, index, command)
 
+    def _build(self, pieces: Iterator[bytes], done: Callable[[bytes], None]) -> None:
+        """At once, or beside the loop: other turns come first, and a leader's snapshot perhaps."""
+        delay = self.world.builds.choice([0.0, 0.02, 1.0])
+        if delay:
+            self.world.at(delay, lambda: self.world.when_idle(self, lambda: done(b"".join(pieces))))
+        else:
+            done(b"".join(pieces))
+
 
 class World:
     def __init__(
@@ -110,6 +119,8 @@ class World:
         wipes: bool = False,
     ) -> None:
         self.random = random.Random(seed)
+        self.builds = random.Random(~seed)
+        """Of snapshots: how long they take."""
         self.node_class = node_class
         self.seconds, self.fault_every = seconds, fault_every
         self.compact_entries = compact_entries if compact_entries is not None else self.random.choice([5, 20, 10_000])

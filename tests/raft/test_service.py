@@ -6,7 +6,7 @@ import errno
 import math
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from struct import unpack_from
@@ -41,8 +41,8 @@ class Log:
     def apply(self, index: int, command: bytes) -> None:
         self.applied.append((index, command))
 
-    def snapshot(self) -> bytes:
-        return b"\n".join(b"%d %s" % pair for pair in self.applied)
+    def snapshot(self) -> Iterator[bytes]:
+        return iter((b"\n".join(b"%d %s" % pair for pair in self.applied),))
 
     def restore(self, state: bytes) -> None:
         pairs = (line.split(b" ", 1) for line in state.splitlines())
@@ -631,9 +631,7 @@ async def test_a_node_that_was_displaced_is_heard_again_when_the_other_has_gone(
 
 
 @pytest.mark.parametrize(("host", "secret", "warned"), [("10.0.0.1", None, 1), ("10.0.0.1", SECRET, 0), ("127.0.0.1", None, 0)])
-async def test_an_open_door_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str, secret: bytes | None, warned: int
-) -> None:
+async def test_an_open_door_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str, secret: bytes | None, warned: int) -> None:
     raft = RaftService(
         node_id=1,
         voters={1: (host, 1), 2: ("127.0.0.1", 1)},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,8 +27,8 @@ from tests.raft.memory_disk import MemoryDisk
 class Machine:
     def apply(self, index: int, command: bytes) -> None: ...
 
-    def snapshot(self) -> bytes:
-        return b""
+    def snapshot(self) -> Iterator[bytes]:
+        return iter(())
 
     def restore(self, state: bytes) -> None: ...
 

@@ -1,0 +1,33 @@
+"""A snapshot is built beside the event loop: in a worker thread, some pieces at a time, with a rest after each slice.
+
+The machine's pieces hold the state of one moment (machine.py), so the loop applies commands meanwhile. A slice holds Python's lock for
+some milliseconds; the rest after it leaves the processor to the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import trio
+
+from mqd.io.clock import Clock
+from mqd.limits import RAFT_SNAPSHOT_PIECES_PER_SLICE, RAFT_SNAPSHOT_REST_SECONDS_MAX
+
+
+async def build(pieces: Iterator[bytes], in_thread: Callable[[Callable[[], Any]], Awaitable[Any]], clock: Clock) -> bytes:
+    """The pieces, joined. Raises what they raise."""
+    made: list[bytes] = []
+
+    def make_some() -> bytes | None:
+        before = len(made)
+        made.extend(islice(pieces, RAFT_SNAPSHOT_PIECES_PER_SLICE))
+        return b"".join(made) if len(made) - before < RAFT_SNAPSHOT_PIECES_PER_SLICE else None
+
+    while True:
+        began = clock.monotonic()
+        state: bytes | None = await in_thread(make_some)
+        if state is not None:
+            return state
+        await trio.sleep(min(clock.monotonic() - began, RAFT_SNAPSHOT_REST_SECONDS_MAX))
