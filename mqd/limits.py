@@ -120,6 +120,8 @@ CONFIG_RESOURCE_BYTES_MAX = 64 * KIB
 """All overrides of one topic or node, names and values."""
 CONFIG_RESOURCES_MAX = 2_000
 """Topics and nodes whose configuration one request changes or asks for; beyond it, the client asks again."""
+CONFIG_CHANGES_MAX = 10_000
+"""Values that one request changes, of all resources."""
 CREATED_TOPICS_MAX = 2_000
 """Topics that one request creates, or gives more partitions: a tenth of a second to decide."""
 DELETED_TOPICS_MAX = 10_000
@@ -219,6 +221,12 @@ assert PRODUCER_BATCH_BYTES < BATCH_BYTES_MAX and PRODUCER_BATCH_BYTES <= PRODUC
 assert CLIENT_IN_FLIGHT_REQUESTS_MAX <= IN_FLIGHT_REQUESTS_MAX
 
 # -- coordinators (coordinator/)
+GROUPS_MEMORY_SHARE = 8
+GROUPS_MEMORY_BYTES_MIN = 256 * MIB
+"""Default of `group.coordinator.memory.bytes`: an eighth of the memory, and no less than this."""
+TRANSACTIONS_MEMORY_SHARE = 16
+TRANSACTIONS_MEMORY_BYTES_MIN = 64 * MIB
+"""Default of `transaction.coordinator.memory.bytes`, likewise."""
 COORDINATOR_LOAD_BYTES = 64 * KIB
 """What is read of a coordinator's partition in one go when it comes to be led here: 800 offsets, 12 ms without a turn for others."""
 TRANSACTIONS_PER_SEARCH = 500

@@ -21,6 +21,8 @@ from mqd.coordinator.txn.shard import TransactionShard, check
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
+from mqd.io.memory import memory_bytes
+from mqd.limits import GROUPS_MEMORY_BYTES_MIN, GROUPS_MEMORY_SHARE, TRANSACTIONS_MEMORY_BYTES_MIN, TRANSACTIONS_MEMORY_SHARE
 from mqd.log.service import LogService
 from mqd.protocol import apis
 from mqd.replica.partition import Partition
@@ -78,9 +80,28 @@ class Coordinators:
         self._topics = ImageTopics(image)
         options = _Options(config, image, node_id)
         memory = Memory(self._all_groups)
+        machine = memory_bytes()
+
+        def share(topic: str, option: str, part: int, least: int) -> Callable[[], int]:
+            """Bytes that one shard may take: the option, or by default a part of the memory, divided by the partitions of the topic."""
+
+            def of_one_shard() -> int:
+                chosen: int | None = options.node(option)
+                most = max(machine // part, least) if chosen is None else chosen
+                return most // max(1, self._topics.partitions(topic))
+
+            return of_one_shard
+
         self.groups = CoordinatorService(
             topic=GROUPS_TOPIC,
-            make_shard=lambda _: GroupShard(self._topics, options, lambda: str(entropy.uuid()), memory),
+            make_shard=lambda index: GroupShard(
+                self._topics,
+                options,
+                lambda: str(entropy.uuid()),
+                memory,
+                name=f"{GROUPS_TOPIC}-{index}",
+                share=share(GROUPS_TOPIC, "group.coordinator.memory.bytes", GROUPS_MEMORY_SHARE, GROUPS_MEMORY_BYTES_MIN),
+            ),
             check=lambda call: requests.check(call, options),
             partitions=lambda: self._topics.partitions(GROUPS_TOPIC),
             replica=replica,
@@ -92,7 +113,13 @@ class Coordinators:
         self.transactions = CoordinatorService(
             topic=TRANSACTIONS_TOPIC,
             make_shard=lambda index: TransactionShard(
-                self._topics, options, index, transaction_version=lambda: image().features.get("transaction.version", 0)
+                self._topics,
+                options,
+                index,
+                transaction_version=lambda: image().features.get("transaction.version", 0),
+                share=share(
+                    TRANSACTIONS_TOPIC, "transaction.coordinator.memory.bytes", TRANSACTIONS_MEMORY_SHARE, TRANSACTIONS_MEMORY_BYTES_MIN
+                ),
             ),
             check=lambda op: check(op, options),
             partitions=lambda: self._topics.partitions(TRANSACTIONS_TOPIC),

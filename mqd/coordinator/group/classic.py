@@ -206,7 +206,7 @@ class Classic(Part):
         if size > 0:
             if group.size + size > GROUP_BYTES_MAX:
                 return False
-            self.state.memory.make_room(group.group_id, size, self.state.options, join.now)
+            self.state.make_room(group.group_id, size, join.now)
         members_max = self.state.options.node("group.max.size")
         if group.state is EMPTY:
             return True
@@ -511,6 +511,13 @@ class Classic(Part):
         for row in sent:
             if row.member_id in assignments:
                 assignments[row.member_id] = bytes(row.assignment)
+
+        more = sum(map(len, assignments.values())) - group.assigned_memory
+        if more > 0 and more > self.state.account.left(more, now):
+            self._answer_syncs(group, draft, now, lambda _: {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE})
+            self._prepare_rebalance(group, draft, now, "there is no room for its assignments")
+            return
+        self.state.account.let_in(max(0, more))
 
         def go_on() -> None:
             for member in group.members.values():

@@ -388,6 +388,10 @@ class ClassicGroup:
     def memory(self) -> int:
         return self.size
 
+    @property
+    def assigned_memory(self) -> int:
+        return sum(len(member.assignment) for member in self.members.values())
+
     def state_name(self) -> str:
         return self.state.value
 

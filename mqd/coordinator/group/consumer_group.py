@@ -27,6 +27,9 @@ from mqd.protocol.consumer_protocol import PROTOCOL_TYPE
 _FLEXIBLE_COMMIT_VERSION = 9
 """From this version of OffsetCommit on, a generation may be a member epoch."""
 
+ASSIGNED_PARTITION_BYTES: Final = 400
+"""What a partition costs in memory that a group assigns: in the target, in what a member has, and its owner."""
+
 
 class ConsumerGroup:
     """Fulfils state.Group."""
@@ -234,6 +237,11 @@ class ConsumerGroup:
     @property
     def memory(self) -> int:
         return self._size
+
+    @property
+    def assigned_memory(self) -> int:
+        targets = sum(len(partitions) for target in self.targets.values() for partitions in target.values())
+        return ASSIGNED_PARTITION_BYTES * max(targets, len(self.owners))
 
     def state_name(self) -> str:
         if not self.members:

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from mqd.coordinator.group import records
 from mqd.coordinator.group.assignors import ASSIGNORS, Assignment, Partitions, Subscriber, Topic
-from mqd.coordinator.group.consumer_group import ConsumerGroup, remove_member, renamed_copy
+from mqd.coordinator.group.consumer_group import ASSIGNED_PARTITION_BYTES, ConsumerGroup, remove_member, renamed_copy
 from mqd.coordinator.group.member import Member, MemberState, reconcile
 from mqd.coordinator.group.migration import downgrade, may_downgrade
 from mqd.coordinator.group.state import Draft, State
@@ -113,7 +113,7 @@ class Steps:
             if growth > 0:
                 if group.memory + growth > CONSUMER_GROUP_BYTES_MAX:
                     raise MqError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"The members of {group.group_id} have too much to say.")
-                self.state.memory.make_room(group.group_id, growth, self.state.options, now)
+                self.state.make_room(group.group_id, growth, now)
         resolved, topics_changed = self._update_expressions(group, wish, draft, now)
         bump = names_changed or topics_changed
         if regex_changed and (not updated.topic_regex or updated.topic_regex in resolved):
@@ -123,14 +123,31 @@ class Steps:
             present = group.members.get(wish.replaces or member.member_id)
             names = group.subscribed_names(self.state.topics.names(), [present] if present is not None else [], updated)
             metadata_hash = topics_hash(self.state.topics, {*names, *topics_of(resolved, resolved)})
-            if bump or metadata_hash != group.metadata_hash:
+            changed = bump or metadata_hash != group.metadata_hash
+            if changed and self._has_room_to_assign(group, names, resolved, asked=bump, now=now):
                 epoch += 1
                 draft.write(records.ConsumerGroupMetadataKey(group.group_id), records.ConsumerGroupMetadata(epoch, metadata_hash))
-            else:
+            elif not changed:
                 group.checked_version = self.state.topics.version
             if group.has_partition_metadata:
                 draft.delete(records.PartitionMetadataKey(group.group_id))
         return Updated(epoch, names_changed or regex_changed, resolved)
+
+    def _has_room_to_assign(
+        self, group: ConsumerGroup, names: set[str], resolved: Mapping[str, frozenset[str]], *, asked: bool, now: Moment
+    ) -> bool:
+        """Whether the assignment of all that is subscribed fits. Where a member asks for it and it does not: COORDINATOR_NOT_AVAILABLE.
+
+        Where topics have grown by themselves the group keeps the assignment that it has, until there is room."""
+        wanted = sum(map(self.state.topics.partitions, {*names, *topics_of(resolved, resolved)}))
+        more = ASSIGNED_PARTITION_BYTES * wanted - group.assigned_memory
+        if more > 0:
+            if asked:
+                self.state.account.make_room(more, f"the assignment of group {group.group_id}", now)
+            elif more > self.state.account.left(more, now):
+                return False
+            self.state.account.let_in(more)
+        return True
 
     def _update_expressions(self, group: ConsumerGroup, wish: Wish, draft: Draft, now: Moment) -> tuple[dict[str, frozenset[str]], bool]:
         """Topics of all expressions of the group as it will be, and whether any has other topics than before."""

@@ -11,10 +11,15 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from mqd.coordinator.account import text_bytes
 from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey
 
 OFFSET_BYTES: Final = 320
 """What one offset costs in memory, besides its metadata."""
+WAITING_BYTES: Final = 640
+"""What it costs besides while it waits for its transaction's marker: entries of two dictionaries, and one dictionary."""
+TOPIC_BYTES: Final = 512
+"""What a topic costs in each group that has offsets of it: two dictionaries, and entries of three."""
 
 
 class Stored(NamedTuple):
@@ -65,7 +70,12 @@ _NOBODY: Final[dict[int, dict[int, Stored]]] = {}
 
 def weight(commit: OffsetCommit) -> int:
     """What it costs in memory, about, in bytes."""
-    return OFFSET_BYTES + len(commit.metadata)
+    return OFFSET_BYTES + text_bytes(commit.metadata)
+
+
+def topic_weight(topic: str) -> int:
+    """What a topic costs in a group that has offsets of it, without them."""
+    return TOPIC_BYTES + len(topic)
 
 
 class OffsetStore:
@@ -78,6 +88,8 @@ class OffsetStore:
         self._of_producer: dict[int, dict[OffsetCommitKey, None]] = {}
         """What waits for this producer's marker."""
         self._places = 0
+        self.bytes = 0
+        """What all of them cost in memory."""
 
     def group(self, group_id: str) -> GroupOffsets | None:
         """None for a group without any."""
@@ -99,13 +111,17 @@ class OffsetStore:
         group = self._groups.get(key.group)
         if group is None:
             group = self._groups[key.group] = GroupOffsets()
-        self._of_topic.setdefault(key.topic, {})[key.group] = None
+        groups = self._of_topic.setdefault(key.topic, {})
+        if key.group not in groups:
+            groups[key.group] = None
+            self.bytes += topic_weight(key.topic)
         if producer_id is None:
             self._commit(group, key, stored)
         else:
             waiting = group.pending.setdefault(key.topic, {}).setdefault(key.partition, {})
             previous = waiting.get(producer_id)
-            group.bytes += weight(commit) - (weight(previous.commit) if previous else 0)
+            self._grow(group, weight(commit) - (weight(previous.commit) if previous else 0))
+            self.bytes += 0 if previous else WAITING_BYTES
             waiting[producer_id] = stored
             self._of_producer.setdefault(producer_id, {})[key] = None
 
@@ -118,7 +134,7 @@ class OffsetStore:
         if partitions is not None:
             stored = partitions.pop(key.partition, None)
             if stored is not None:
-                group.bytes -= weight(stored.commit)
+                self._grow(group, -weight(stored.commit))
             if not partitions:
                 del group.committed[key.topic]
         for producer_id in list(group.pending.get(key.topic, _NOBODY).get(key.partition, ())):
@@ -140,19 +156,22 @@ class OffsetStore:
                     self._commit(group, key, stored)
             self._tidy(group, key)
 
-    @staticmethod
-    def _commit(group: GroupOffsets, key: OffsetCommitKey, stored: Stored) -> None:
+    def _grow(self, group: GroupOffsets, more: int) -> None:
+        group.bytes += more
+        self.bytes += more
+
+    def _commit(self, group: GroupOffsets, key: OffsetCommitKey, stored: Stored) -> None:
         partitions = group.committed.setdefault(key.topic, {})
         previous = partitions.get(key.partition)
-        group.bytes += weight(stored.commit) - (weight(previous.commit) if previous else 0)
+        self._grow(group, weight(stored.commit) - (weight(previous.commit) if previous else 0))
         partitions[key.partition] = stored
 
-    @staticmethod
-    def _take_waiting(group: GroupOffsets, key: OffsetCommitKey, producer_id: int) -> Stored:
+    def _take_waiting(self, group: GroupOffsets, key: OffsetCommitKey, producer_id: int) -> Stored:
         partitions = group.pending[key.topic]
         waiting = partitions[key.partition]
         stored = waiting.pop(producer_id)
-        group.bytes -= weight(stored.commit)
+        self._grow(group, -weight(stored.commit))
+        self.bytes -= WAITING_BYTES
         if not waiting:
             del partitions[key.partition]
             if not partitions:
@@ -164,7 +183,9 @@ class OffsetStore:
         if key.topic in group.committed or key.topic in group.pending:
             return
         groups = self._of_topic[key.topic]
-        groups.pop(key.group, None)
+        if key.group in groups:
+            del groups[key.group]
+            self.bytes -= topic_weight(key.topic)
         if not groups:
             del self._of_topic[key.topic]
         if not group.committed and not group.pending:

@@ -9,18 +9,21 @@ when somebody deletes it. With its last offset an empty group goes. All of that 
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from mqd import limits
-from mqd.coordinator.group.offset_store import GroupOffsets, OffsetStore, weight
+from mqd.coordinator.group.offset_store import WAITING_BYTES, GroupOffsets, OffsetStore, topic_weight, weight
 from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey, encode, tombstone
-from mqd.coordinator.group.state import CheckPartition, Expire, Group, Handler, Part, Replay, State, TimerKey
+from mqd.coordinator.group.state import CheckPartition, Expire, Group, Handler, Part, Replay, State, TimerKey, group_bytes
 from mqd.coordinator.shard import NO_PRODUCER, NOTHING, Call, Decision, Moment, Producer, Record, Ticket
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, ZERO_UUID
+
+logger = logging.getLogger(__name__)
 
 _RETENTION: TimerKey = ("retention",)
 _TOPICS: TimerKey = ("deleted topics",)
@@ -224,6 +227,7 @@ class Offsets(Part):
             raise MqError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
         group = self.store.group(group_id)
         room = limits.GROUP_OFFSETS_BYTES_MAX - (group.bytes if group else 0)
+        shard_room = _ShardRoom(self, group_id, transactional=producer_id is not None, now=now)
         metadata_max = self.state.options.node("offset.metadata.max.bytes")
         records = []
         codes = []
@@ -239,6 +243,9 @@ class Offsets(Part):
             more = weight(commit) - (weight(replaced) if replaced else 0)
             if more > max(0, room):
                 codes.append(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+                continue
+            if (code := shard_room.take(topic, more, is_new=replaced is None)) is not ErrorCode.NONE:
+                codes.append(code)
                 continue
             room -= max(0, more)
             records.append(encode(OffsetCommitKey(group_id, topic, row.partition_index), commit))
@@ -397,6 +404,36 @@ class Offsets(Part):
                     break
                 portion.delete(OffsetCommitKey(group_id, topic, partition))
         return found
+
+
+class _ShardRoom:
+    """What one commit may add to the shard (account.py): the offset, and where they are new its topic in the group and the group."""
+
+    def __init__(self, offsets: Offsets, group_id: str, *, transactional: bool, now: Moment) -> None:
+        self._state = offsets.state
+        self._store = offsets.store
+        self._group_id = group_id
+        self._transactional = transactional
+        self._now = now
+        self._topics: set[str] = set()
+        self._taken = 0
+
+    def take(self, topic: str, more: int, *, is_new: bool) -> ErrorCode:
+        """NONE, or the code of the refusal: a transaction is tried again, as any other code would be the end of its producer."""
+        if more <= 0:
+            return ErrorCode.NONE
+        if is_new and self._transactional:
+            more += WAITING_BYTES
+        if topic not in self._topics and self._group_id not in self._store.groups_of(topic):
+            more += topic_weight(topic)
+        if not self._taken and self._group_id not in self._state.by_id:
+            more += group_bytes(self._group_id)
+        if self._taken + more > self._state.account.left(self._taken + more, self._now):
+            logger.warning("no room for an offset group=%s topic=%s", self._group_id, topic)
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE if self._transactional else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        self._taken += more
+        self._topics.add(topic)
+        return ErrorCode.NONE
 
 
 class Portion:

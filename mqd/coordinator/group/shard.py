@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
+from mqd.coordinator.account import UNBOUNDED, Account
 from mqd.coordinator.group import records
 from mqd.coordinator.group.classic import Classic
 from mqd.coordinator.group.consumer import ConsumerGroups
@@ -23,6 +24,7 @@ from mqd.coordinator.group.offsets import Offsets
 from mqd.coordinator.group.requests import check
 from mqd.coordinator.group.state import Expire, Group, Handler, Part, Replay, State
 from mqd.coordinator.shard import NO_PRODUCER, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
+from mqd.types import GROUPS_TOPIC
 
 PARTS: Final[tuple[type[Part], ...]] = (Classic, ConsumerGroups, Listing, Offsets)
 """In the order in which they hear of what concerns all."""
@@ -33,9 +35,19 @@ _EXPIRIES_MAX = 100
 class GroupShard:
     """A Shard (mqd/coordinator/shard.py)."""
 
-    def __init__(self, topics: TopicsView, options: GroupOptions, new_id: Callable[[], str], memory: Memory | None = None) -> None:
-        """`memory`: shared with the other shards of the node."""
-        self.state = State(topics, options, new_id, memory or Memory(lambda: self.groups))
+    def __init__(
+        self,
+        topics: TopicsView,
+        options: GroupOptions,
+        new_id: Callable[[], str],
+        memory: Memory | None = None,
+        *,
+        name: str = GROUPS_TOPIC,
+        share: Callable[[], int] = lambda: UNBOUNDED,
+    ) -> None:
+        """`memory`: shared with the other shards of the node. `name`: of the partition. `share()`: bytes that this shard may take."""
+        self.account = Account(name, share, self._exact_bytes, self._count_bytes)
+        self.state = State(topics, options, new_id, memory or Memory(lambda: self.groups), self.account)
         self._handlers: dict[str, Handler] = {}
         self._replays: dict[type, Replay] = {}
         self._timers: dict[str, Expire] = {}
@@ -62,12 +74,19 @@ class GroupShard:
         for part in self.state.parts.values():
             part.replay_end(producer, committed)
 
+    def _exact_bytes(self) -> int:
+        return self.state.by_id.bytes + self.state.offsets.store.bytes
+
+    def _count_bytes(self) -> int:
+        return sum(group.memory + group.assigned_memory for group in self.groups)
+
     @property
     def groups(self) -> Collection[Group]:
         return self.state.by_id.values()
 
     def on_loaded(self, now: Moment) -> Decision:
         self.state.memory.groups_were_loaded()
+        self.account.was_loaded()
         return _joined(part.on_loaded(now) for part in self.state.parts.values())
 
     def on_metadata(self, now: Moment) -> Decision:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 from itertools import count
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 from uuid import UUID
 
+from mqd.coordinator.account import Account, text_bytes
 from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.records import Key, Value, encode, tombstone
 from mqd.coordinator.shard import NOTHING, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
@@ -129,6 +130,11 @@ class Group(Protocol):
         """What its members cost, in bytes."""
         ...
 
+    @property
+    def assigned_memory(self) -> int:
+        """What their assignments cost, in bytes. Takes a look at each member."""
+        ...
+
     def state_name(self) -> str:
         """As DescribeGroups and ListGroups tell it, such as PreparingRebalance."""
         ...
@@ -187,6 +193,32 @@ class Draft:
         return Decision(self.records, self.replies)
 
 
+GROUP_BYTES: Final = 1536
+"""What a group costs in memory without members, offsets and its name."""
+
+
+def group_bytes(group_id: str) -> int:
+    """What a group costs in memory without members and offsets."""
+    return GROUP_BYTES + text_bytes(group_id)
+
+
+class GroupsById(dict[str, "Group"]):
+    """Of one shard, with what they cost in memory without members and offsets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __setitem__(self, group_id: str, group: Group) -> None:
+        if group_id not in self:
+            self.bytes += group_bytes(group_id)
+        super().__setitem__(group_id, group)
+
+    def __delitem__(self, group_id: str) -> None:
+        super().__delitem__(group_id)
+        self.bytes -= group_bytes(group_id)
+
+
 @dataclass
 class State:
     """The groups of one shard. `by_id` changes in replay only."""
@@ -196,12 +228,20 @@ class State:
     new_id: Callable[[], str]
     """A fresh random id, as text: what member ids end with."""
     memory: Memory
-    by_id: dict[str, Group] = field(default_factory=dict)
+    account: Account
+    by_id: GroupsById = field(default_factory=GroupsById)
     timers: Timers = field(default_factory=Timers)
     parts: dict[type[Part], Part] = field(default_factory=dict)
 
     def get(self, group_id: str) -> Group | None:
         return self.by_id.get(group_id)
+
+    def make_room(self, group_id: str, size: int, now: Moment) -> None:
+        """For members that say so many bytes more. MqError COORDINATOR_NOT_AVAILABLE where the node or the shard has none."""
+        self.memory.make_room(group_id, size, self.options, now)
+        new = 0 if group_id in self.by_id else group_bytes(group_id)
+        self.account.make_room(size + new, f"members of group {group_id}", now)
+        self.account.let_in(size)
 
     def group(self, group_id: str) -> Group:
         """MqError GROUP_ID_NOT_FOUND for one that does not exist."""

@@ -22,12 +22,13 @@ from typing import Any, Final
 
 import re2
 
+from mqd.coordinator.account import TEXT_BYTES, UNBOUNDED, Account, text_bytes
 from mqd.coordinator.shard import INTERNAL, NO_PRODUCER, NOTHING, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
 from mqd.coordinator.txn import records, state
 from mqd.coordinator.txn.state import AT_REST, ONGOING, STATES_BY_LABEL, ProducerIdWanted, Transaction
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import SUBSCRIPTION_REGEX_MEMORY, TRANSACTIONS_PER_SEARCH
-from mqd.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
+from mqd.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TRANSACTIONS_TOPIC, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -207,11 +208,35 @@ def check(op: Any, options: GroupOptions) -> None:
         raise MqError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "transaction.timeout.ms is not between 1 and transaction.max.timeout.ms.")
 
 
+TRANSACTION_BYTES: Final = 1024
+"""What a transactional id costs in memory, without its characters and the partitions of its transaction."""
+PARTITION_BYTES: Final = 256
+"""What a partition of a transaction costs, without the characters of its topic: in the transaction, and without a marker or a seal."""
+
+
+def weight(transactional_id: str, transaction: Transaction | None) -> int:
+    """What a transactional id costs in memory, about, in bytes; 0 for one that is not known."""
+    if transaction is None:
+        return 0
+    topics = sum(len(topic) + TEXT_BYTES for topic, _ in groupby(transaction.partitions, key=lambda one: one.topic))
+    return TRANSACTION_BYTES + text_bytes(transactional_id) + PARTITION_BYTES * len(transaction.partitions) + topics
+
+
 class TransactionShard:
     """See the head of the file, and coordinator/shard.py for the contract."""
 
-    def __init__(self, topics: TopicsView, options: GroupOptions, index: int, *, transaction_version: Callable[[], int]) -> None:
-        """`transaction_version()`: the level of that feature in this cluster."""
+    def __init__(
+        self,
+        topics: TopicsView,
+        options: GroupOptions,
+        index: int,
+        *,
+        transaction_version: Callable[[], int],
+        share: Callable[[], int] = lambda: UNBOUNDED,
+    ) -> None:
+        """`transaction_version()`: the level of that feature in this cluster. `share()`: bytes that this shard may take (account.py)."""
+        self.account = Account(f"{TRANSACTIONS_TOPIC}-{index}", share, lambda: self._bytes)
+        self._bytes = 0
         self._options = options
         self._index = index
         self._transaction_version = transaction_version
@@ -259,6 +284,8 @@ class TransactionShard:
             logger.warning("a record of a later version is passed over partition=__transaction_state-%d", self._index)
             return
         transactional_id, transaction = decoded
+        before = self._transactions.get(transactional_id)
+        self._bytes += weight(transactional_id, transaction) - weight(transactional_id, before)
         given = self._given.pop(transactional_id, NO_EPOCH)
         seen_at = self._open.pop(transactional_id, None)
         self._unmarked.pop(transactional_id, None)
@@ -266,7 +293,6 @@ class TransactionShard:
         if transaction is None:
             self._transactions.pop(transactional_id, None)
             return
-        before = self._transactions.get(transactional_id)
         last_epoch = state.last_epoch_after(before, transaction, given)
         self._transactions[transactional_id] = replace(transaction, last_producer_epoch=last_epoch)
         if transaction.state is ONGOING:
@@ -323,6 +349,8 @@ class TransactionShard:
             aborted = self._fenced(current, op.spare_producer_id, now)
             wait = MqError(ErrorCode.CONCURRENT_TRANSACTIONS, "The transaction that was open is being aborted; try again.")
             return self._decided(ticket, wait, op.transactional_id, aborted, now)
+        if current is None:
+            self.account.make_room(TRANSACTION_BYTES + text_bytes(op.transactional_id), f"transactional id {op.transactional_id}", now)
         initialized = state.initialize(
             current,
             timeout_ms=state.TWO_PHASE_TIMEOUT_MS if op.two_phase else op.timeout_ms,
@@ -372,6 +400,8 @@ class TransactionShard:
         )
         if added is None:
             return _answer(ticket, {})
+        more = weight(op.transactional_id, added) - weight(op.transactional_id, self._transactions.get(op.transactional_id))
+        self.account.make_room(more, f"partitions of transactional id {op.transactional_id}", now)
         return Decision(records=(self._record(op.transactional_id, added),), replies=((ticket, {}),))
 
     def _end(self, ticket: Ticket, op: EndTransaction, now: Moment) -> Decision:

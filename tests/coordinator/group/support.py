@@ -31,6 +31,11 @@ class Topics:
         self.version += 1
         return topic_id
 
+    def grow(self, name: str, partitions: int) -> None:
+        """The same topic with more partitions."""
+        self._topics[name] = self._topics[name][0], partitions
+        self.version += 1
+
     def delete(self, name: str) -> None:
         del self._topics[name]
         self.version += 1
