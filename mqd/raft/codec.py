@@ -19,6 +19,7 @@ from crc32c import crc32c
 
 from mqd import limits
 from mqd.errors import ProtocolError
+from mqd.raft.voters import CONFIGURATION, VoterSet, decode_entry, decode_set, encode_set
 
 API_KEY_HANDSHAKE = 32000
 API_KEY_MESSAGE = 32001
@@ -142,6 +143,8 @@ class Account:
     nonce: int
     last_index: int
     formed: bool
+    voter_set: VoterSet
+    """In force by the sender's log."""
 
 
 Message = (
@@ -219,8 +222,8 @@ def encode_message(message: Message) -> bytes:
             parts = [fixed.pack(kind, term, granted)]
         case Inquiry(term, nonce):
             parts = [fixed.pack(kind, term, nonce)]
-        case Account(term, nonce, last_index, formed):
-            parts = [fixed.pack(kind, term, nonce, last_index, formed)]
+        case Account(term, nonce, last_index, formed, voter_set):
+            parts = [fixed.pack(kind, term, nonce, last_index, formed), encode_set(voter_set)]
     body = b"".join(parts)
     assert len(body) <= limits.RAFT_MESSAGE_BYTES_MAX, len(body)
     return _CRC.pack(crc32c(body)) + body
@@ -265,8 +268,10 @@ def _decode_append(data: bytes) -> AppendEntries:
         position += size
         if len(command) != size or size > limits.RAFT_COMMAND_BYTES_MAX + 1:
             raise ProtocolError(f"append_entries with an entry of {size} bytes")
-        if command[:1] != COMMAND and command != NO_OP:
-            raise ProtocolError("append_entries with an entry that is neither a command nor a no-op")
+        if command[:1] == CONFIGURATION:
+            decode_entry(command)
+        elif command[:1] != COMMAND and command != NO_OP:
+            raise ProtocolError("append_entries with an entry that is neither a command, a voter set nor a no-op")
         if entry_term > term:
             raise ProtocolError("append_entries with an entry newer than its leader")
         entries.append(Entry(command, index, entry_term))
@@ -286,8 +291,11 @@ def _decode_pre_vote_reply(data: bytes) -> PreVoteReply:
 
 
 def _decode_account(data: bytes) -> Account:
-    term, nonce, last_index, formed = _numbers(data, Account)
-    return Account(term, nonce, last_index, bool(formed))
+    term, nonce, last_index, formed = _numbers(data, Account, exact=False)
+    voter_set, end = decode_set(data, _FIXED[Account][1].size)
+    if end != len(data):
+        raise ProtocolError("Account with bytes after its voter set")
+    return Account(term, nonce, last_index, bool(formed), voter_set)
 
 
 def _decode_snapshot(data: bytes) -> InstallSnapshot:

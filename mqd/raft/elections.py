@@ -19,11 +19,12 @@ An answer counts when it was given in this life of the asker (nonce). Not covere
 as everywhere in Raft; and a disk that was put back to an earlier state (a restored copy) looks like one that never had more: nobody can
 tell. Never restore one voter's metadata directory from a copy: empty it.
 
-So nodes that never voted, and are made voters, must be fewer than those that did: else nobody can be elected (`impasse`). That they have
-copied everything as observers does not help, and must not. An observer holds what *its* leader has committed. If it is a voter that was
-wiped, its leader may be one of an earlier term, left behind by a majority that had the observer's vote and acknowledgements: what that
-majority committed it would deny. And if a cluster of one became one of three while the old voter still ran with the old peers file, the
-new ones would elect a leader beside it.
+"All" and "majority" count voters by the peers file, and by the latest voter set that anybody reports (voters.py): a file may be ahead of
+the log, or behind it. A new node takes the same way before it becomes a voter. That it has copied everything as an observer does not help,
+and must not. An observer holds what *its* leader has committed. If it is a voter that was wiped, its leader may be one of an earlier term,
+left behind by a majority that had the observer's vote and acknowledgements: what that majority committed it would deny.
+
+Not covered either: a voter that is emptied while the set changes. Wait until the change is committed.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from collections.abc import Collection, Iterable
 from math import inf
 
 from mqd.raft.codec import Account
+from mqd.raft.voters import majority
 
 _EMPTY = 1
 """Last index of a log without entries."""
@@ -44,8 +46,8 @@ def impasse(voters: int, remembering: Collection[int]) -> str | None:
     which = f"of {voters}, only node {', '.join(map(str, sorted(remembering)))}" if remembering else f"of {voters}, none"
     return (
         f"no majority of the voters remembers what was decided ({which}), so no leader can be elected: if the others are new, set"
-        " voter = false for them in the peers file of every node and restart all; if they were emptied: docs/OPERATIONS.md, When the quorum"
-        " is broken"
+        " voter = false for them in the peers file of every node and add them one at a time; if they were emptied: docs/OPERATIONS.md, When"
+        " the quorum is broken"
     )
 
 
@@ -55,7 +57,7 @@ class Poll:
     def __init__(self, node_id: int, voters: Iterable[int], *, patience: float) -> None:
         """`patience`: seconds after a leader was heard during which nobody is helped to replace it; the shortest election time-out."""
         self._node_id = node_id
-        self._voters = frozenset(voters)
+        self.voters = frozenset(voters)
         self._patience = patience
         self._heard_at = -inf
         self._term = 0
@@ -80,10 +82,10 @@ class Poll:
 
     def on_grant(self, sender: int, term: int) -> bool:
         """Whether this one makes the majority."""
-        if not self._granted or term != self._term or self.won or sender not in self._voters:
+        if not self._granted or term != self._term or self.won or sender not in self.voters:
             return False
         self._granted.add(sender)
-        self.won = len(self._granted) * 2 > len(self._voters)
+        self.won = len(self._granted) * 2 > len(self.voters)
         return self.won
 
     def end(self) -> None:
@@ -93,8 +95,11 @@ class Poll:
 class Amnesia:
     """What a voter that remembers nothing has been told."""
 
-    def __init__(self, node_id: int, voters: Iterable[int], *, nonce: int) -> None:
+    def __init__(self, node_id: int, voters: Iterable[int], *, nonce: int, may_form: bool = True) -> None:
+        """`voters`: by the peers file. `may_form`: it never took part with another file."""
+        self._node_id = node_id
         self._others = frozenset(voters) - {node_id}
+        self._may_form = may_form
         self.nonce = nonce
         self._told: dict[int, Account] = {}
         self.ask_at = -inf
@@ -110,18 +115,22 @@ class Amnesia:
 
     def first_formation(self, own_last_index: int) -> int | None:
         """The term in which nothing was ever committed, when all others said so; else None."""
-        if self._others - self._told.keys() or own_last_index > _EMPTY:
+        if not self._may_form or self._others - self._told.keys() or own_last_index > _EMPTY:
             return None
         if any(told.last_index > _EMPTY for told in self._told.values()):
             return None
         return self._highest_term()
 
     def may_follow(self) -> int | None:
-        """The term before which no leader may be followed, when enough was told to know it; else None."""
-        voters = len(self._others) + 1
-        majority = voters // 2 + 1
-        remember = sum(told.formed for told in self._told.values())
-        return self._highest_term() if remember > voters - majority else None
+        """The term before which no leader may be followed, when enough was told to know it; else None.
+
+        Enough by the peers file, and by the latest voter set that anybody told."""
+        remember = {node_id for node_id, told in self._told.items() if told.formed}
+        sets = [self._others | {self._node_id}]
+        if self._told:
+            sets.append(max((told.voter_set for told in self._told.values()), key=lambda known: known.epoch).voters)
+        enough = all(len(remember & voters) > len(voters) - majority(voters) for voters in sets)
+        return self._highest_term() if enough else None
 
     def _highest_term(self) -> int:
         return max((told.term for told in self._told.values()), default=0)

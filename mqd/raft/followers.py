@@ -23,12 +23,20 @@ class Followers:
     """One leader's term long; `clear` begins the next."""
 
     def __init__(self, voters: Iterable[int], everyone: Iterable[int]) -> None:
-        self._voters = frozenset(voters)
+        self.voters = frozenset(voters)
         self._everyone = sorted(everyone)
         self._seen = {peer: _Seen() for peer in self._everyone}
 
+    def add(self, peer: int) -> None:
+        self._everyone = sorted({*self._everyone, peer})
+        self._seen[peer] = _Seen()
+
     def clear(self) -> None:
         self._seen = {peer: _Seen() for peer in self._everyone}
+
+    def caught_up_since(self, moment: float) -> frozenset[int]:
+        """Nodes that held everything at some time since then."""
+        return frozenset(peer for peer, seen in self._seen.items() if seen.caught_up_at >= moment)
 
     def on_heard(self, peer: int, now: float) -> None:
         self._seen[peer].heard_at = now
@@ -48,8 +56,8 @@ class Followers:
     def statuses(self, match_index: Mapping[int, int] | None) -> tuple[PeerStatus, ...]:
         """None: this node does not lead, and knows nothing."""
         if match_index is None:
-            return tuple(PeerStatus(peer, peer in self._voters, 0, -inf, -inf) for peer in self._everyone)
+            return tuple(PeerStatus(peer, peer in self.voters, 0, -inf, -inf) for peer in self._everyone)
         return tuple(
-            PeerStatus(peer, peer in self._voters, match_index[peer], seen.heard_at, seen.caught_up_at)
+            PeerStatus(peer, peer in self.voters, match_index[peer], seen.heard_at, seen.caught_up_at)
             for peer, seen in self._seen.items()
         )

@@ -25,7 +25,9 @@ from uuid import UUID
 from crc32c import crc32c
 
 from mqd import limits
+from mqd.errors import ProtocolError
 from mqd.raft.codec import Entry
+from mqd.raft.voters import VoterSet, decode_set, encode_set
 
 FORMAT_VERSION = 1
 
@@ -48,6 +50,8 @@ class QuorumState:
     vote: int | None
     formed: bool = True
     """False from formatting until this voter knows that it has forgotten nothing, see elections.py."""
+    voters: frozenset[int] | None = None
+    """The voter set of epoch 0 (voters.py); None before this node answered another one."""
 
 
 def encode_state(state: QuorumState) -> bytes:
@@ -59,6 +63,7 @@ def encode_state(state: QuorumState) -> bytes:
         "term": state.term,
         "vote": state.vote,
         "formed": state.formed,
+        "voters": None if state.voters is None else sorted(state.voters),
     }
     line = json.dumps(fields).encode()
     return b"%s\n%08x\n" % (line, crc32c(line))
@@ -74,7 +79,8 @@ def decode_state(data: bytes) -> QuorumState:
         raise Damaged(f"it has format version {fields['version']}, this mqd reads {FORMAT_VERSION}")
     uuid = UUID(fields["node_uuid"])
     formed = fields.get("formed", True)  # the first release did not write it
-    return QuorumState(fields["cluster_id"], fields["node_id"], uuid, fields["term"], fields["vote"], formed)
+    voters = None if fields.get("voters") is None else frozenset(fields["voters"])
+    return QuorumState(fields["cluster_id"], fields["node_id"], uuid, fields["term"], fields["vote"], formed, voters)
 
 
 # -- snapshot
@@ -88,18 +94,24 @@ class Snapshot:
     index: int
     term: int
     state: bytes
+    voters: VoterSet | None = None
+    """In force after that entry; None before epoch 1 (voters.py)."""
 
 
 _SNAPSHOT = struct.Struct(">8sIHQQQH")
 _SNAPSHOT_MAGIC = b"mqdSNAP\n"
 _CRC_END = 12
+_SNAPSHOT_WITH_VOTERS = 2
+"""Format version of a snapshot with a voter set, which stands between the cluster id and the state."""
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     cluster = snapshot.cluster_id.encode()
     size = len(snapshot.state)
-    rest = _SNAPSHOT.pack(_SNAPSHOT_MAGIC, 0, FORMAT_VERSION, snapshot.index, snapshot.term, size, len(cluster))[_CRC_END:]
-    body = b"".join((rest, cluster, snapshot.state))
+    version = FORMAT_VERSION if snapshot.voters is None else _SNAPSHOT_WITH_VOTERS
+    voters = b"" if snapshot.voters is None else encode_set(snapshot.voters)
+    rest = _SNAPSHOT.pack(_SNAPSHOT_MAGIC, 0, version, snapshot.index, snapshot.term, size, len(cluster))[_CRC_END:]
+    body = b"".join((rest, cluster, voters, snapshot.state))
     return _SNAPSHOT_MAGIC + struct.pack(">I", crc32c(body)) + body
 
 
@@ -110,12 +122,18 @@ def decode_snapshot(data: bytes) -> Snapshot:
     _, crc, version, index, term, size, cluster_size = _SNAPSHOT.unpack_from(data)
     if crc != crc32c(memoryview(data)[_CRC_END:]):
         raise Damaged("its checksum does not match")
-    if version != FORMAT_VERSION:
-        raise Damaged(f"it has format version {version}, this mqd reads {FORMAT_VERSION}")
-    start = _SNAPSHOT.size + cluster_size
+    if version not in (FORMAT_VERSION, _SNAPSHOT_WITH_VOTERS):
+        raise Damaged(f"it has format version {version}, this mqd reads {FORMAT_VERSION} to {_SNAPSHOT_WITH_VOTERS}")
+    start = cluster_end = _SNAPSHOT.size + cluster_size
+    voters = None
+    if version == _SNAPSHOT_WITH_VOTERS:
+        try:
+            voters, start = decode_set(data, cluster_end)
+        except ProtocolError as error:
+            raise Damaged(f"its voter set is malformed: {error}") from error
     if len(data) != start + size:
         raise Damaged(f"it has {len(data)} bytes, {start + size} expected")
-    return Snapshot(data[_SNAPSHOT.size : start].decode(), index, term, data[start:])
+    return Snapshot(data[_SNAPSHOT.size : cluster_end].decode(), index, term, data[start:], voters)
 
 
 # -- journal

@@ -1,18 +1,21 @@
-"""How two nodes make sure of each other before anything else is said on a connection to the peer listener. Pure: bytes in, values out.
+"""How two nodes prove that they are of one cluster before either names anything. Pure: bytes in, values out.
 
-Four messages, each in a frame of API key 32000 (caller) or an answer to one (listener):
+Six messages, each in a frame of API key 32000 (caller) or the response to one (listener):
 
-    caller    hello      who calls whom, in which cluster and life, whether it has a cluster secret, a fresh number
-    listener  challenge  its life, a fresh number                            or: a refusal, in words
-    caller    proof      HMAC-SHA256(secret, "caller" + everything above)
-    listener  welcome    HMAC-SHA256(secret, "listener" + everything above)  or: a refusal, in words
+    caller    hello      protocol version, a fresh number
+    listener  challenge  a fresh number
+    caller    proof      HMAC-SHA256(key, "caller proof" + everything above)
+    listener  proof      HMAC-SHA256(key, "listener proof" + everything above)    or: a refusal, in text
+    caller    names      its identity, HMAC-SHA256(key, "caller names" + everything above)
+    listener  welcome    its identity, HMAC-SHA256(key, "listener names" + everything above)    or: a refusal, in text
 
-So each proves that it knows the cluster secret without saying it; the proofs are bound to the cluster, to both node ids, to both
-lives (incarnations) and to both fresh numbers, hence worth nothing anywhere else, and the different words keep one side's proof from
-being sent back to it. The caller proves first: a stranger who calls learns nothing to try secrets on.
+The key is made of the cluster secret and the cluster id, so that proofs are worth nothing in another cluster. An identity: both node
+ids, the life (incarnation), and what the node knows of the voters (voters.py). It is bound to both fresh numbers, and worth nothing on
+another connection. A stranger that connects, or that listens at the address of a node, learns the protocol version and nothing else:
+neither the cluster id nor the id of a node. The caller proves first: a stranger that calls gets nothing to try secrets on.
 
-Without a cluster secret the key is empty: the same four messages, which then only keep strangers out who mean no harm. What follows on
-the connection is neither encrypted nor signed: that is the business of TLS.
+Without a cluster secret the key is made of the cluster id only. Then the introduction keeps out strangers that mean no harm, and those
+that do not know the cluster id. What follows on the connection is neither encrypted nor signed: that is the task of TLS.
 """
 
 from __future__ import annotations
@@ -27,68 +30,72 @@ from uuid import UUID
 from mqd.errors import ProtocolError
 from mqd.raft.codec import API_KEY_HANDSHAKE, encode_frame
 from mqd.raft.lives import Caller
+from mqd.raft.voters import Position, VoterSet, decode_set, disagreement, encode_set
 
-PROTOCOL_VERSION = 2
-"""1: one frame, not answered, nothing proven."""
+PROTOCOL_VERSION = 3
+"""1: one frame, not answered, nothing proven. 2: names before the proof."""
 ANSWER_BYTES_MAX = 1024
-"""Of a listener's frame: its caller believes no more before it knows who speaks."""
+"""Of a listener's frame: its caller accepts no more before it knows who sends."""
 
 _MAGIC = b"mqdQ"
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
-_REFUSAL_BYTES_MAX = 600
-_HELLO = struct.Struct(f">4sHii16s?{_NONCE_BYTES}sH")
-_CHALLENGE = struct.Struct(f">16s{_NONCE_BYTES}s")
+_REFUSAL_BYTES_MAX = 800
+_HELLO = struct.Struct(f">4sH{_NONCE_BYTES}s")
+_IDENTITY = struct.Struct(">ii16s?")
 _ANSWER_HEAD = struct.Struct(">ii")
 _GRANTED, _REFUSED = b"\x00", b"\x01"
 
 
 class IntroductionFailed(ConnectionError):
-    """The other side went away, or is not what was expected: in words."""
+    """The other side closed the connection, or is not what was expected: the text says which."""
 
 
 class Refused(IntroductionFailed):
-    """The other node does not take this one for what it says, or this one does not believe the other: why, for the operator."""
+    """One of the two nodes refuses the other: the text tells the operator why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
-    cluster_id: str
+class Identity:
     sender: int
     receiver: int
     incarnation: UUID
-    has_secret: bool
-    nonce: bytes
+    position: Position
 
 
-def encode_hello(hello: Hello) -> bytes:
-    cluster = hello.cluster_id.encode()
-    fixed = (PROTOCOL_VERSION, hello.sender, hello.receiver, hello.incarnation.bytes, hello.has_secret, hello.nonce, len(cluster))
-    return _HELLO.pack(_MAGIC, *fixed) + cluster
+def encode_identity(identity: Identity) -> bytes:
+    position = identity.position
+    sets = (VoterSet(0, position.file), position.current, position.committed)
+    fixed = _IDENTITY.pack(identity.sender, identity.receiver, identity.incarnation.bytes, position.remembers)
+    return fixed + b"".join(map(encode_set, sets))
 
 
-def decode_hello(body: bytes | memoryview) -> Hello:
+def decode_identity(data: bytes) -> Identity:
+    """Raises ProtocolError."""
+    if len(data) < _IDENTITY.size:
+        raise ProtocolError(f"An identity of {len(data)} bytes.")
+    sender, receiver, incarnation, remembers = _IDENTITY.unpack_from(data)
+    file, end = decode_set(data, _IDENTITY.size)
+    current, end = decode_set(data, end)
+    committed, end = decode_set(data, end)
+    if end != len(data):
+        raise ProtocolError("An identity with bytes after its end.")
+    return Identity(sender, receiver, UUID(bytes=incarnation), Position(file.voters, current, committed, remembers))
+
+
+def _check_hello(body: bytes) -> None:
     """Raises ProtocolError for a stranger or another version of this protocol."""
-    body = bytes(body)
     if body[:4] != _MAGIC:
         raise ProtocolError("an introduction without mqd's mark: the caller is not an mqd node")
     version = int.from_bytes(body[4:6], "big")
     if version != PROTOCOL_VERSION:
         raise ProtocolError(f"an introduction of protocol version {version}; this node speaks {PROTOCOL_VERSION}")
-    if len(body) < _HELLO.size:
+    if len(body) != _HELLO.size:
         raise ProtocolError(f"an introduction of {len(body)} bytes")
-    _, _, sender, receiver, incarnation, has_secret, nonce, size = _HELLO.unpack_from(body)
-    cluster = body[_HELLO.size :]
-    if len(cluster) != size:
-        raise ProtocolError("an introduction with a cut or overlong cluster id")
-    try:
-        return Hello(cluster.decode(), sender, receiver, UUID(bytes=incarnation), has_secret, nonce)
-    except UnicodeDecodeError as error:
-        raise ProtocolError("an introduction with a cluster id that is not UTF-8") from error
 
 
 class Doorkeeper:
-    """This node's side of every introduction: `call` one that it makes, `answer` one that it gets."""
+    """This node's side of every introduction: `call` for one that it makes, `answer` for one that it gets."""
 
     def __init__(
         self,
@@ -99,14 +106,16 @@ class Doorkeeper:
         incarnation: UUID,
         secret: bytes | None,
         new_uuid: Callable[[], UUID],
+        position: Callable[[], Position],
     ) -> None:
-        """`nodes`: all of the cluster, this one included."""
+        """`nodes`: all of the cluster, this one included. `position()`: what this node now knows of the voters."""
         self.cluster_id = cluster_id
         self.node_id = node_id
         self.nodes = nodes
         self.incarnation = incarnation
         self.has_secret = secret is not None
-        self._secret = secret or b""
+        self.position = position
+        self._key = hmac.digest(secret or b"", b"mqd cluster " + cluster_id.encode(), sha256)
         self._new_uuid = new_uuid
 
     def __repr__(self) -> str:
@@ -121,48 +130,79 @@ class Doorkeeper:
     def fresh(self) -> bytes:
         return self._new_uuid().bytes + self._new_uuid().bytes
 
-    def proof(self, side: bytes, hello: bytes, challenge: bytes) -> bytes:
-        transcript = b"".join(len(part).to_bytes(4, "big") + part for part in (b"mqd introduction", side, hello, challenge))
-        return hmac.digest(self._secret, transcript, sha256)
+    def proof(self, *transcript: bytes) -> bytes:
+        """The first part says what is proven: one side's proof is never one of the other side."""
+        return hmac.digest(self._key, b"".join(len(part).to_bytes(4, "big") + part for part in transcript), sha256)
+
+    def identity(self, receiver: int) -> bytes:
+        return encode_identity(Identity(self.node_id, receiver, self.incarnation, self.position()))
 
 
 class Call:
-    """The caller's side, in order: send `hello()`, give the answer to `prove` and send what it returns, give the answer to `finish`."""
+    """The caller's side, in order: send `hello()`; give the response to `prove`, the next to `name`, and send what each returns; give
+    the last one to `finish`."""
 
     def __init__(self, doorkeeper: Doorkeeper, receiver: int) -> None:
-        keeper = self._keeper = doorkeeper
+        self._keeper = doorkeeper
         self.receiver = receiver
-        self._hello = encode_hello(
-            Hello(keeper.cluster_id, keeper.node_id, receiver, keeper.incarnation, keeper.has_secret, keeper.fresh())
-        )
+        self._hello = _HELLO.pack(_MAGIC, PROTOCOL_VERSION, doorkeeper.fresh())
         self._challenge = b""
+        self._identity = b""
 
     def hello(self) -> bytes:
         return encode_frame(API_KEY_HANDSHAKE, 0, self._hello)
 
     def prove(self, answer: bytes) -> bytes:
         """Raises Refused."""
-        self._challenge = self._granted(answer, _CHALLENGE.size)
-        return encode_frame(API_KEY_HANDSHAKE, 1, self._keeper.proof(b"caller", self._hello, self._challenge))
+        self._challenge = self._granted(answer)
+        if len(self._challenge) != _NONCE_BYTES:
+            raise self._no_node()
+        return encode_frame(API_KEY_HANDSHAKE, 1, self._keeper.proof(b"caller proof", self._hello, self._challenge))
 
-    def finish(self, answer: bytes) -> UUID:
-        """The listener's incarnation. Raises Refused."""
-        proof = self._granted(answer, _PROOF_BYTES)
-        if not hmac.compare_digest(proof, self._keeper.proof(b"listener", self._hello, self._challenge)):
-            raise Refused(
-                f"who answers as node {self.receiver} does not know the cluster secret of this node:"
-                " give all nodes the same cluster_secret in their peers files"
-            )
-        return UUID(bytes=bytes(_CHALLENGE.unpack(self._challenge)[0]))
+    def name(self, answer: bytes) -> bytes:
+        """Raises Refused."""
+        keeper = self._keeper
+        if not hmac.compare_digest(self._granted(answer), keeper.proof(b"listener proof", self._hello, self._challenge)):
+            raise self._no_secret()
+        self._identity = keeper.identity(self.receiver)
+        proof = keeper.proof(b"caller names", self._hello, self._challenge, self._identity)
+        return encode_frame(API_KEY_HANDSHAKE, 2, self._identity + proof)
 
-    def _granted(self, answer: bytes, size: int) -> bytes:
+    def finish(self, answer: bytes) -> Identity:
+        """The listener's. Raises Refused."""
+        keeper = self._keeper
+        body = self._granted(answer)
+        named, proof = body[:-_PROOF_BYTES], body[-_PROOF_BYTES:]
+        if not hmac.compare_digest(proof, keeper.proof(b"listener names", self._hello, self._challenge, self._identity, named)):
+            raise self._no_secret()
+        try:
+            identity = decode_identity(named)
+        except ProtocolError as error:
+            raise self._no_node() from error
+        if (identity.sender, identity.receiver) != (self.receiver, keeper.node_id):
+            raise Refused(f"node {identity.sender} listens at the address of node {self.receiver}: check the peers files")
+        ours = keeper.position()
+        if (why := disagreement(keeper.node_id, ours, self.receiver, identity.position)) is not None:
+            raise Refused(f"this node refuses node {self.receiver}: {why}")
+        return identity
+
+    def _no_node(self) -> Refused:
+        return Refused(f"who answers as node {self.receiver} is no mqd node, or of another release")
+
+    def _no_secret(self) -> Refused:
+        return Refused(
+            f"who answers as node {self.receiver} does not know the cluster secret of this node:"
+            " give all nodes the same cluster_id and cluster_secret in their peers files"
+        )
+
+    def _granted(self, answer: bytes) -> bytes:
         """`answer`: a listener's whole frame, without its length."""
         body = answer[4:]
         if body[:1] == _REFUSED:
-            words = "".join(letter if letter.isprintable() else "?" for letter in body[1:].decode("utf-8", "replace"))
-            raise Refused(f"node {self.receiver} refuses this node: {words[:_REFUSAL_BYTES_MAX]}")
-        if body[:1] != _GRANTED or len(body) != 1 + size:
-            raise Refused(f"who answers as node {self.receiver} is no mqd node, or of another release")
+            text = "".join(letter if letter.isprintable() else "?" for letter in body[1:].decode("utf-8", "replace"))
+            raise Refused(f"node {self.receiver} refuses this node: {text[:_REFUSAL_BYTES_MAX]}")
+        if body[:1] != _GRANTED:
+            raise self._no_node()
         return body[1:]
 
 
@@ -173,61 +213,75 @@ class Visit:
         self._keeper = doorkeeper
         self.caller = caller
         self.called_at = now
-        """Monotonic seconds; before the challenge, so whoever proves anything lived after this."""
-        self._hello: Hello | None = None
-        self._hello_bytes = b""
+        """Monotonic seconds; before the challenge, so a caller that proves anything lived after this."""
+        self._hello = b""
         self._challenge = b""
+        self._proven = False
         self.node_id: int | None = None
-        """Who it is, once it has proven it."""
+        """The caller, once it has proven it."""
         self.incarnation: UUID | None = None
+        self.position: Position | None = None
         self.refusal: str | None = None
         """Why the connection is to be closed, behind the answer."""
 
     def hear(self, body: bytes | memoryview, correlation_id: int) -> bytes:
-        """The answer to send, a whole frame. Afterwards exactly one holds: `refusal` is set, `node_id` is, or more is to be heard.
+        """The response, a whole frame. Afterwards exactly one holds: `refusal` is set, `node_id` is, or more is to come.
 
-        Raises ProtocolError for what cannot be a node's: close the connection without an answer."""
+        Raises ProtocolError for what cannot be a node's: close the connection without a response."""
         if self.refusal is not None or self.node_id is not None:
             raise ProtocolError("a second introduction on one connection")
         try:
-            granted = self._on_hello(bytes(body)) if self._hello is None else self._on_proof(self._hello, bytes(body))
+            if not self._hello:
+                granted = self._on_hello(bytes(body))
+            elif not self._proven:
+                granted = self._on_proof(bytes(body))
+            else:
+                granted = self._on_names(bytes(body))
         except _No as no:
-            self.refusal = f"{no.who}{no.why}"
+            self.refusal = f"{self.caller.peer} {no.who}{no.why}"
             return _answer(correlation_id, _REFUSED + no.why.encode()[:_REFUSAL_BYTES_MAX])
         return _answer(correlation_id, _GRANTED + granted)
 
     def refuse(self, why: str, correlation_id: int) -> bytes:
-        """Who has proven who it is, and is not to be heard all the same: the answer to send in place of the welcome."""
+        """A caller that has proven its identity is not accepted all the same: the response in place of the welcome."""
         self.refusal = f"{self.caller.peer} says that it is node {self.node_id}: {why}"
-        self.node_id = self.incarnation = None
+        self.node_id = self.incarnation = self.position = None
         return _answer(correlation_id, _REFUSED + why.encode()[:_REFUSAL_BYTES_MAX])
 
     def _on_hello(self, body: bytes) -> bytes:
-        keeper = self._keeper
-        hello = decode_hello(body)
-        who = f"{self.caller.peer} says that it is node {hello.sender}: "
-        if hello.cluster_id != keeper.cluster_id:
-            raise _No(who, f"it is of cluster {hello.cluster_id!r}; this is cluster {keeper.cluster_id!r}")
-        if hello.receiver != keeper.node_id:
-            raise _No(who, f"it wants node {hello.receiver}; this is node {keeper.node_id}: check the peers files")
-        if hello.sender == keeper.node_id:
-            raise _No(who, "which is this node's own id: two nodes run under one id")
-        if hello.sender not in keeper.nodes:
-            raise _No(who, f"which is no node of this cluster; the nodes are {sorted(keeper.nodes)}")
-        if hello.has_secret != keeper.has_secret:
-            has, lacks = (hello.sender, keeper.node_id) if hello.has_secret else (keeper.node_id, hello.sender)
-            raise _No(who, f"node {has} has a cluster secret and node {lacks} has none: give all nodes the same in their peers files")
-        self._hello, self._hello_bytes = hello, body
-        self._challenge = _CHALLENGE.pack(keeper.incarnation.bytes, keeper.fresh())
+        _check_hello(body)
+        self._hello, self._challenge = body, self._keeper.fresh()
         return self._challenge
 
-    def _on_proof(self, hello: Hello, body: bytes) -> bytes:
+    def _on_proof(self, body: bytes) -> bytes:
         keeper = self._keeper
-        if not hmac.compare_digest(body, keeper.proof(b"caller", self._hello_bytes, self._challenge)):
-            who = f"{self.caller.peer} says that it is node {hello.sender}: "
-            raise _No(who, "its cluster secret is not that of this node: give all nodes the same cluster_secret in their peers files")
-        self.node_id, self.incarnation = hello.sender, hello.incarnation
-        return keeper.proof(b"listener", self._hello_bytes, self._challenge)
+        if not hmac.compare_digest(body, keeper.proof(b"caller proof", self._hello, self._challenge)):
+            raise _No(
+                "is not of this cluster: ",
+                "the proof is wrong. The cluster ids or the cluster secrets differ, or only one node has a secret:"
+                " give all nodes the same cluster_id and cluster_secret in their peers files",
+            )
+        self._proven = True
+        return keeper.proof(b"listener proof", self._hello, self._challenge)
+
+    def _on_names(self, body: bytes) -> bytes:
+        keeper = self._keeper
+        named, proof = body[:-_PROOF_BYTES], body[-_PROOF_BYTES:]
+        if not hmac.compare_digest(proof, keeper.proof(b"caller names", self._hello, self._challenge, named)):
+            raise ProtocolError("an identity with a wrong proof")
+        identity = decode_identity(named)
+        who = f"says that it is node {identity.sender}: "
+        if identity.receiver != keeper.node_id:
+            raise _No(who, f"it wants node {identity.receiver}; this is node {keeper.node_id}: check the peers files")
+        if identity.sender == keeper.node_id:
+            raise _No(who, "which is this node's own id: two nodes run under one id")
+        if identity.sender not in keeper.nodes:
+            raise _No(who, f"which is no node of this cluster; the nodes are {sorted(keeper.nodes)}")
+        if (why := disagreement(keeper.node_id, keeper.position(), identity.sender, identity.position)) is not None:
+            raise _No(who, why)
+        self.node_id, self.incarnation, self.position = identity.sender, identity.incarnation, identity.position
+        welcome = keeper.identity(identity.sender)
+        return welcome + keeper.proof(b"listener names", self._hello, self._challenge, named, welcome)
 
 
 class _No(Exception):

@@ -31,6 +31,7 @@ from mqd.raft import formats
 from mqd.raft.codec import NO_OP, Entry
 from mqd.raft.formats import Damaged, JournalHeader, QuorumState, Snapshot
 from mqd.raft.reserve import Reserve
+from mqd.raft.voters import CONFIGURATION, VoterSet, decode_entry
 
 if TYPE_CHECKING:
     from mqd.io.disk import Disk, File
@@ -87,6 +88,12 @@ class Journal:
         self._state_dirty = False
         self.entries: list[Entry] = [base, *entries]
         """Base, then the log. Read by index through the methods below; changed by this class only."""
+        self._voter_sets: list[tuple[int, VoterSet]] = []
+        """Of the snapshot and of configuration entries behind it: (index, set), ascending."""
+        if snapshot is not None and snapshot.voters is not None:
+            self._voter_sets.append((snapshot.index, snapshot.voters))
+        for entry in entries:
+            self._note_voters(entry.index, entry.command)
         self._boot_snapshot = snapshot
         self.snapshot_index = snapshot.index if snapshot is not None else base.index
         self.snapshot_term = snapshot.term if snapshot is not None else base.term
@@ -122,6 +129,22 @@ class Journal:
     def formed(self) -> bool:
         """False: this node starts from nothing, see elections.py."""
         return self._state.formed
+
+    @property
+    def voter_set(self) -> VoterSet | None:
+        """The latest in the log, committed or not; None where this node has neither one nor answered anybody (voters.py)."""
+        return self.voter_set_at(self.last_index)
+
+    def voter_set_at(self, index: int) -> VoterSet | None:
+        """As far as entry `index`, which is not before the snapshot."""
+        found = next((voter_set for at, voter_set in reversed(self._voter_sets) if at <= index), None)
+        if found is None and self._state.voters is not None:
+            found = VoterSet(0, self._state.voters)
+        return found
+
+    def _note_voters(self, index: int, command: bytes) -> None:
+        if command[:1] == CONFIGURATION and (not self._voter_sets or index > self._voter_sets[-1][0]):
+            self._voter_sets.append((index, decode_entry(command)))
 
     @property
     def base_index(self) -> int:
@@ -179,10 +202,17 @@ class Journal:
         self._state = replace(self._state, formed=True)
         self._state_dirty = True
 
+    def set_first_voters(self, voters: frozenset[int]) -> None:
+        """The set of epoch 0, for good."""
+        assert self._state.voters is None, self._state.voters
+        self._state = replace(self._state, voters=voters)
+        self._state_dirty = True
+
     def append(self, command: bytes, index: int, term: int) -> None:
         assert index == self.last_index + 1, (index, self.last_index)
         assert term >= self.entries[-1].term, (term, self.entries[-1].term)
         self.entries.append(Entry(command, index, term))
+        self._note_voters(index, command)
         self._quiet = False
         if not self._rewrite:
             self._record(formats.KIND_ENTRY, index, term, command)
@@ -193,12 +223,14 @@ class Journal:
         On disk they stay until those replace them, which is as good: they were never committed."""
         assert self.snapshot_index < index <= self.last_index, (self.snapshot_index, index, self.last_index)
         del self.entries[index - self.base_index :]
+        while self._voter_sets and self._voter_sets[-1][0] >= index:
+            self._voter_sets.pop()
         self.durable_index = min(self.durable_index, index - 1)
 
     def compact(self, index: int, state: bytes, *, entries_kept: int = limits.RAFT_JOURNAL_ENTRIES_KEPT) -> None:
         """The machine's state after applied entry `index` is `state`: keep it, and only the last entries before it."""
         assert self.snapshot_index <= index <= self.durable_index, (self.snapshot_index, index, self.durable_index)
-        snapshot = Snapshot(self._state.cluster_id, index, self.term_at(index), state)
+        snapshot = Snapshot(self._state.cluster_id, index, self.term_at(index), state, self._voters_of_snapshot(index))
         self._snapshot_pending = snapshot
         self.snapshot_index, self.snapshot_term = snapshot.index, snapshot.term
         self._rewrite = True
@@ -213,6 +245,10 @@ class Journal:
         base = Entry(NO_OP, base_index, self.term_at(base_index))
         self.entries[: base_index - self.base_index + 1] = [base]
 
+    def _voters_of_snapshot(self, index: int) -> VoterSet | None:
+        voter_set = self.voter_set_at(index)
+        return voter_set if voter_set is not None and voter_set.epoch > 0 else None
+
     def install(self, snapshot: Snapshot) -> None:
         """A leader's snapshot replaces everything here."""
         assert snapshot.index > self.snapshot_index, (snapshot.index, self.snapshot_index)
@@ -222,6 +258,7 @@ class Journal:
     def restart_at(self, snapshot: Snapshot) -> None:
         """Forget every entry; the log goes on after a snapshot that is already on disk."""
         self.entries = [Entry(NO_OP, snapshot.index, snapshot.term)]
+        self._voter_sets = [(snapshot.index, snapshot.voters)] if snapshot.voters is not None else []
         self.snapshot_index, self.snapshot_term = snapshot.index, snapshot.term
         self.durable_index = snapshot.index
         self._rewrite = True

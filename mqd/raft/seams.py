@@ -56,6 +56,7 @@ from mqd.raft.journal import Compaction, Journal
 from mqd.raft.machine import Machine, PeerStatus, Role
 from mqd.raft.pinned import LogFace, NoPoller, Outbox, at, monotonic, pysyncobj_callback
 from mqd.raft.snapshots import Build, Sending, build_at_once
+from mqd.raft.voters import Position, VoterSet, encode_entry, next_set, unreachable_by_one_step
 
 logger = logging.getLogger(__name__)
 
@@ -120,19 +121,24 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._incoming: tuple[tuple[int, int, int], bytearray] | None = None
         self._outbox = Outbox()
         self.elections = 0
-        self._voters = frozenset(voters)
-        self._observing = node_id not in self._voters
-        others = sorted(self._voters - {node_id})
-        self._peers = {peer: Node(peer) for peer in others}
-        self._everyone = self._peers | {peer: Node(peer) for peer in sorted(set(observers) - self._voters - {node_id})}
-        self._followers = Followers(self._voters, self._everyone)
-        self._poll = Poll(node_id, self._voters, patience=timing.election_timeout_min)
+        self._node_id = node_id
+        self.file = frozenset(voters)
+        """The voters by this node's peers file: what the operator wants (voters.py)."""
+        self._files: dict[int, frozenset[int]] = {}
+        """The same of other nodes, as last introduced."""
+        self._set = journal.voter_set or VoterSet(0, self.file)
+        """The voters in force."""
+        known = (self.file | self._set.voters | frozenset(observers)) - {node_id}
+        self._everyone = {peer: Node(peer) for peer in sorted(known)}
+        self._peers = self._others_of(self._set.voters)
+        self._followers = Followers(self._set.voters, self._everyone)
+        self._poll = Poll(node_id, self._set.voters, patience=timing.election_timeout_min)
+        self._stood_down_at = float("-inf")
         self._amnesia: Amnesia | None = None
-        if not journal.formed and not self._observing:
-            if others:
-                self._amnesia = Amnesia(node_id, self._voters, nonce=int(random() * (1 << 53)))
-            else:
-                journal.set_formed()  # there is nobody whom it could contradict
+        if journal.formed:
+            self._keep_first_voters()
+        elif node_id in self.file | self._set.voters:
+            self._start_from_nothing(new=self._set == VoterSet(0, self.file))
         configuration = SyncObjConf(
             autoTick=False,
             dynamicMembershipChange=False,
@@ -149,13 +155,13 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         )
         with at(now):
             super().__init__(Node(node_id), list(self._peers.values()), configuration, transport=self._outbox)
-        self._SyncObj__readonlyNodes = {node for peer, node in self._everyone.items() if peer not in self._voters}
+        self._SyncObj__readonlyNodes = set(self._everyone.values()) - set(self._peers.values())
         self._poller = NoPoller()
         self._SyncObj__serializer = None  # files and pickle: never again
         if (snapshot := journal.take_boot_snapshot()) is not None:
             machine.restore(snapshot.state)
         self._SyncObj__raftLastApplied = journal.snapshot_index
-        if not others and not self._observing:
+        if not self._peers and not self._observing and self._amnesia is None:
             self._SyncObj__raftElectionDeadline = float("-inf")  # nobody to wait for
 
     # -- what the owner sees
@@ -187,6 +193,26 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         return int(self._SyncObj__raftLastApplied)
 
     @property
+    def voters(self) -> frozenset[int]:
+        """In force by the log of this node."""
+        return self._set.voters
+
+    @property
+    def position(self) -> Position:
+        committed = self._journal.voter_set_at(self._commit) or VoterSet(0, self.file)
+        return Position(self.file, self._set, committed, self._journal.formed)
+
+    @property
+    def misfit(self) -> str | None:
+        """Why the peers file of this node has no effect, for the operator."""
+        position = self.position
+        return unreachable_by_one_step(self.file, position.committed) if position.committed.epoch else None
+
+    @property
+    def _observing(self) -> bool:
+        return self._node_id not in self._set.voters
+
+    @property
     def connected_peers(self) -> tuple[int, ...]:
         return tuple(sorted(node.id for node in self._SyncObj__connectedNodes))
 
@@ -196,14 +222,14 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         if self._amnesia is not None:
             return self._amnesia.waits_for()
         decided = self._journal.last_index >= _FIRST_INDEX
-        return impasse(len(self._voters), self._voters - self._forgetful) if decided else None
+        return impasse(len(self.voters), self.voters - self._forgetful) if decided and not self._observing else None
 
     def majority_heard_at(self, now: float) -> float:
         """When a majority, this leader included, had last been heard; -inf for who does not lead."""
         if not self._is_leader:
             return float("-inf")
         heard = self._SyncObj__lastResponseTime
-        return float(sorted([now, *(heard[node] for node in self._peers.values())], reverse=True)[len(self._voters) // 2])
+        return float(sorted([now, *(heard[node] for node in self._peers.values())], reverse=True)[len(self.voters) // 2])
 
     def peers(self) -> tuple[PeerStatus, ...]:
         """Everybody else, by id, as a leader sees them."""
@@ -225,6 +251,10 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._SyncObj__onNodeConnected(self._everyone[peer])
         if self._amnesia is not None:
             self._amnesia.ask_at = float("-inf")
+
+    def introduced(self, peer: int, file: frozenset[int]) -> None:
+        """`peer` runs with a peers file that names these voters."""
+        self._files[peer] = file
 
     def disconnected(self, peer: int) -> None:
         self._sending.pop(peer, None)
@@ -256,9 +286,12 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._proposals.append((command, settle))
 
     def receive(self, now: float, sender: int, message: Message) -> None:
-        """A voter said something, or an observer answered; anyone else is not heard. Raises QuorumBroken, StorageError."""
+        """A node said something. Raises QuorumBroken, StorageError.
+
+        A leader or candidate need not be a voter by the log of this node, which may be behind (Ongaro, 4.1). A candidate that is no
+        voter by any file either is ignored."""
         node = self._everyone.get(sender)
-        if node is None or (sender not in self._voters and not isinstance(message, AppendReply | SnapshotReply)):
+        if node is None or (isinstance(message, PreVote | RequestVote | Inquiry) and not self._may_vote(sender)):
             logger.warning("raft: ignored a message from %d, which is no voter", sender)
             return
         if isinstance(message, Inquiry):
@@ -275,7 +308,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]
                     self._on_pre_vote_reply(node, message)
                 case Inquiry(_, nonce):
                     self.reborn(sender)
-                    self._say(node, Account(self.term, nonce, self._journal.last_index, self._amnesia is None))
+                    self._keep_first_voters()
+                    self._say(node, Account(self.term, nonce, self._journal.last_index, self._journal.formed, self._set))
                 case Account() if self._amnesia is not None:
                     self._amnesia.on_account(sender, message)
                 case AppendEntries():
@@ -298,6 +332,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         with at(now):
             self._tend_memory(now)
             self._tend_poll(now)
+            self._tend_voters(now)
             self._SyncObj__raftCommitIndex = self._proven_commit
             self.doTick(0.0)
             if self._is_leader and self._announced_commit < self._commit:
@@ -426,12 +461,18 @@ class RaftNode(SyncObj):  # type: ignore[misc]
     # -- elections
 
     def _may_hear(self, message: Message) -> bool:
-        """An observer hears its leader only; so does a voter that has forgotten, once it knows whom to follow."""
-        if self._observing:
-            return isinstance(message, AppendEntries | InstallSnapshot)
-        if self._amnesia is None or isinstance(message, Inquiry | Account):
-            return True
-        return self._amnesia.follows and isinstance(message, AppendEntries | InstallSnapshot)
+        """An observer hears its leader only; so does a voter that has forgotten, once it knows whom to follow.
+
+        A node that remembers what it promised votes for those by whose log it is a voter, also when by its own it is none yet, or none
+        any more: else one lost voter could stop a quorum in the middle of a change (Ongaro, 4.1)."""
+        if self._amnesia is not None:
+            if isinstance(message, Inquiry | Account):
+                return True
+            return self._amnesia.follows and isinstance(message, AppendEntries | InstallSnapshot)
+        return self._journal.formed or isinstance(message, AppendEntries | InstallSnapshot)
+
+    def _may_vote(self, node_id: int) -> bool:
+        return node_id in self._set.voters or node_id in self.file or node_id in self._files.get(node_id, ())
 
     def _tend_poll(self, now: float) -> None:
         """When it is time to stand, ask first. PySyncObj stands by itself once the time-out is over: it is not, unless it may."""
@@ -469,7 +510,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         amnesia = self._amnesia
         if amnesia is None:
             return
-        if (term := amnesia.first_formation(self._journal.last_index)) is not None:
+        if self._set.epoch == 0 and (term := amnesia.first_formation(self._journal.last_index)) is not None:
+            self._keep_first_voters()
             self._enter_term_without_vote(term)
             self._remember()
             return
@@ -480,7 +522,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             self._remember()
         elif now >= amnesia.ask_at:  # also while it follows: of an even number of voters, half may wait so for the other half
             amnesia.ask_at = now + self._timing.heartbeat
-            for node in self._peers.values():
+            for node in self._others_of(self.file | self._set.voters).values():
                 self._say(node, Inquiry(self.term, amnesia.nonce))
 
     def _enter_term_without_vote(self, term: int) -> None:
@@ -494,13 +536,72 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._SyncObj__raftElectionDeadline = monotonic() + self._SyncObj__generateRaftTimeout()
         logger.info("raft: this voter votes from now on, in terms after %d", self.term)
 
+    # -- the voters
+
+    def _others_of(self, voters: frozenset[int]) -> dict[int, Node]:
+        return {peer: self._everyone[peer] for peer in sorted(voters - {self._node_id})}
+
+    def _start_from_nothing(self, *, new: bool) -> None:
+        voters = self.file | self._set.voters
+        if new and voters == {self._node_id}:  # there is nobody whom it could contradict
+            self._keep_first_voters()
+            self._journal.set_formed()
+        else:
+            self._amnesia = Amnesia(self._node_id, self.file, nonce=int(self._random() * (1 << 53)), may_form=new)
+
+    def _keep_first_voters(self) -> None:
+        """Before this node takes part in anything: with which set it does."""
+        if self._journal.voter_set is None:
+            self._journal.set_first_voters(self.file)
+
+    def _on_voters(self) -> None:
+        """The log may have another set now: it is in force at once (voters.py)."""
+        found = self._journal.voter_set or VoterSet(0, self.file)
+        if found == self._set:
+            return
+        logger.info("raft: the voters are %s", found)
+        observed, self._set = self._observing, found
+        for peer in sorted(found.voters - self._everyone.keys() - {self._node_id}):
+            self._everyone[peer] = Node(peer)
+            self._followers.add(peer)
+        self._peers = self._others_of(found.voters)
+        self._SyncObj__otherNodes = set(self._peers.values())
+        self._SyncObj__readonlyNodes = set(self._everyone.values()) - self._SyncObj__otherNodes
+        self._followers.voters = self._poll.voters = found.voters
+        self._poll.end()
+        if not self._observing and not self._journal.formed and self._amnesia is None:
+            self._start_from_nothing(new=False)
+        if observed != self._observing and not self._is_leader:
+            self._SyncObj__raftElectionDeadline = monotonic() + self._SyncObj__generateRaftTimeout()
+
+    def _tend_voters(self, now: float) -> None:
+        """Of a leader: append the set that the operator wants, when it may."""
+        if not self.ready:
+            return
+        if self._node_id not in self.file and self._set.epoch and now - self._stood_down_at > self._timing.heartbeat:
+            self._stood_down_at = now
+            self.stand_down()
+            return
+        wanted = next_set(
+            self._node_id,
+            self.file,
+            self._set,
+            committed=self._journal.voter_set_at(self._commit) == self._set,
+            files=self._files,
+            caught_up=self._followers.caught_up_since(now - self._timing.election_timeout_max),
+        )
+        if wanted is not None:
+            self._journal.append(encode_entry(wanted), self._journal.last_index + 1, self.term)
+            self._on_voters()
+            self._SyncObj__sendAppendEntries()
+
     def _hand_over(self, node: Any, kind: str, **fields: int) -> None:
         SyncObj._SyncObj__onMessageReceived(self, node, {"type": kind, **fields})
 
     def _on_vote(self, node: Any, message: Vote) -> None:
         if message.term > self.term:
             self._step_down(message.term)
-        if message.term == self.term and node.id not in self._votes:  # a voter has one vote
+        if message.term == self.term and node.id in self.voters and node.id not in self._votes:  # a voter has one vote
             self._votes.add(node.id)
             self._hand_over(node, "response_vote", term=message.term)
 
@@ -564,6 +665,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
                     raise QuorumBroken(f"the leader of term {message.term} would replace committed entry {entry.index}")
                 journal.truncate_from(entry.index)
             journal.append(*entry)
+        self._on_voters()
         known = previous + len(entries)  # the last index proven equal to the leader's
         self._proven_commit = max(self._proven_commit, min(message.commit_index, known))
         if self._amnesia is not None and known >= message.commit_index and journal.holds(message.commit_index, message.term):
@@ -688,6 +790,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             logger.error("raft: the leader's snapshot is not the one that it announced, asking again")
             return False
         self._journal.install(snapshot)
+        self._on_voters()
         self._applied_bytes = 0
         self._machine.restore(snapshot.state)
         self.snapshots_installed += 1

@@ -53,6 +53,7 @@ from mqd.raft.transport import (
     STEADY_SECONDS,
     PeerQueue,
 )
+from mqd.raft.voters import Position, VoterSet
 
 __all__ = ["Machine", "NotLeader", "OutcomeUnknown", "PeerStatus", "RaftService", "RaftStatistics", "RaftStatus", "Role", "Timing"]
 
@@ -74,6 +75,7 @@ SPACE_RETRY_SECONDS = 1.0
 SPACE_TOLD_EVERY_SECONDS = 30.0
 STAND_DOWN_SECONDS = 1.0
 """How long a stopping leader waits for another one."""
+MISFIT_TOLD_EVERY_SECONDS = 10.0
 REFUSALS_TOLD_EVERY_SECONDS = 30.0
 """Who is refused calls again at once: the same refusal is told no more often."""
 
@@ -145,9 +147,10 @@ class RaftService:
             raise ValueError(f"node {node_id} is not among the nodes {sorted(everyone)}")
         self._node_id = node_id
         self._own_address = everyone[node_id]
-        self._voters = frozenset(voters)
-        self._observers = frozenset(everyone) - self._voters
-        called = everyone if node_id in self._voters else voters  # observers have nothing to say to each other
+        self._file = frozenset(voters)
+        """Voters by the peers file; those in force are in the log (voters.py)."""
+        self._everyone = frozenset(everyone)
+        called = everyone if node_id in self._file else voters  # observers send each other nothing
         self._addresses = {peer: address for peer, address in sorted(called.items()) if peer != node_id}
         self._cluster_id = cluster_id
         self._compaction = compaction
@@ -168,6 +171,7 @@ class RaftService:
             incarnation=entropy.uuid(),
             secret=secret,
             new_uuid=entropy.uuid,
+            position=self._position,
         )
         self._lives = Lives(silence=self._timing.election_timeout_max)
         self._refusals: dict[str, float] = {}
@@ -195,7 +199,7 @@ class RaftService:
         self._node: RaftNode | None = None
         self._journal: Journal | None = None
         self._status = RaftStatus(
-            Role.FOLLOWER, False, 0, None, 0, 0, 0, 0, 0, tuple(sorted(voters)), (), observers=tuple(sorted(self._observers))
+            Role.FOLLOWER, False, 0, None, 0, 0, 0, 0, 0, tuple(sorted(voters)), (), observers=tuple(sorted(self._everyone - self._file))
         )
         self._turns = self._received = self._dropped = 0
 
@@ -206,6 +210,15 @@ class RaftService:
         if self._alone and self._status.role is Role.LEADER:
             return replace(self._status, majority_heard_at=self._clock.monotonic())
         return self._status
+
+    @property
+    def _voters(self) -> frozenset[int]:
+        return self._node.voters if self._node is not None else self._file
+
+    def _position(self) -> Position:
+        if self._node is not None:
+            return self._node.position
+        return Position(self._file, VoterSet(0, self._file), VoterSet(0, self._file), False)
 
     @property
     def _alone(self) -> bool:
@@ -280,7 +293,8 @@ class RaftService:
         with trio.move_on_after(INTRODUCTION_TIMEOUT_SECONDS):
             await stream.send_all(call.hello())
             await stream.send_all(call.prove(await _receive_answer(stream)))
-            call.finish(await _receive_answer(stream))
+            await stream.send_all(call.name(await _receive_answer(stream)))
+            self._on_introduced(receiver, call.finish(await _receive_answer(stream)).position)
             return
         raise IntroductionFailed(f"it took the call and did not introduce itself within {INTRODUCTION_TIMEOUT_SECONDS} s")
 
@@ -299,6 +313,9 @@ class RaftService:
                 self._admit(visit, visit.node_id, visit.incarnation)
             except NotHeard as error:
                 answer = visit.refuse(str(error), correlation_id)
+            else:
+                assert visit.position is not None
+                self._on_introduced(visit.node_id, visit.position)
         if visit.refusal is not None:
             self._tell_refusal(visit.refusal)
         return answer
@@ -310,6 +327,10 @@ class RaftService:
         if node_id in self._addresses:
             self._news.append(lambda node: node.reborn(node_id))
             self._wake.set()
+
+    def _on_introduced(self, peer: int, position: Position) -> None:
+        self._news.append(lambda node: node.introduced(peer, position.file))
+        self._wake.set()
 
     def _tell_refusal(self, refusal: str) -> None:
         now = self._clock.monotonic()
@@ -362,8 +383,8 @@ class RaftService:
         try:
             self._node = RaftNode(
                 node_id=self._node_id,
-                voters=self._voters,
-                observers=self._observers,
+                voters=self._file,
+                observers=self._everyone - self._file,
                 journal=journal,
                 machine=self._machine,
                 random=self._entropy.random,
@@ -379,6 +400,7 @@ class RaftService:
                     nursery.start_soon(self._call_peer, peer, host, port)
                 if self._addresses:
                     nursery.start_soon(self._tell_while_leaderless)
+                    nursery.start_soon(self._warn_of_misfit)
                 task_status.started()
                 await self._turn_until_stopped(self._node, journal)
                 nursery.cancel_scope.cancel()
@@ -463,7 +485,8 @@ class RaftService:
         if journal.dirty and not await self._flush(journal):
             return
         for peer, message in node.flushed():
-            self._queues[peer].put(message)
+            if peer in self._queues:  # a voter by the log may be in no file any more
+                self._queues[peer].put(message)
 
     async def _flush(self, journal: Journal) -> bool:
         """Wait for space where there is none. False: the node stops first, with less than all on disk."""
@@ -502,9 +525,9 @@ class RaftService:
             last_index=journal.last_index,
             durable_index=journal.durable_index,
             snapshot_index=journal.snapshot_index,
-            voters=before.voters,
-            connected=tuple(peer for peer in node.connected_peers if peer in self._voters),
-            observers=before.observers,
+            voters=tuple(sorted(node.voters)),
+            connected=tuple(peer for peer in node.connected_peers if peer in node.voters),
+            observers=tuple(sorted(self._everyone - node.voters)),
             majority_heard_at=node.majority_heard_at(self._clock.monotonic()),
             peers=node.peers(),
             abstains=node.abstains,
@@ -540,6 +563,13 @@ class RaftService:
                     while self._leaderless:
                         await self._leaderless_changed.wait()
 
+    async def _warn_of_misfit(self) -> None:
+        """A peers file that the voters cannot follow is a mistake that only its operator can correct."""
+        while True:
+            await trio.sleep(MISFIT_TOLD_EVERY_SECONDS)
+            if self._node is not None and (why := self._node.misfit) is not None:
+                logger.warning("raft: %s", why)
+
     @property
     def _leaderless(self) -> bool:
         """Whether no leader is known, or the one that is cannot be reached: PySyncObj clings to it while it hears from nobody."""
@@ -554,6 +584,9 @@ class RaftService:
         now, votes = self._clock.monotonic(), self._node_id in self._voters
         reasons = []
         for peer in sorted(self._voters - {self._node_id}):
+            if peer not in self._addresses:
+                reasons.append(f"node {peer} is a voter and not in the peers file")
+                continue
             name, silent = "node {} at {}:{}".format(peer, *self._addresses[peer]), now - max(since, self._heard_at[peer])
             if peer not in self._status.connected:
                 reasons.append(f"no answer from {name} ({self._unreachable[peer]})")

@@ -258,7 +258,7 @@ class Ours(Group):
 
     def start(self, i: int) -> None:
         journal = open_journal(self.disks[i], Path("raft"), cluster_id="c", node_id=i, new_uuid=lambda: UUID(int=i))
-        if self.formed and not journal.formed:
+        if self.formed and not journal.formed and i in self.ids:
             journal.set_formed()
         self.journals[i], self.machines[i] = journal, _Values()
         self.nodes[i] = self.node_class(

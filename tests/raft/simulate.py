@@ -1,6 +1,7 @@
 """Voters on virtual time, a network that delays and breaks, power cuts that lose unsynced writes: one seed, one run.
 
     python -m tests.raft.simulate --seeds 0-500 [--nodes 5] [--observers 1] [--seconds 20] [--no-wipes]
+    python -m tests.raft.simulate --seeds 0-500 --nodes 3 --observers 2 --changes
 
 The nodes are the real RaftNode and Journal. After every event the safety properties of Raft (Ongaro, figure 3.2) are checked:
 election safety, log matching, leader completeness, state machine safety; that a committed entry is durable on a majority; and
@@ -8,6 +9,10 @@ that nothing is applied that is not durable on the node that applies it; that ob
 heard a majority within the longest election time-out. Besides crashes and cuts, one voter's disk may be emptied while all others have
 theirs (once a run: a second loss would be one too many). At the end all heals, and all must converge with no acknowledged command lost
 or doubled. A violation names the seed that shows it again.
+
+With `changes`, an operator adds and removes voters: edits the peers file and restarts node by node, with a cut at every step. Now and then
+some nodes start with files that name quite other voters. Then besides: committed voter sets follow one another by one voter, and at the
+end the set of the last file is in force everywhere.
 """
 
 from __future__ import annotations
@@ -24,11 +29,12 @@ from itertools import islice
 from pathlib import Path
 from uuid import UUID
 
-from mqd.raft.codec import COMMAND, NO_OP, Entry, Message, decode_message, encode_message
+from mqd.raft.codec import COMMAND, Entry, Message, decode_message, encode_message
 from mqd.raft.fates import Fate
 from mqd.raft.journal import Compaction, Journal, open_journal
 from mqd.raft.machine import Role
 from mqd.raft.seams import RaftNode, Timing
+from mqd.raft.voters import CONFIGURATION, VoterSet, decode_entry, disagreement
 from tests.raft.memory_disk import MemoryDisk, PowerCut
 
 
@@ -70,8 +76,8 @@ class Life:
         self.journal: Journal = open_journal(disk, Path("raft"), cluster_id="sim", node_id=node_id, new_uuid=lambda: UUID(int=node_id))
         self.node: RaftNode = world.node_class(
             node_id=node_id,
-            voters=world.voters,
-            observers=world.observers,
+            voters=world.files[node_id],
+            observers=[i for i in world.ids if i not in world.files[node_id]],
             journal=self.journal,
             machine=self.machine,
             random=world.random.random,
@@ -106,6 +112,9 @@ class Life:
 
 
 class World:
+    talk_always = False
+    """Nodes do not compare what they know of the voters."""
+
     def __init__(
         self,
         seed: int,
@@ -117,6 +126,7 @@ class World:
         fault_every: float = 1.0,
         observers: int = 0,
         wipes: bool = False,
+        changes: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.builds = random.Random(~seed)
@@ -129,10 +139,16 @@ class World:
         self.voters = list(range(1, nodes + 1))
         self.observers = list(range(nodes + 1, nodes + observers + 1))
         self.ids = [*self.voters, *self.observers]
+        self.target = frozenset(self.voters)
+        """The voters that the operator wants."""
+        self.files = dict.fromkeys(self.ids, self.target)
+        """Of each node: the voters by its peers file."""
+        self.changes = changes
+        self.steps = self.mistakes = self.refusals = 0
         self.lost: dict[int, Journal] = {}
         """What a wiped voter had. A leader that has not heard of it may count what it acknowledged: as long as it does not vote, nobody
         can be elected whom it should have refused. Leader completeness is checked as ever."""
-        self.may_wipe = wipes and nodes > 2
+        self.may_wipe = wipes and nodes > 2 and not changes
         self.wipes = self.gone = self.gone_leaders = 0
         self.disks = {i: MemoryDisk(self.random.getrandbits(32)) for i in self.ids}
         self.lives: dict[int, Life | None] = dict.fromkeys(self.ids)
@@ -147,6 +163,8 @@ class World:
         self.entries: dict[tuple[int, int], tuple[bytes, int]] = {}
         self.committed: dict[int, tuple[int, bytes]] = {}  # index -> (term, command)
         self.read_back: dict[int, tuple[tuple[bytes, ...], Journal]] = {}
+        self.sets = [VoterSet(0, self.target)]
+        """Committed voter sets, in order."""
         self.sent = 0
         self.acknowledged: list[bytes] = []
         self.refused: list[bytes] = []
@@ -163,13 +181,19 @@ class World:
             self.at(self.random.uniform(0, 0.3), partial(self.start, i))
         self.at(0.5, self.client)
         self.at(1.0, self.fault)
+        if self.changes:
+            self.at(1.5, self.operate)
         self._until(self.seconds)
         self.healing = True
+        if self.changes:
+            for i in self.ids:
+                if self.files[i] != self.target:
+                    self.restart(i, self.target)
         self.blocked = dict.fromkeys(self.links, 0.0)
         for i in self.ids:
             self.disks[i].fuse = None
             self.at(0.0, partial(self.start, i))
-        self._until(self.seconds + 8.0)
+        self._until(self.seconds + (12.0 if self.changes else 8.0))
         self.check_end()
         return self
 
@@ -302,8 +326,14 @@ class World:
         if target is None or self.blocked[a, b] > self.now:
             self.at(self.random.uniform(0.05, 0.3), lambda: self.connect(a, b))
             return
+        if not self.talk_always and disagreement(a, source.node.position, b, target.node.position) is not None:
+            self.refusals += 1
+            self.at(self.random.uniform(0.05, 0.3), lambda: self.connect(a, b))
+            return
         self.connections += 1
         self.up[a, b] = self.connections
+        source.node.introduced(b, self.files[b])
+        target.node.introduced(a, self.files[a])
         if target.met.get(a) is not source:
             target.met[a] = source
             self.when_idle(target, lambda: target.node.reborn(a))
@@ -391,6 +421,54 @@ class World:
                         self.blocked[a, b] = self.now + duration
         self.at(self.random.expovariate(1 / self.fault_every), self.fault)
 
+    # -- the operator
+
+    def operate(self) -> None:
+        """One voter more or less, when the last change is committed."""
+        if self.healing:
+            return
+        done = [life.node.position.committed.voters for life in self.lives.values() if life is not None and life.node.ready]
+        if self.target not in done or set(self.files.values()) != {self.target}:
+            self.at(0.2, self.operate)
+            return
+        if self.random.random() < 0.3:
+            self.mistakes += 1
+            strange = frozenset(self.random.sample(self.ids, self.random.randint(1, len(self.ids))))
+            chosen = self.random.sample(self.ids, self.random.randint(1, len(self.ids) // 2))
+            self.cut_in_two(chosen)
+            for i in chosen:
+                self.restart(i, strange)
+            self.at(self.random.choice([0.5, 1.5]), lambda: self.roll(chosen))
+            return
+        self.target ^= {self.random.choice([i for i in self.ids if self.target != {i}])}
+        order = self.random.sample(self.ids, len(self.ids))
+        if self.random.random() < 0.5:  # as the manual says: a new voter first, one that leaves last
+            order.sort(key=lambda i: (i in self.target, i not in self.files[i]) == (True, True), reverse=True)
+            order.sort(key=lambda i: i not in self.target and i in self.files[i])
+        self.roll(order)
+
+    def roll(self, order: list[int]) -> None:
+        """Restart node by node with the file that the operator wants."""
+        if self.healing or not order:
+            self.at(0.1, self.operate)
+            return
+        self.steps += 1
+        if self.random.random() < 0.5:
+            self.cut_in_two(self.random.sample(self.ids, self.random.randint(1, len(self.ids) // 2 + 1)))
+        self.restart(order[0], self.target)
+        self.at(self.random.choice([0.05, 0.5, 1.5]), lambda: self.roll(order[1:]))
+
+    def restart(self, i: int, file: frozenset[int]) -> None:
+        self.files[i] = file
+        self.crash(i)
+
+    def cut_in_two(self, group: list[int]) -> None:
+        until = self.now + self.random.choice([0.5, 1.5, 2.5])
+        for a, b in self.links:
+            if (a in group) != (b in group):
+                self.blocked[a, b] = until
+                self.disconnect(a, b)
+
     def client(self) -> None:
         for life in list(self.lives.values()):
             if life is not None and life.node.role is Role.LEADER:
@@ -417,7 +495,7 @@ class World:
         node, journal = life.node, life.journal
         if node.role is Role.LEADER and node.term != life.term_led:
             life.term_led = node.term
-            life.heard = dict.fromkeys(self.voters, self.now)
+            life.heard = dict.fromkeys(self.ids, self.now)
             self.elections += 1
             if self.leaders.setdefault(node.term, life.node_id) != life.node_id:
                 raise Violation(f"nodes {self.leaders[node.term]} and {life.node_id} both lead term {node.term}")
@@ -426,11 +504,11 @@ class World:
                     raise Violation(f"leader {life.node_id} of term {node.term} lacks committed entry {index} of term {term}")
         fresh = journal.entries[-1] is not life.checked
         life.checked = journal.entries[-1]
-        if node.role is not Role.FOLLOWER and life.node_id not in self.voters:
+        if node.role is not Role.FOLLOWER and life.node_id not in node.voters:
             raise Violation(f"observer {life.node_id} is {node.role}")
         if node.role is Role.LEADER:
-            heard = [self.now, *(life.heard[i] for i in self.voters if i != life.node_id)]
-            silent = self.now - sorted(heard, reverse=True)[len(self.voters) // 2]
+            heard = [self.now, *(life.heard[i] for i in node.voters if i != life.node_id)]
+            silent = self.now - sorted(heard, reverse=True)[len(node.voters) // 2]
             if silent > Timing().election_timeout_max:
                 raise Violation(f"node {life.node_id} leads and has heard no majority for {silent:.2f} s")
         previous_term = journal.entries[0].term
@@ -450,12 +528,25 @@ class World:
         if index <= life.journal.base_index:
             raise Violation(f"node {life.node_id} committed {index} by a snapshot that nobody had committed")
         entry = life.journal.entries[index - life.journal.base_index]
-        majority = len(self.voters) // 2 + 1
-        copies = (i for i in self.voters if self._durable_on(i, index, entry.term) or self._lost_on(i, index, entry.term))
-        found = len(list(islice(copies, majority)))  # each is read from a disk: no more than tell
-        if found < majority:
-            raise Violation(f"node {life.node_id} commits {index} of term {entry.term} with {found} durable copies of {len(self.voters)}")
+        at_entry = life.journal.voter_set_at(index)
+        sets = {life.node.voters, life.node.voters if at_entry is None else at_entry.voters}
+        found = max(self._copies_are_majority(voters, index, entry.term) for voters in sets)
+        if not found:
+            raise Violation(f"node {life.node_id} commits {index} of term {entry.term} without a durable majority of {sets}")
+        if entry.command[:1] == CONFIGURATION:
+            self._commit_voters(decode_entry(entry.command))
         self.committed[index] = (entry.term, entry.command)
+
+    def _copies_are_majority(self, voters: frozenset[int], index: int, term: int) -> bool:
+        majority = len(voters) // 2 + 1
+        copies = (i for i in sorted(voters) if self._durable_on(i, index, term) or self._lost_on(i, index, term))
+        return len(list(islice(copies, majority))) == majority  # each is read from a disk: no more than tell
+
+    def _commit_voters(self, found: VoterSet) -> None:
+        before = self.sets[-1]
+        if found.epoch != before.epoch + 1 or len(found.voters ^ before.voters) != (before.epoch > 0):
+            raise Violation(f"voters {found} are committed after {before}")
+        self.sets.append(found)
 
     def _durable_on(self, i: int, index: int, term: int) -> bool:
         """Whether node i would find the entry after a power cut now: read from a copy of its durable bytes."""
@@ -481,7 +572,7 @@ class World:
             raise Violation(f"node {life.node_id} applies another command at {index} than was committed there")
 
     def check_end(self) -> None:
-        expected = [command[1:] for _, (_, command) in sorted(self.committed.items()) if command != NO_OP]
+        expected = [command[1:] for _, (_, command) in sorted(self.committed.items()) if command[:1] == COMMAND]
         for i in self.ids:
             life = self.lives[i]
             if life is None:
@@ -489,6 +580,8 @@ class World:
             applied = life.machine.applied
             if applied != expected[: len(applied)]:
                 raise Violation(f"node {i} applied something else than was committed")
+            if self.changes and life.node.voters != self.target:
+                raise Violation(f"node {i} has voters {life.node.voters}, the file names {self.target}")
             if len(expected) - len(applied) > 60:
                 raise Violation(f"node {i} is stuck at {len(applied)} of {len(expected)}")
         longest = max((life.machine.applied for life in self.lives.values() if life is not None), key=len)
@@ -506,12 +599,13 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--observers", type=int, default=1)
     parser.add_argument("--no-wipes", action="store_true", help="no disk is emptied")
+    parser.add_argument("--changes", action="store_true", help="an operator adds and removes voters")
     parser.add_argument("--seconds", type=float, default=20.0, help="of virtual time under faults")
     parser.add_argument("--fault-every", type=float, default=1.0, help="mean seconds between faults")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     first, _, last = options.seeds.partition("-")
-    began, bad, totals = time.monotonic(), [], [0] * 8
+    began, bad, totals = time.monotonic(), [], [0] * 12
     for seed in range(int(first), int(last or first) + 1):
         world = World(
             seed,
@@ -520,6 +614,7 @@ def main() -> None:
             fault_every=options.fault_every,
             observers=options.observers,
             wipes=not options.no_wipes,
+            changes=options.changes,
         )
         try:
             world.run()
@@ -527,9 +622,10 @@ def main() -> None:
             bad.append(seed)
             print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)
         numbers = (world.events, world.messages, world.elections, world.crashes, len(world.acknowledged), world.wipes)
-        numbers += (world.gone, world.gone_leaders)
+        numbers += (world.gone, world.gone_leaders, len(world.sets) - 1, world.steps, world.mistakes, world.refusals)
         totals = [total + number for total, number in zip(totals, numbers, strict=True)]
     figures = "events {}, messages {}, elections {}, crashes {}, acknowledged {}, wiped disks {}, noticed deaths {}, of leaders {}"
+    figures += ", voter sets {}, restarts with another file {}, wrong files {}, refused connections {}"
     print(figures.format(*totals))
     print(f"{len(bad)} bad seeds {bad[:20]} in {time.monotonic() - began:.0f} s")
     raise SystemExit(bool(bad))

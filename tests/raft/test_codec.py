@@ -30,6 +30,7 @@ from mqd.raft.codec import (
     decode_message,
     encode_message,
 )
+from mqd.raft.voters import VoterSet
 
 numbers = st.integers(0, (1 << 62) - 1)
 
@@ -49,6 +50,9 @@ def chunks(draw: st.DrawFn) -> InstallSnapshot:
     return InstallSnapshot(draw(numbers), draw(numbers), draw(numbers), size, offset, data)
 
 
+THREE = VoterSet(1, frozenset({1, 2, 3}))
+voter_sets = st.builds(VoterSet, st.integers(0, 2**32 - 1), st.frozensets(st.integers(0, 2**31 - 1), min_size=1, max_size=9))
+
 messages: st.SearchStrategy[Message] = st.one_of(
     appends(),
     chunks(),
@@ -60,7 +64,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(PreVote, numbers, numbers, numbers),
     st.builds(PreVoteReply, numbers, st.booleans()),
     st.builds(Inquiry, numbers, numbers),
-    st.builds(Account, numbers, numbers, numbers, st.booleans()),
+    st.builds(Account, numbers, numbers, numbers, st.booleans(), voter_sets),
 )
 
 
@@ -100,7 +104,7 @@ def test_malformed_messages() -> None:
     refused(struct.pack(">BQQQQI", 3, 1, 1, 1, 1, 1 << 31), "claims 2147483648 entries")
     refused(struct.pack(">BQQQQI", 3, 1, 1, 1, 1, 1) + struct.pack(">QI", 1, 1 << 30) + b"\x00", "an entry of 1073741824 bytes")
     refused(struct.pack(">BQQQQI", 3, 1, 1, 1, 1, 1) + struct.pack(">QI", 2, 1) + b"\x00", "newer than its leader")
-    refused(struct.pack(">BQQQQI", 3, 1, 1, 1, 1, 1) + struct.pack(">QI", 1, 2) + b"\x01x", "neither a command nor a no-op")
+    refused(struct.pack(">BQQQQI", 3, 1, 1, 1, 1, 1) + struct.pack(">QI", 1, 2) + b"\x01x", "neither a command, a voter set nor a no-op")
     refused(struct.pack(">BQQQQI", 3, 1, 1, 1, 1, 0) + b"x", "after its last entry")
     refused(struct.pack(">BQQQQQ", 5, 1, 1, 1, 1 << 40, 0), "snapshot chunk")
     refused(struct.pack(">BQQQQQ", 5, 1, 1, 1, 5, 4) + b"xx", "snapshot chunk")
@@ -139,7 +143,10 @@ FAR_INDEX = LAST + codec.INDEX_LEAP_MAX
         (PreVote(FAR_TERM, FAR_INDEX, 0), [PreVote(FAR_TERM + 1, 0, 0), PreVote(TERM, FAR_INDEX + 1, 0)]),
         (PreVoteReply(FAR_TERM, True), [PreVoteReply(FAR_TERM + 1, False)]),
         (Inquiry(FAR_TERM, 0), [Inquiry(FAR_TERM + 1, 0)]),
-        (Account(FAR_TERM, 0, FAR_INDEX, True), [Account(FAR_TERM + 1, 0, 0, True), Account(TERM, 0, FAR_INDEX + 1, True)]),
+        (
+            Account(FAR_TERM, 0, FAR_INDEX, True, THREE),
+            [Account(FAR_TERM + 1, 0, 0, True, THREE), Account(TERM, 0, FAR_INDEX + 1, True, THREE)],
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -10,9 +10,11 @@ from mqd.raft.codec import Account, AppendEntries, Inquiry, PreVote, PreVoteRepl
 from mqd.raft.elections import Amnesia, Poll
 from mqd.raft.machine import Role
 from mqd.raft.seams import RaftNode, Timing
+from mqd.raft.voters import VoterSet
 from tests.raft.directed import Ours
 
 TIMING = Timing()
+THREE = VoterSet(1, frozenset({1, 2, 3}))
 
 
 def said(ours: Ours, i: int, target: int | None = None) -> list[object]:
@@ -212,59 +214,6 @@ def test_half_of_the_voters_do_not_wait_for_the_other_half_for_ever() -> None:
     assert [ours.nodes[i].abstains for i in ours.ids] == [None] * 4
 
 
-class Growing(Guarded):
-    """Nodes of which some vote, by the peers file of the day, and the others observe."""
-
-    def __init__(self, voters: list[int], nodes: int) -> None:
-        self.voters = voters
-        super().__init__(nodes)
-        self.meet()
-
-    def start(self, i: int) -> None:
-        everyone, self.ids = self.ids, self.voters
-        self.observers = [one for one in everyone if one not in self.voters]
-        super().start(i)
-        self.ids = everyone
-
-    def meet(self) -> None:
-        for i in self.ids:
-            self.connect(i, *[other for other in self.ids if other != i])
-
-    def restart_with(self, voters: list[int]) -> None:
-        """All nodes, with another peers file."""
-        self.voters = voters
-        for i in self.ids:
-            self.journals[i].close()
-            self.start(i)
-        self.meet()
-
-
-@pytest.mark.parametrize(("old", "new"), [(1, 2), (1, 3), (2, 4), (3, 4), (2, 3), (3, 5)])
-def test_a_quorum_grows_as_long_as_those_that_remember_are_a_majority_and_says_so_where_not(old: int, new: int) -> None:
-    before, after = list(range(1, old + 1)), list(range(1, new + 1))
-    ours = Growing(before, new)
-    ours.exchange(ours.ids, 60)
-    (leader,) = [i for i in before if ours.leads(i)]
-    ours.add(leader, "x")
-    ours.exchange(ours.ids, 10)
-    assert all(ours.values(i) == ["x"] for i in ours.ids), "observers are caught up"
-    ours.restart_with(after)
-    for _ in range(200):
-        ours.exchange(ours.ids, 1)
-    elected = [i for i in after if ours.leads(i)]
-    said = [ours.nodes[i].abstains for i in after]
-    if old * 2 > new:
-        assert len(elected) == 1 and said == [None] * new
-        return
-    which = f"only node {', '.join(map(str, before))}"
-    assert not elected and all(f"no majority of the voters remembers what was decided (of {new}, {which})" in (one or "") for one in said)
-    ours.restart_with(before)
-    for _ in range(60):
-        ours.exchange(ours.ids, 1)
-    assert [i for i in ours.ids if ours.leads(i)] and [ours.nodes[i].abstains for i in ours.ids] == [None] * new
-    assert all(ours.values(i) == ["x"] for i in ours.ids)
-
-
 def wiped_voter_elects(ours: Ours) -> bool:
     """2 holds a committed entry with the leader, is wiped, and the leader is gone: does 3, which lacks the entry, become leader?"""
     ours.elect(1, [2, 3])
@@ -328,13 +277,13 @@ def test_a_wiped_voter_has_no_second_vote_in_a_term() -> None:
 
 def test_old_answers_and_strangers_testify_nothing() -> None:
     amnesia = Amnesia(1, {1, 2, 3}, nonce=5)
-    amnesia.on_account(2, Account(4, 5, 1, True))
-    amnesia.on_account(3, Account(4, 6, 1, True))
-    amnesia.on_account(9, Account(4, 5, 1, True))
+    amnesia.on_account(2, Account(4, 5, 1, True, THREE))
+    amnesia.on_account(3, Account(4, 6, 1, True, THREE))
+    amnesia.on_account(9, Account(4, 5, 1, True, THREE))
     assert amnesia.first_formation(1) is None and amnesia.may_follow() is None
-    amnesia.on_account(3, Account(7, 5, 9, False))
+    amnesia.on_account(3, Account(7, 5, 9, False, THREE))
     assert amnesia.first_formation(1) is None and amnesia.may_follow() is None  # it has forgotten, too
-    amnesia.on_account(3, Account(7, 5, 9, True))
+    amnesia.on_account(3, Account(7, 5, 9, True, THREE))
     assert amnesia.may_follow() == 7
 
 
@@ -343,7 +292,7 @@ def test_so_many_must_remember_that_every_old_majority_has_one_of_them(voters: i
     amnesia = Amnesia(1, range(1, voters + 1), nonce=0)
     for told in range(2, voters + 1):
         assert (amnesia.may_follow() is not None) == (told - 2 >= needed)
-        amnesia.on_account(told, Account(1, 0, 9, True))
+        amnesia.on_account(told, Account(1, 0, 9, True, VoterSet(1, frozenset(range(1, voters + 1)))))
     majority = voters // 2 + 1
     assert (voters - 1 - needed) < majority - 1  # a majority with this voter has more others than did not testify
 
@@ -376,7 +325,7 @@ def test_an_inquiry_makes_the_leader_forget_what_that_voter_acknowledged() -> No
     assert {status.match_index for status in ours.nodes[1].peers()} == {ours.log(1)[-1][0]}
     ours.take(1)
     ours.deliver(2, 1, Inquiry(0, 77))
-    assert said(ours, 1, 2) == [Account(ours.term(1), 77, ours.log(1)[-1][0], True)]
+    assert said(ours, 1, 2) == [Account(ours.term(1), 77, ours.log(1)[-1][0], True, THREE)]
     assert [status.match_index for status in ours.nodes[1].peers()] == [0, ours.log(1)[-1][0]]
 
 

@@ -20,6 +20,7 @@ from mqd.raft.codec import AppendEntries, PreVote, encode_message
 from mqd.raft.introduction import Doorkeeper
 from mqd.raft.journal import open_journal
 from mqd.raft.service import TICK_SECONDS_MAX, RaftService
+from mqd.raft.voters import Position, VoterSet
 from tests.raft.callers import Calling
 from tests.raft.memory_disk import MemoryDisk
 
@@ -36,10 +37,18 @@ class Machine:
 class Silent:
     """A connection to a node that introduces itself, takes everything else and never answers, until `gone`."""
 
-    def __init__(self, gone: trio.Event, node_id: int) -> None:
+    def __init__(self, gone: trio.Event, node_id: int, voters: frozenset[int]) -> None:
         self.gone = gone
-        nodes = frozenset(range(1, 9))
-        keeper = Doorkeeper(cluster_id="c", node_id=node_id, nodes=nodes, incarnation=uuid4(), secret=None, new_uuid=uuid4)
+        position = Position(voters, VoterSet(0, voters), VoterSet(0, voters), remembers=True)
+        keeper = Doorkeeper(
+            cluster_id="c",
+            node_id=node_id,
+            nodes=frozenset(range(1, 9)),
+            incarnation=uuid4(),
+            secret=None,
+            new_uuid=uuid4,
+            position=lambda: position,
+        )
         self.visit = keeper.answer(Calling(), 0.0)
         self.answers = bytearray()
 
@@ -65,6 +74,8 @@ class SomeNetwork:
     def __init__(self, *answering: int) -> None:
         self.answering = set(answering)
         self.gone = trio.Event()
+        self.voters: frozenset[int] = frozenset()
+        """By the peers files of those that answer."""
 
     def fall_silent(self) -> None:
         """Every connection ends, and there are no new ones."""
@@ -74,7 +85,7 @@ class SomeNetwork:
     async def connect(self, host: str, port: int, *, timeout: float = 10.0) -> Stream:
         await trio.lowlevel.checkpoint()
         if port in self.answering:
-            return Silent(self.gone, port - 41_000)
+            return Silent(self.gone, port - 41_000, self.voters)
         raise ConnectionRefusedError(errno.ECONNREFUSED, f"Error connecting to {(host, port)}: Connection refused")  # as Trio does
 
     async def listen(self, host: str, port: int) -> Listener:
@@ -102,6 +113,7 @@ def formed_disk() -> MemoryDisk:
 def voter(network: SomeNetwork, *others: int, disk: MemoryDisk | None = None, observing: bool = False) -> RaftService:
     addresses = {i: ("localhost", 41_000 + i) for i in (1, *others)}
     observers = {1: addresses.pop(1)} if observing else {}
+    network.voters = frozenset(addresses)
     return RaftService(
         node_id=1,
         voters=addresses,

@@ -1,0 +1,170 @@
+"""Which nodes are the voters, and when that may change: single-server membership change (Ongaro's dissertation, 4.1). Pure.
+
+The voter set in force is in the log, not in the peers file. A configuration entry holds an epoch and all voters. A node uses
+the latest one in its log from the moment that it is appended, committed or not, and the one before where that entry is truncated.
+Snapshots carry the set, too. The peers file says what the operator wants. The leader changes the set, by at most one voter:
+
+    file of most nodes: {1, 2, 3, 4}      log: epoch 1 {1, 2, 3}      ->  the leader appends epoch 2 {1, 2, 3, 4}
+
+Why two groups never decide without each other: any majority of a set and any majority of a set that has one voter more or less
+have a node in common. The leader appends a set only when (`next_set`)
+- the set before is committed, and an entry of the leader's own term is (Ongaro's correction of 2015): so of two leaders, the
+  later one knows the last set that the earlier one may have committed;
+- it differs from the set before by one voter.
+A node with a file that differs more can therefore do no harm: its votes count by the log. Neither can one with an old file, nor
+one that missed several changes.
+
+What else `next_set` waits for keeps the cluster available, and is not needed for safety: a majority of the old and of the new set
+runs with that file (so that a change in the middle of a rolling restart is not taken back by the next leader), and a new voter has
+the leader's log. A leader does not remove itself: it hands leadership over first.
+
+Before the first configuration entry there is epoch 0: the set of the peers file at the time when a voter first answered another
+one, stored durably before the answer leaves. The cluster forms only when all voters of the file have met with the same file
+(elections.py), and the first leader appends epoch 1 with that set. So a file that changes between forming and epoch 1 has no effect.
+
+Nodes compare their files when they introduce themselves (`disagreement`). It refuses what only a mistake can bring about, in words,
+before it costs availability: files that differ by more than one voter; different files before epoch 1; a voter by the one file that
+its own file does not let vote; and a voter by the log that remembers nothing and by its own file need not remember: it would
+acknowledge entries without the care of elections.py.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mqd.errors import ProtocolError
+
+CONFIGURATION = b"\x02"
+"""First byte of a configuration entry; a COMMAND and a NO_OP have others (codec.py)."""
+
+VOTERS_MAX = 50
+"""Voters of one set: three of them fit the frames of an introduction."""
+
+_HEAD = struct.Struct(">IH")
+
+
+@dataclass(frozen=True, slots=True)
+class VoterSet:
+    """`epoch`: number of the configuration entry, from 1; 0 before the first one."""
+
+    epoch: int
+    voters: frozenset[int]
+
+    def __str__(self) -> str:
+        return f"{sorted(self.voters)} (epoch {self.epoch})"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What one node knows of the voters, as it introduces itself."""
+
+    file: frozenset[int]
+    """Voters by its own peers file."""
+    current: VoterSet
+    """In force by its log."""
+    committed: VoterSet
+    """The latest that it knows to be committed."""
+    remembers: bool
+    """It has forgotten no vote and no acknowledgement (elections.py)."""
+
+
+def encode_set(voter_set: VoterSet) -> bytes:
+    """uint32 epoch, uint16 count, int32 node ids in order."""
+    ids = sorted(voter_set.voters)
+    return _HEAD.pack(voter_set.epoch, len(ids)) + struct.pack(f">{len(ids)}i", *ids)
+
+
+def decode_set(data: bytes, position: int = 0) -> tuple[VoterSet, int]:
+    """The set, and where it ends. Raises ProtocolError."""
+    try:
+        epoch, count = _HEAD.unpack_from(data, position)
+        if not 1 <= count <= VOTERS_MAX:
+            raise ProtocolError(f"A voter set of {count} nodes (allowed: 1 to {VOTERS_MAX}).")
+        ids = struct.unpack_from(f">{count}i", data, position + _HEAD.size)
+    except struct.error as error:
+        raise ProtocolError("A voter set is cut short.") from error
+    if list(ids) != sorted(set(ids)) or ids[0] < 0:
+        raise ProtocolError("A voter set names a node twice, or out of order.")
+    return VoterSet(epoch, frozenset(ids)), position + _HEAD.size + 4 * count
+
+
+def encode_entry(voter_set: VoterSet) -> bytes:
+    return CONFIGURATION + encode_set(voter_set)
+
+
+def decode_entry(command: bytes) -> VoterSet:
+    """Raises ProtocolError for anything but one configuration entry of an epoch from 1."""
+    voter_set, end = decode_set(command, 1)
+    if command[:1] != CONFIGURATION or end != len(command) or voter_set.epoch < 1:
+        raise ProtocolError("A configuration entry is malformed.")
+    return voter_set
+
+
+def majority(voters: frozenset[int]) -> int:
+    return len(voters) // 2 + 1
+
+
+def next_set(
+    node_id: int,
+    file: frozenset[int],
+    current: VoterSet,
+    *,
+    committed: bool,
+    files: Mapping[int, frozenset[int]],
+    caught_up: frozenset[int],
+) -> VoterSet | None:
+    """The set that the leader `node_id` appends now, or None. It has committed an entry of its own term.
+
+    `committed`: whether `current` is. `files`: the voters by the files of other nodes, as last introduced. `caught_up`: nodes that
+    have all or nearly all of the leader's log.
+    """
+    if current.epoch == 0:
+        return VoterSet(1, current.voters)
+    if not committed or len(file ^ current.voters) != 1 or node_id not in file:
+        return None
+    agree = {node_id, *(peer for peer, theirs in files.items() if theirs == file)}
+    if len(agree & current.voters) < majority(current.voters) or len(agree & file) < majority(file):
+        return None
+    if not file - current.voters <= agree & caught_up:
+        return None
+    return VoterSet(current.epoch + 1, file)
+
+
+def unreachable_by_one_step(file: frozenset[int], committed: VoterSet) -> str | None:
+    """Why the peers file has no effect on the voters, for the operator; None where it may have one."""
+    if len(file ^ committed.voters) <= 1:
+        return None
+    return (
+        f"the peers file of this node names voters {sorted(file)}; the quorum has committed {committed}."
+        " The file has no effect on the voters: add or remove one voter at a time (docs/OPERATIONS.md, Changing the voters)"
+    )
+
+
+def disagreement(us: int, ours: Position, them: int, theirs: Position) -> str | None:
+    """Why node `us` and node `them` must not talk, with both sets and the remedy; None where they may."""
+    files = f"the peers file of node {us} names voters {sorted(ours.file)}, the one of node {them} names {sorted(theirs.file)}"
+    both = f"{files}; in force by the log of node {us} are {ours.current}, by that of node {them} {theirs.current}"
+    if ours.current.epoch == theirs.current.epoch == 0 and (ours.file, ours.current) != (theirs.file, theirs.current):
+        known = f"at first node {us} knew {ours.current}, node {them} {theirs.current}"
+        return (
+            f"{files}; {known}; no voter set is committed yet. Give all nodes the same peers file, and remove DATA/metadata of"
+            " nodes that were started with another one and have never been part of the cluster"
+        )
+    if len(ours.file ^ theirs.file) > 1:
+        return f"{both}: files in use may differ by one voter. Change one voter at a time, and restart node by node"
+    for voter, position, other, other_position in ((us, ours, them, theirs), (them, theirs, us, ours)):
+        if voter in position.file:
+            continue
+        if voter in other_position.file:
+            return (
+                f"{both}: node {voter} is a voter by the file of node {other} and not by its own. Give both the same file;"
+                " restart a new voter first, and one that is removed last"
+            )
+        if voter in other_position.current.voters and not position.remembers:
+            return (
+                f"{both}: node {voter} starts from nothing and is still a voter by the log of node {other}."
+                f" Set voter = true for node {voter} in all peers files until it has caught up"
+            )
+    return None

@@ -1,0 +1,309 @@
+"""Nodes with different peers files: at most one group decides, and one voter at a time is added or removed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mqd.errors import ProtocolError
+from mqd.raft.seams import RaftNode
+from mqd.raft.voters import (
+    VOTERS_MAX,
+    Position,
+    VoterSet,
+    decode_entry,
+    decode_set,
+    disagreement,
+    encode_entry,
+    encode_set,
+    next_set,
+    unreachable_by_one_step,
+)
+from tests.raft.directed import Ours
+from tests.raft.simulate import Violation, World
+
+
+def voters(*ids: int) -> frozenset[int]:
+    return frozenset(ids)
+
+
+class Files(Ours):
+    """Each node has the voters of its own peers file; new ones start from nothing."""
+
+    formed = False
+
+    def __init__(self, nodes: int, file: frozenset[int]) -> None:
+        self.files = dict.fromkeys(range(1, nodes + 1), file)
+        super().__init__(nodes)
+        self.meet(self.ids)
+
+    def start(self, i: int) -> None:
+        everyone, self.ids = self.ids, sorted(self.files[i])
+        self.observers = [one for one in everyone if one not in self.files[i]]
+        super().start(i)
+        self.ids = everyone
+
+    def refusal(self, a: int, b: int) -> str | None:
+        return disagreement(a, self.nodes[a].position, b, self.nodes[b].position)
+
+    def meet(self, among: list[int]) -> None:
+        """Connect all that do not refuse each other."""
+        for i in among:
+            for other in among:
+                if i != other and self.refusal(i, other) is None:
+                    self.nodes[i].introduced(other, self.files[other])
+                    self.connect(i, other)
+
+    def restart(self, i: int, file: frozenset[int], among: list[int] | None = None) -> None:
+        among = among if among is not None else self.ids
+        self.files[i] = file
+        self.journals[i].close()
+        self.start(i)
+        self.boxes[i].clear()
+        for other in among:
+            if other != i:
+                self.nodes[other].disconnected(i)
+                self.nodes[other].reborn(i)
+        self.meet(among)
+
+    def exchange(self, among: list[int], rounds: int = 4) -> None:
+        for _ in range(rounds):
+            self.advance()
+            for i in among:
+                self.tick(i)
+                for to, message in self._empty(i):
+                    if to in among and self.refusal(i, to) is None:
+                        self.deliver(i, to, message)
+
+    def leaders(self, among: list[int]) -> list[int]:
+        return [i for i in among if self.leads(i)]
+
+    def sets(self) -> list[VoterSet]:
+        return [self.nodes[i].position.committed for i in self.ids]
+
+
+def formed(nodes: int, file: frozenset[int]) -> Files:
+    ours = Files(nodes, file)
+    ours.exchange(ours.ids, 60)
+    ours.add(ours.leaders(ours.ids)[0], "before")
+    ours.exchange(ours.ids, 6)
+    assert all(ours.values(i) == ["before"] for i in ours.ids)
+    return ours
+
+
+def test_two_groups_with_different_files_never_both_decide() -> None:
+    """Five voters; two of them restart with a file that names three of them, and are cut off from the others."""
+    ours = formed(5, voters(1, 2, 3, 4, 5))
+    left, right = [1, 2], [3, 4, 5]
+    for i in left:
+        ours.restart(i, voters(1, 2, 3), left)
+    for _ in range(60):
+        ours.exchange(left, 1)
+        ours.exchange(right, 1)
+    for group in (left, right):
+        for leader in ours.leaders(group):
+            ours.add(leader, f"decided by {leader}")
+    for _ in range(10):
+        ours.exchange(left, 1)
+        ours.exchange(right, 1)
+    decided = [group for group in (left, right) if any(len(ours.values(i)) > 1 for i in group)]
+    assert decided == [right]
+    refusal = ours.refusal(1, 4)
+    assert refusal is not None
+    for part in (
+        "node 1 names voters [1, 2, 3]",
+        "node 4 names [1, 2, 3, 4, 5]",
+        "are [1, 2, 3, 4, 5] (epoch 1)",
+        "Change one voter at a time",
+    ):
+        assert part in refusal
+
+
+@pytest.mark.parametrize(("old", "new"), [((1,), (1, 2)), ((1, 2), (1, 2, 3)), ((1, 2, 3), (1, 2, 3, 4)), ((1, 2, 3, 4), (1, 2, 3, 4, 5))])
+@pytest.mark.parametrize("manual", [True, False])
+def test_one_voter_is_added_and_removed_node_by_node(old: tuple[int, ...], new: tuple[int, ...], manual: bool) -> None:
+    """`manual`: the new voter restarts first and the removed one last; else the other way round, which only takes longer."""
+    everyone, one = len(new), new[-1]
+    ours = formed(everyone, voters(*old))
+    for epoch, file, last_first in ((2, voters(*new), manual), (3, voters(*old), not manual)):
+        order = [i for i in ours.ids if i != one]
+        for i in [one, *order] if last_first else [*order, one]:
+            ours.restart(i, file)
+            ours.exchange(ours.ids, 40)
+            ours.meet(ours.ids)
+        ours.exchange(ours.ids, 60)
+        assert ours.sets() == [VoterSet(epoch, file)] * everyone
+        (leader,) = ours.leaders(ours.ids)
+        assert leader in file
+        ours.add(leader, f"in {epoch}")
+        ours.exchange(ours.ids, 6)
+        assert all(ours.values(i)[-1:] == [f"in {epoch}"] for i in ours.ids)
+
+
+def test_a_file_that_names_two_more_voters_has_no_effect_and_the_node_says_so() -> None:
+    ours = formed(5, voters(1, 2, 3))
+    for i in ours.ids:
+        ours.restart(i, voters(1, 2, 3, 4, 5))
+    for _ in range(4):
+        ours.meet(ours.ids)
+        ours.exchange(ours.ids, 40)
+    assert ours.sets() == [VoterSet(1, voters(1, 2, 3))] * 5 and len(ours.leaders(ours.ids)) == 1
+    assert "names voters [1, 2, 3, 4, 5]; the quorum has committed [1, 2, 3] (epoch 1)" in (ours.nodes[1].misfit or "")
+    for i in ours.ids:
+        ours.restart(i, voters(1, 2, 3, 4))
+    ours.exchange(ours.ids, 80)
+    assert ours.sets() == [VoterSet(2, voters(1, 2, 3, 4))] * 5 and ours.nodes[1].misfit is None
+
+
+def test_a_set_that_is_not_committed_is_taken_back_with_its_entry() -> None:
+    ours = formed(4, voters(1, 2, 3))
+    (leader,) = ours.leaders(ours.ids)
+    others = [i for i in (1, 2, 3) if i != leader]
+    node = ours.nodes[leader]
+    before = node.voters
+    node.file = voters(1, 2, 3, 4)  # as if it and most others ran with that file
+    for other in [*others, 4]:
+        node.introduced(other, node.file)
+    ours.tick(leader)
+    assert node.voters == voters(1, 2, 3, 4) and node.position.committed.voters == before
+    ours.take(leader)
+    node.file = before
+    ours.exchange(others, 60)
+    ours.add(ours.leaders(others)[0], "another")
+    ours.exchange([*others, 4], 8)
+    ours.exchange(ours.ids, 40)
+    assert all(ours.nodes[i].voters == before for i in ours.ids)
+    assert all(ours.values(i) == ["before", "another"] for i in ours.ids)
+
+
+def test_the_set_survives_a_snapshot_and_a_restart_with_another_file() -> None:
+    ours = formed(3, voters(1, 2))
+    leader = ours.leaders(ours.ids)[0]
+    other = 3 - leader
+    for k in range(4):
+        ours.add(leader, f"v{k}")
+    ours.exchange([leader, other], 6)
+    ours.compact(leader)
+    ours.compact(other)
+    ours.exchange(ours.ids, 8)  # 3 gets the snapshot
+    for i in ours.ids:
+        ours.restart(i, voters(3), [i])
+        assert ours.nodes[i].voters == voters(1, 2) and ours.nodes[i].position.current.epoch == 1
+    for _ in range(40):
+        ours.exchange([3], 1)
+    assert not ours.leads(3)
+
+
+def test_a_file_that_changes_before_the_first_decision_does_not_make_a_second_cluster() -> None:
+    """All five have met; two get another file before they have formed."""
+    ours = Files(5, voters(1, 2, 3, 4, 5))
+    ours.exchange(ours.ids, 2)
+    for i in (1, 2):
+        ours.restart(i, voters(1, 2), [1, 2])
+    for _ in range(60):
+        ours.exchange([1, 2], 1)
+        ours.exchange([3, 4, 5], 1)
+    assert ours.leaders([1, 2]) == [] and len(ours.leaders([3, 4, 5])) == 1
+
+
+def test_next_set() -> None:
+    three, four = voters(1, 2, 3), voters(1, 2, 3, 4)
+    current, agreed = VoterSet(1, three), {2: four, 4: four}
+
+    def after(file: frozenset[int] = four, current: VoterSet = current, **changes: Any) -> VoterSet | None:
+        return next_set(1, file, current, **{"committed": True, "files": agreed, "caught_up": voters(4), **changes})
+
+    assert after() == VoterSet(2, four)
+    assert after(current=VoterSet(0, three)) == VoterSet(1, three), "the first one records what is in force"
+    assert after(committed=False) is None
+    assert after(three) is None
+    assert after(voters(1, 2, 3, 4, 5)) is None
+    assert after(files={4: four}) is None, "1 and 4 are no majority of either set"
+    assert after(files={2: four, 3: four}) is None, "4 does not vote by its own file"
+    assert after(caught_up=voters()) is None
+    assert after(voters(1, 2), files={2: voters(1, 2)}) == VoterSet(2, voters(1, 2)), "a dead voter is removed without its consent"
+    assert after(voters(2, 3), files={2: voters(2, 3), 3: voters(2, 3)}) is None, "a leader does not remove itself"
+
+
+def at(file: frozenset[int], current: frozenset[int], *, epoch: int = 1, remembers: bool = True) -> Position:
+    return Position(file, VoterSet(epoch, current), VoterSet(epoch, current), remembers)
+
+
+THREE, FOUR = voters(1, 2, 3), voters(1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "why"),
+    [
+        (at(THREE, THREE), at(THREE, THREE), None),
+        (at(FOUR, THREE), at(THREE, THREE, remembers=False), "node 4 is a voter by the file of node 1 and not by its own"),
+        (at(THREE, THREE), at(FOUR, THREE), None),
+        (at(THREE, THREE), at(voters(1, 2, 3, 4, 5), THREE), "may differ by one voter"),
+        (at(THREE, THREE), at(voters(1, 2, 4), THREE), "may differ by one voter"),
+        (at(THREE, FOUR), at(THREE, FOUR), None),
+        (at(THREE, FOUR), at(THREE, FOUR, remembers=False), "node 4 starts from nothing and is still a voter by the log of node 1"),
+        (at(THREE, THREE, epoch=0), at(FOUR, FOUR, epoch=0), "no voter set is committed yet"),
+        (at(THREE, THREE, epoch=0), at(THREE, FOUR, epoch=0), "no voter set is committed yet"),
+        (at(THREE, THREE), at(FOUR, FOUR, epoch=0, remembers=False), None),
+    ],
+)
+def test_who_does_not_talk_to_whom(ours: Position, theirs: Position, why: str | None) -> None:
+    for found in (disagreement(1, ours, 4, theirs), disagreement(4, theirs, 1, ours)):
+        assert found is None if why is None else why in (found or "")
+
+
+def test_voter_sets_as_bytes() -> None:
+    voter_set = VoterSet(7, voters(5, 1, 2**31 - 1))
+    assert decode_entry(encode_entry(voter_set)) == voter_set
+    assert decode_set(b"xx" + encode_set(voter_set) + b"yy", 2) == (voter_set, 2 + 6 + 12)
+    good = encode_entry(voter_set)
+    out_of_order = good[:7] + good[11:15] + good[7:11] + good[15:]
+    for bad in (b"\2", good[:-1], good + b"x", b"\1" + good[1:], encode_entry(VoterSet(0, voters(1))), out_of_order):
+        with pytest.raises(ProtocolError):
+            decode_entry(bad)
+    for size in (0, VOTERS_MAX + 1):
+        with pytest.raises(ProtocolError, match="A voter set of"):
+            decode_set(encode_set(VoterSet(1, frozenset(range(size)))))
+
+
+def test_what_one_step_can_do() -> None:
+    assert unreachable_by_one_step(FOUR, VoterSet(1, THREE)) is None
+    assert "one voter at a time" in (unreachable_by_one_step(voters(1, 4), VoterSet(1, THREE)) or "")
+
+
+# -- under cuts
+
+
+class FollowsItsFile(RaftNode):
+    """The voters are those of the peers file, whatever the log holds."""
+
+    def _on_voters(self) -> None:
+        self._set = VoterSet(self._journal.voter_set.epoch if self._journal.voter_set else 0, self.file)
+
+
+class SkipsTheAgreement(World):
+    """Nodes with any files talk."""
+
+    talk_always = True
+
+
+def test_voters_change_one_at_a_time_under_cuts() -> None:
+    sets = 0
+    for seed in range(3):
+        sets += len(World(seed, nodes=3, observers=2, seconds=15.0, changes=True).run().sets) - 2
+    assert sets > 5
+
+
+def test_without_the_refusals_the_log_alone_keeps_it_safe() -> None:
+    SkipsTheAgreement(1, nodes=3, observers=2, seconds=15.0, changes=True, fault_every=0.5).run()
+
+
+def test_the_simulation_notices_nodes_that_follow_their_files() -> None:
+    broken = 0
+    for seed in range(4):
+        try:
+            SkipsTheAgreement(seed, nodes=3, observers=2, seconds=15.0, changes=True, node_class=FollowsItsFile).run()
+        except (Violation, AssertionError):
+            broken += 1
+    assert broken
