@@ -132,6 +132,8 @@ GROUP_BYTES_MAX = 32 * MIB
 """What the members of one classic group may say about themselves, all protocols together; beyond it, nobody more can join."""
 CONSUMER_GROUP_BYTES_MAX = 128 * MIB
 """The same of a group of the consumer protocol: 1.8 million names of topics. Each is looked at for each target, 0.1 us."""
+JOIN_PROTOCOLS_MAX = 100
+"""Protocols that one member of a classic group names; Kafka's clients have five assignors."""
 SUBSCRIBED_NAMES_MAX = 10_000
 """Topics that one member of a consumer group subscribes to by their names: a tenth of a second."""
 GROUP_MEMBER_BYTES = 1 * KIB

@@ -298,9 +298,9 @@ class Elected(NamedTuple):
     error_message: str | None = None
 
 
-def check_number(op: ElectLeaders) -> None:
+def check_number(partitions: int) -> None:
     """MqError POLICY_VIOLATION for more partitions than one request may name."""
-    if op.partitions is not None and len(op.partitions) > PARTITIONS_PER_REQUEST_MAX:
+    if partitions > PARTITIONS_PER_REQUEST_MAX:
         raise MqError(ErrorCode.POLICY_VIOLATION, f"A request names at most {PARTITIONS_PER_REQUEST_MAX} partitions: send several.")
 
 
@@ -310,7 +310,7 @@ def decide_elect_leaders(image: MetadataImage, op: ElectLeaders, rules: Rules) -
         kind = ElectionType(op.election_type)
     except ValueError:
         raise MqError(ErrorCode.INVALID_REQUEST, f"There is no election type {op.election_type}.") from None
-    check_number(op)
+    check_number(len(op.partitions or ()))
     may_lead = image.may_lead()
     results: list[Elected] = []
     updates: dict[str, dict[int, PartitionUpdate]] = {}

@@ -54,7 +54,7 @@ def in_portions(op: AlterReassignments) -> tuple[list[AlterReassignments], list[
     Each wish is carried out by itself, so nothing is lost by that, and others are served in between. MqError POLICY_VIOLATION
     where they are too many.
     """
-    _check_number(op)
+    check_number(len(op.wishes))
     wishes: dict[TopicPartition, Reassignment] = {}
     refused = []
     for wish in op.wishes:
@@ -70,8 +70,9 @@ def in_portions(op: AlterReassignments) -> tuple[list[AlterReassignments], list[
     return portions, refused
 
 
-def _check_number(op: AlterReassignments) -> None:
-    if len(op.wishes) > PARTITIONS_PER_REQUEST_MAX:
+def check_number(partitions: int) -> None:
+    """MqError POLICY_VIOLATION for more partitions than one request may name."""
+    if partitions > PARTITIONS_PER_REQUEST_MAX:
         raise MqError(ErrorCode.POLICY_VIOLATION, f"A request names at most {PARTITIONS_PER_REQUEST_MAX} partitions: send several.")
 
 
@@ -80,7 +81,7 @@ _NAMED_TWICE = "A partition is named at most once in a request."
 
 def decide_alter_reassignments(image: MetadataImage, op: AlterReassignments, rules: Rules) -> Decision[Record]:
     """Reply: one Reassigned for each wish, in its order."""
-    _check_number(op)
+    check_number(len(op.wishes))
     room = Room(image, rules.image_bytes_max)
     updates: dict[str, dict[int, PartitionUpdate]] = {}
     results = []

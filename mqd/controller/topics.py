@@ -48,7 +48,7 @@ def validate_topic_name(name: str) -> None:
         raise MqError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Invalid topic name: {problem}.")
 
 
-def _check_number(wishes: Sized, most: int) -> None:
+def check_number(wishes: Sized, most: int) -> None:
     """Refuse a request whose decision alone would keep everybody else waiting."""
     if len(wishes) > most:
         raise MqError(ErrorCode.POLICY_VIOLATION, f"A request names at most {most} topics here: send several.")
@@ -81,7 +81,7 @@ class CreateTopics:
     @classmethod
     def of_request(cls, request: Mapping[str, Any], config: NodeConfig, new_id: Callable[[], UUID], nodes: int) -> CreateTopics:
         """From the fields of Kafka's CreateTopics request; the cluster has `nodes` nodes. MqError POLICY_VIOLATION: it names too many."""
-        _check_number(request["topics"], CREATED_TOPICS_MAX)
+        check_number(request["topics"], CREATED_TOPICS_MAX)
         return cls(
             tuple(
                 NewTopic(
@@ -114,7 +114,7 @@ class TopicCreated(NamedTuple):
 
 def decide_create_topics(image: MetadataImage, op: CreateTopics, rules: Rules) -> Decision[Record]:
     """Reply: one TopicCreated for each different name, in the order of the request."""
-    _check_number(op.topics, CREATED_TOPICS_MAX)
+    check_number(op.topics, CREATED_TOPICS_MAX)
     counts = Counter(topic.name for topic in op.topics)
     single = [topic for topic in op.topics if counts[topic.name] == 1]
     total = sum(_partitions_wanted(topic, op) for topic in single)
@@ -357,7 +357,7 @@ class TopicDeleted(NamedTuple):
 
 def decide_delete_topics(image: MetadataImage, op: DeleteTopics, rules: Rules) -> Decision[Record]:
     """Reply: one TopicDeleted for each different wish, in the order of the request."""
-    _check_number(op.topics, DELETED_TOPICS_MAX)
+    check_number(op.topics, DELETED_TOPICS_MAX)
     counts = Counter(op.topics)
     ids = {wish.topic_id for wish in op.topics if wish.name is None}
     twice = {topic.topic_id for wish in op.topics if (topic := image.topics.get(wish.name or "")) and topic.topic_id in ids}
@@ -428,7 +428,7 @@ class TopicGrown(NamedTuple):
 
 def decide_create_partitions(image: MetadataImage, op: CreatePartitions, rules: Rules) -> Decision[Record]:
     """Reply: one TopicGrown for each different name, in the order of the request."""
-    _check_number(op.topics, CREATED_TOPICS_MAX)
+    check_number(op.topics, CREATED_TOPICS_MAX)
     counts = Counter(wish.name for wish in op.topics)
     partitions_left = PARTITIONS_PER_REQUEST_MAX
     load = _load(image)

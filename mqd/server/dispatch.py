@@ -21,12 +21,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from struct import Struct
-from types import CoroutineType
+from types import CoroutineType, GeneratorType
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.limits import DECODED_AT_ONCE_BYTES_MAX, FRAME_BYTES_MIN
 from mqd.protocol import apis
+from mqd.protocol.bricks import all_slices
 from mqd.protocol.schema import Api, RequestHeader, UnsupportedApi, decode_request_header, encode_response_header
 from mqd.server import hello, unstable
 from mqd.server.connection import Connection, Slot
@@ -118,8 +119,8 @@ class Handler:
         assert api is not None, name
         self.api: Api = api
         self.handle: Callable[[Context, Any], Any] = module.handle
-        self.failed: Callable[[Any, MqError], Answer] | None = getattr(module, "failed", None)
-        """The answer when the request as a whole is refused."""
+        self.failed: Callable[[Any, MqError], Any] | None = getattr(module, "failed", None)
+        """The answer when the request as a whole is refused, or a generator that returns it (slices.py)."""
 
 
 class Dispatcher:
@@ -218,6 +219,8 @@ class Dispatcher:
                 answer = handler.handle(self._context(connection, header), request)
             except MqError as error:
                 answer = self._refused(handler, request, error)
+            if isinstance(answer, GeneratorType):
+                answer = all_slices(answer)
             if isinstance(answer, CoroutineType):
                 connection.barrier = True
                 self._spawn(self._answer_in_task, connection, slot, handler, header, request, answer)
@@ -248,7 +251,9 @@ class Dispatcher:
     async def _handled(self, connection: Connection, handler: Handler, header: RequestHeader, request: Any) -> Answer:
         """The handler's answer, whether it needs a task or not. Raises MqError."""
         answer: Any = handler.handle(self._context(connection, header), request)
-        if isinstance(answer, CoroutineType):
+        if isinstance(answer, GeneratorType):
+            answer = await finished_in_slices(answer)
+        elif isinstance(answer, CoroutineType):
             answer = await answer
         found: Answer = answer
         return found
@@ -261,6 +266,8 @@ class Dispatcher:
                 answer = await work
             except MqError as error:
                 answer = self._refused(handler, request, error)
+                if isinstance(answer, GeneratorType):
+                    answer = await finished_in_slices(answer)
             if not connection.open:
                 return
             encoding = handler.api.encode_response_in_slices(header.api_version, answer)
@@ -271,7 +278,7 @@ class Dispatcher:
             self.bug(connection, handler.api.name)
 
     @staticmethod
-    def _refused(handler: Handler, request: Any, error: MqError) -> Answer:
+    def _refused(handler: Handler, request: Any, error: MqError) -> Any:
         assert handler.failed is not None, f"{handler.api.name} refuses whole requests and does not say how"
         return handler.failed(request, error)
 

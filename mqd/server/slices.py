@@ -2,6 +2,9 @@
 
 A handler that may meet thousands of rows returns a coroutine for those, which holds back the requests behind it on its own
 connection and nobody else's; its answer is encoded in slices too.
+
+A handler may also be a generator that returns the answer and yields how many rows it made since: dispatch.py runs it to its end for a small
+request, and in slices for a large one.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ def _leave(lock: trio.Lock) -> None:
         lock.release()
 
 
-async def _others_first(lock: trio.Lock) -> None:
+async def _turn_of_others(lock: trio.Lock) -> None:
     lock.release()
     await lock.acquire()
 
@@ -67,6 +70,25 @@ async def one_slice() -> AsyncIterator[None]:
         lock.release()
 
 
+async def others_first() -> None:
+    """Wait until it is this task's turn to run a slice."""
+    async with one_slice():
+        pass
+
+
+class Pace:
+    """For a loop that awaits: `await pace.row()` lets others go first after each `SLICE_ROWS` rows."""
+
+    def __init__(self) -> None:
+        self._weight = 0
+
+    async def row(self, weight: int = 1) -> None:
+        self._weight += weight
+        if self._weight >= SLICE_ROWS:
+            self._weight = 0
+            await others_first()
+
+
 async def listed_in_slices(rows: Iterable[Row], weigh: Callable[[Row], int] = lambda row: 1) -> list[Row]:
     """`rows` as a list, made in slices of `SLICE_ROWS` by weight. What they are made from must bear changes between two of them."""
     made = []
@@ -78,7 +100,7 @@ async def listed_in_slices(rows: Iterable[Row], weigh: Callable[[Row], int] = la
             weight += weigh(row)
             if weight >= SLICE_ROWS:
                 weight = 0
-                await _others_first(lock)
+                await _turn_of_others(lock)
     finally:
         _leave(lock)
     return made
@@ -97,6 +119,6 @@ async def finished_in_slices(work: Generator[int, None, Result]) -> Result:
                 return result
             if weight >= SLICE_ROWS:
                 weight = 0
-                await _others_first(lock)
+                await _turn_of_others(lock)
     finally:
         _leave(lock)

@@ -5,17 +5,19 @@ v2 flexible. Old clients only; IncrementalAlterConfigs changes single keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 from mqd.controller.configs import AlterConfigs, Change, Operation, ResourceAltered, ResourceChanges
-from mqd.errors import MqError
+from mqd.errors import ErrorCode, MqError
+from mqd.limits import CONFIG_CHANGES_MAX, CONFIG_RESOURCES_MAX
 from mqd.server.context import Context
 from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     node = context.node
+    check_number(request)
     op = AlterConfigs(
         tuple(
             ResourceChanges(
@@ -49,10 +51,17 @@ def rows(results: Iterable[ResourceAltered]) -> list[dict[str, Any]]:
     ]
 
 
-def failed(request: Any, error: MqError) -> dict[str, Any]:
-    return {
-        "responses": rows(
-            ResourceAltered(resource.resource_type, resource.resource_name, error.code, error.message or None)
-            for resource in request.resources
-        )
-    }
+def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
+    answers = []
+    for resource in request.resources:
+        answers += rows([ResourceAltered(resource.resource_type, resource.resource_name, error.code, error.message or None)])
+        yield 1
+    return {"responses": answers}
+
+
+def check_number(request: Any) -> None:
+    """Raise INVALID_REQUEST for more resources or keys than one request alters, before any of them is looked at."""
+    if len(request.resources) > CONFIG_RESOURCES_MAX:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"A request alters at most {CONFIG_RESOURCES_MAX} resources: send several.")
+    if sum(len(resource.configs) for resource in request.resources) > CONFIG_CHANGES_MAX:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"A request alters at most {CONFIG_CHANGES_MAX} values: send several.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mqd.controller.reassignments import AlterReassignments, Reassigned, Reassignment, in_portions
+from mqd.controller.reassignments import AlterReassignments, Reassigned, Reassignment, check_number, in_portions
 from mqd.errors import MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
@@ -16,6 +16,7 @@ from mqd.types import TopicPartition
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    check_number(sum(len(topic.partitions) for topic in request.topics))
     wishes = tuple(
         Reassignment(TopicPartition(topic.name, row.partition_index), None if row.replicas is None else tuple(row.replicas))
         for topic in request.topics

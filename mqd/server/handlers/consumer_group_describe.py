@@ -13,12 +13,15 @@ from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
 from mqd.server.handlers.consumer_group_heartbeat import require_protocol
+from mqd.server.slices import KEY_CHARS_A_ROW, Pace
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     require_protocol(context.node)
     rows = []
+    pace = Pace()
     for group_id in dict.fromkeys(request.group_ids):  # a group that is named a thousand times may have much to tell
+        await pace.row(1 + len(group_id) // KEY_CHARS_A_ROW)
         if not group_id:
             rows.append({"group_id": "", "error_code": ErrorCode.INVALID_GROUP_ID})
             continue

@@ -5,16 +5,18 @@ v2 flexible. v3 as v2; a client of it knows what a throttling answer means.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
-from mqd.controller.topics import CreatePartitions, MorePartitions
+from mqd.controller.topics import CreatePartitions, MorePartitions, check_number
 from mqd.errors import MqError
+from mqd.limits import CREATED_TOPICS_MAX
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    check_number(request.topics, CREATED_TOPICS_MAX)
     op = CreatePartitions(
         tuple(
             MorePartitions(
@@ -36,10 +38,13 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     return await at_controller(context, request, here, request.timeout_ms)
 
 
-def failed(request: Any, error: MqError) -> dict[str, Any]:
-    return {
-        "results": [
-            {"name": name, "error_code": error.code, "error_message": error.message or None}
-            for name in dict.fromkeys(topic.name for topic in request.topics)
-        ]
-    }
+def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
+    names: dict[str, None] = {}
+    for topic in request.topics:
+        names[topic.name] = None
+        yield 1
+    rows = []
+    for name in names:
+        rows.append({"name": name, "error_code": error.code, "error_message": error.message or None})
+        yield 1
+    return {"results": rows}

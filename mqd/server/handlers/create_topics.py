@@ -5,7 +5,7 @@ v4 -1 means the defaults. v5 the answer tells the partitions, replicas and confi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from mqd.config import TOPIC_OPTIONS, NodeConfig, resolve_topic_option
@@ -63,10 +63,13 @@ def _configs(overrides: Mapping[str, str], config: NodeConfig) -> list[dict[str,
     return rows
 
 
-def failed(request: Any, error: MqError) -> dict[str, Any]:
-    return {
-        "topics": [
-            {"name": name, "error_code": error.code, "error_message": error.message or None, "configs": []}
-            for name in dict.fromkeys(topic.name for topic in request.topics)
-        ]
-    }
+def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
+    names: dict[str, None] = {}
+    for topic in request.topics:
+        names[topic.name] = None
+        yield 1
+    rows = []
+    for name in names:
+        rows.append({"name": name, "error_code": error.code, "error_message": error.message or None, "configs": []})
+        yield 1
+    return {"topics": rows}

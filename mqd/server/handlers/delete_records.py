@@ -15,6 +15,7 @@ from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.replica.partition import Partition
 from mqd.server.context import Context
 from mqd.server.partitions import leading
+from mqd.server.slices import Pace, listed_in_slices
 from mqd.types import NO_OFFSET, Offset
 
 _HIGH_WATERMARK = -1
@@ -35,12 +36,17 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     """
     deadline = context.node.clock.monotonic() + request.timeout_ms / 1000
     wanted: dict[str, dict[int, int]] = {}
+    pace = Pace()
     for topic in request.topics:
-        wanted.setdefault(topic.name, {}).update((one.partition_index, one.offset) for one in topic.partitions)
+        await pace.row()
+        wanted.setdefault(topic.name, {}).update(
+            await listed_in_slices((one.partition_index, one.offset) for one in topic.partitions)
+        )
     topics = []
     waiting: list[_Waiting] = []
     for name, offsets in wanted.items():
         rows: list[dict[str, Any]] = []
+        await pace.row()
         for index, offset in offsets.items():
             await checkpoint()
             row: dict[str, Any] = {"partition_index": index, "low_watermark": NO_OFFSET, "error_code": 0}

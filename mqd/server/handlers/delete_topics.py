@@ -5,13 +5,15 @@ v4 flexible. v5 error messages. v6 topics by name or by id, both in the answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
-from mqd.controller.topics import DeleteTopics, TopicName
+from mqd.controller.topics import DeleteTopics, TopicName, check_number
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import DELETED_TOPICS_MAX
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
+from mqd.server.slices import listed_in_slices
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
@@ -21,7 +23,8 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         raise MqError(code, "delete.topic.enable is false on this node.")
 
     async def here() -> Mapping[str, Any]:
-        results = await node.controller.submit(DeleteTopics(tuple(_wishes(request))))
+        check_number(request.topics or request.topic_names, DELETED_TOPICS_MAX)
+        results = await node.controller.submit(DeleteTopics(tuple(await listed_in_slices(_wishes(request)))))
         return {
             "responses": [
                 {
@@ -37,15 +40,19 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     return await at_controller(context, request, here, request.timeout_ms)
 
 
-def _wishes(request: Any) -> list[TopicName]:
+def _wishes(request: Any) -> Iterator[TopicName]:
     """Version 6 has `topics`, earlier ones `topic_names`."""
-    return [TopicName(topic.name, topic.topic_id) for topic in request.topics] + [TopicName(name) for name in request.topic_names]
+    yield from (TopicName(topic.name, topic.topic_id) for topic in request.topics)
+    yield from map(TopicName, request.topic_names)
 
 
-def failed(request: Any, error: MqError) -> dict[str, Any]:
-    return {
-        "responses": [
-            {"name": wish.name, "topic_id": wish.topic_id, "error_code": error.code, "error_message": error.message or None}
-            for wish in dict.fromkeys(_wishes(request))
-        ]
-    }
+def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
+    wishes: dict[TopicName, None] = {}
+    for wish in _wishes(request):
+        wishes[wish] = None
+        yield 1
+    rows = []
+    for name, topic_id in wishes:
+        rows.append({"name": name, "topic_id": topic_id, "error_code": error.code, "error_message": error.message or None})
+        yield 1
+    return {"responses": rows}

@@ -5,7 +5,7 @@ v1 sources and synonyms. v3 types and documentation. v4 flexible. An empty list 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from mqd.config import GROUP_OPTIONS, NODE_OPTIONS, TOPIC_OPTIONS, Option, Source, Value, resolve_group_option, resolve_topic_option
@@ -149,9 +149,10 @@ def _loggers() -> Iterator[dict[str, Any]]:
         }
 
 
-def failed(request: Any, error: MqError) -> Mapping[str, Any]:
-    return {
-        "results": [
+def failed(request: Any, error: MqError) -> Generator[int, None, Mapping[str, Any]]:
+    rows = []
+    for resource in request.resources:
+        rows.append(
             {
                 "error_code": error.code,
                 "error_message": error.message,
@@ -159,6 +160,6 @@ def failed(request: Any, error: MqError) -> Mapping[str, Any]:
                 "resource_name": resource.resource_name,
                 "configs": [],
             }
-            for resource in request.resources
-        ]
-    }
+        )
+        yield 1
+    return {"results": rows}

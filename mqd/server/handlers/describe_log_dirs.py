@@ -11,14 +11,18 @@ from trio.lowlevel import checkpoint
 from mqd.errors import ErrorCode
 from mqd.io.disk import Disk
 from mqd.server.context import Context
-from mqd.server.slices import SLICE_ROWS
+from mqd.server.slices import SLICE_ROWS, Pace, listed_in_slices
 from mqd.types import TopicPartition
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     wanted: set[tuple[str, int]] | None = None
     if request.topics is not None:
-        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        wanted = set()
+        pace = Pace()
+        for topic in request.topics:
+            await pace.row()
+            wanted.update(await listed_in_slices((topic.topic, index) for index in topic.partitions))
     node = context.node
     results = []
     for directory in node.logs.directories.values():

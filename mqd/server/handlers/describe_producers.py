@@ -13,18 +13,21 @@ from trio.lowlevel import checkpoint
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.partitions import unknown_partition
-from mqd.server.slices import listed_in_slices
+from mqd.server.slices import Pace, listed_in_slices
 from mqd.types import TopicPartition
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     """In slices: one partition may remember a hundred thousand. A partition that is named twice is answered once."""
     wanted: dict[str, dict[int, None]] = {}
+    pace = Pace()
     for topic in request.topics:
+        await pace.row(1 + len(topic.partition_indexes))
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     topics = []
     for name, indexes in wanted.items():
         rows = []
+        await pace.row()
         for index in indexes:
             await checkpoint()
             rows.append(await _partition(context, name, index))

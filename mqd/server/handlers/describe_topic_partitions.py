@@ -14,13 +14,13 @@ from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import topic_operations
-from mqd.server.slices import SLICE_ROWS
+from mqd.server.slices import SLICE_ROWS, listed_in_slices
 from mqd.types import INTERNAL_TOPICS, NO_NODE
 
 
 async def handle(context: Context, request: Any) -> dict[str, Any]:
     image = context.node.image
-    names = sorted({topic.name for topic in request.topics} or image.topics)
+    names = sorted(set(await listed_in_slices(topic.name for topic in request.topics)) or image.topics)
     first = 0
     cursor = request.cursor
     if cursor is not None:

@@ -19,8 +19,8 @@ from mqd.types import TopicPartition
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     kind = request.election_type if context.header.api_version >= 1 else ElectionType.PREFERRED
+    check_number(sum(len(row.partitions) for row in request.topic_partitions or ()))  # here as well, before it is passed on
     op = ElectLeaders(kind, None if request.topic_partitions is None else tuple(_wished(request)))
-    check_number(op)  # here as well, before it is passed on
 
     async def here() -> Mapping[str, Any]:
         results = await context.node.controller.submit(op)

@@ -12,7 +12,7 @@ from mqd.controller.configs import AlterConfigs, Change, Operation, ResourceAlte
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller
-from mqd.server.handlers.alter_configs import failed, rows
+from mqd.server.handlers.alter_configs import check_number, failed, rows
 from mqd.server.loggers import LEVELS, ROOT, logger_levels, set_logger_level
 from mqd.types import NodeId
 
@@ -21,6 +21,7 @@ __all__ = ["failed", "handle"]
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     node = context.node
+    check_number(request)
     resources = [
         ResourceChanges(
             resource.resource_type,

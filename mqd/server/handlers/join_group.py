@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import JOIN_PROTOCOLS_MAX
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
 
@@ -19,6 +20,8 @@ _OF_THE_REQUEST = (ErrorCode.INVALID_GROUP_ID, ErrorCode.INVALID_SESSION_TIMEOUT
 
 
 def handle(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
+    if len(request.protocols) > JOIN_PROTOCOLS_MAX:
+        raise MqError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"A member names at most {JOIN_PROTOCOLS_MAX} protocols.")
     for row in request.protocols:
         row.metadata = bytes(row.metadata)  # what is received into is used again before the task begins
     return _answer(context, request)

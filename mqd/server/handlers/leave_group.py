@@ -11,10 +11,18 @@ from typing import Any
 from mqd.errors import MqError
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
+from mqd.server.portions import PORTION_ROWS, list_in_portions
+
+_SEVERAL_SINCE = 3
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    return await context.node.groups.call(request.group_id, call_of(context, request))
+    async def call(portion: Any) -> Mapping[str, Any]:
+        return await context.node.groups.call(request.group_id, call_of(context, portion))
+
+    if context.header.api_version < _SEVERAL_SINCE or len(request.members) <= PORTION_ROWS:
+        return await call(request)
+    return await list_in_portions(request, "members", call)
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:

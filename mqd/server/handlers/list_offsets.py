@@ -10,16 +10,14 @@ its epoch, the end is not told: it could lie before what a consumer has already 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Mapping, Set
+from collections.abc import Awaitable, Generator, Mapping, Set
 from typing import Any
 
-from trio.lowlevel import checkpoint
-
 from mqd.errors import ErrorCode, MqError
+from mqd.protocol.bricks import all_slices
 from mqd.server.context import Context
 from mqd.server.partitions import leading
-from mqd.server.slices import SLICE_ROWS, listed_in_slices
+from mqd.server.slices import SLICE_ROWS, finished_in_slices
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
 
 LATEST = -1
@@ -40,26 +38,29 @@ _OFFSET_NOT_AVAILABLE_FROM = 5
 
 
 def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
-    asked = Counter((topic.name, one.partition_index) for topic in request.topics for one in topic.partitions)
-    twice = {partition for partition, times in asked.items() if times > 1}
+    work = _answering(context, request)
+    if len(request.topics) > SLICE_ROWS or sum(len(topic.partitions) for topic in request.topics) > SLICE_ROWS:
+        return finished_in_slices(work)
     lookups = sum(one.timestamp not in _CHEAP for topic in request.topics for one in topic.partitions)
-    if lookups > _LOOKUPS_AT_ONCE or asked.total() > SLICE_ROWS:
-        return _answer_in_slices(context, request, twice)
-    return {
-        "topics": [
-            {"name": topic.name, "partitions": [_row(context, request, topic.name, one, twice) for one in topic.partitions]}
-            for topic in request.topics
-        ]
-    }
+    return finished_in_slices(work) if lookups > _LOOKUPS_AT_ONCE else all_slices(work)
 
 
-async def _answer_in_slices(context: Context, request: Any, twice: Set[tuple[str, int]]) -> Mapping[str, Any]:
-    """A lookup by time reads the disk: a turn each."""
+def _answering(context: Context, request: Any) -> Generator[int, None, Mapping[str, Any]]:
+    """In slices; a lookup by time reads the disk: a slice each."""
+    asked: set[tuple[str, int]] = set()
+    twice: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for one in topic.partitions:
+            (twice if (topic.name, one.partition_index) in asked else asked).add((topic.name, one.partition_index))
+            yield 1
     topics = []
     for topic in request.topics:
-        rows = (_row(context, request, topic.name, one, twice) for one in topic.partitions)
-        topics.append({"name": topic.name, "partitions": await listed_in_slices(rows, lambda row: SLICE_ROWS // _LOOKUPS_AT_ONCE)})
-        await checkpoint()
+        rows = []
+        for one in topic.partitions:
+            rows.append(_row(context, request, topic.name, one, twice))
+            yield SLICE_ROWS // _LOOKUPS_AT_ONCE if one.timestamp not in _CHEAP else 1
+        topics.append({"name": topic.name, "partitions": rows})
+        yield 1
     return {"topics": topics}
 
 

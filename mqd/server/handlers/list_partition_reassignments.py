@@ -9,13 +9,16 @@ from mqd.controller.reassignments import list_reassignments
 from mqd.errors import MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
+from mqd.server.slices import listed_in_slices
 from mqd.types import TopicPartition
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     wished = None
     if request.topics is not None:
-        wished = [TopicPartition(topic.name, partition) for topic in request.topics for partition in topic.partition_indexes]
+        wished = await listed_in_slices(
+            TopicPartition(topic.name, partition) for topic in request.topics for partition in topic.partition_indexes
+        )
 
     async def here() -> Mapping[str, Any]:
         topics: dict[str, list[dict[str, Any]]] = {}

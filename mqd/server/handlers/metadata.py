@@ -9,7 +9,7 @@ A node that does not hear from the controller knows no leaders, only who they we
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context, Node
 from mqd.server.handlers.admin import cluster_operations, topic_operations
-from mqd.server.slices import SLICE_ROWS, listed_in_slices
+from mqd.server.slices import SLICE_ROWS, Pace, listed_in_slices
 from mqd.types import INTERNAL_TOPICS, NO_NODE, ZERO_UUID
 
 _BY_ID_FROM = 12
@@ -28,9 +28,11 @@ def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapp
     node = context.node
     image = node.image
     version = context.header.api_version
-    if version >= 10:
-        _check_ids(request, version)
     topics = request.topics
+    if topics is not None and len(topics) > SLICE_ROWS:
+        return _answer_many_topics(context, request)
+    if version >= 10:
+        _check_ids(topics or (), version)
     found: Iterable[dict[str, Any]]
     if topics is None or (version == 0 and not topics):
         found = (_topic(node, topic, version) for topic in list(image.topics.values()))
@@ -51,6 +53,29 @@ def _is_large(image: MetadataImage, topics: Sequence[Any] | None) -> bool:
         return True
     present = (image.topics.get(topic.name) or image.topics_by_id.get(topic.topic_id) for topic in asked)
     return sum(len(topic.partitions) for topic in present if topic is not None) > SLICE_ROWS
+
+
+async def _answer_many_topics(context: Context, request: Any) -> Mapping[str, Any]:
+    """As `handle`: names and ids are taken from the request in slices, too."""
+    node, version, topics = context.node, context.header.api_version, request.topics
+    names: dict[str, None] = {}
+    ids: dict[UUID, None] = {}
+    pace = Pace()
+    for start in range(0, len(topics), SLICE_ROWS):
+        some = topics[start : start + SLICE_ROWS]
+        if version >= 10:
+            _check_ids(some, version)
+        for topic in some:
+            if topic.topic_id != ZERO_UUID:
+                ids[topic.topic_id] = None
+            else:
+                names[topic.name] = None
+        await pace.row(SLICE_ROWS)
+    if ids:
+        found = _by_id(node, ids, version)
+    else:
+        found = _by_name(context, names, request.allow_auto_topic_creation and node.config.boolean("auto.create.topics.enable"))
+    return await _answer_in_slices(context, request, found)
 
 
 async def _answer_in_slices(context: Context, request: Any, found: Iterable[dict[str, Any]]) -> Mapping[str, Any]:
@@ -91,8 +116,8 @@ def _brokers(image: MetadataImage) -> list[BrokerImage]:
     return image.alive_brokers() or [image.brokers[node_id] for node_id in sorted(image.brokers)]
 
 
-def _check_ids(request: Any, version: int) -> None:
-    for topic in request.topics or ():
+def _check_ids(topics: Iterable[Any], version: int) -> None:
+    for topic in topics:
         if topic.name is None and (version < _BY_ID_FROM or topic.topic_id == ZERO_UUID):
             raise MqError(ErrorCode.INVALID_REQUEST, "A topic was asked for without a name, and without an id that would do instead.")
         if topic.topic_id != ZERO_UUID and version < _BY_ID_FROM:
@@ -166,12 +191,9 @@ def _partition(index: int, partition: PartitionImage, alive: set[Any], version: 
     }
 
 
-def failed(request: Any, error: MqError) -> dict[str, Any]:
-    return {
-        "brokers": [],
-        "topics": [
-            {"error_code": error.code, "name": topic.name or "", "topic_id": topic.topic_id, "partitions": []}
-            for topic in request.topics or ()
-        ],
-        "error_code": error.code,
-    }
+def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
+    topics = []
+    for topic in request.topics or ():
+        topics.append({"error_code": error.code, "name": topic.name or "", "topic_id": topic.topic_id, "partitions": []})
+        yield 1
+    return {"brokers": [], "topics": topics, "error_code": error.code}

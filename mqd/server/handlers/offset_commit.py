@@ -6,27 +6,33 @@ does not exist. v10 topics by id.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from mqd.errors import MqError
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
+from mqd.server.portions import answered_in_portions
+
+_BY_ID_SINCE = 10
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    return await context.node.groups.call(request.group_id, call_of(context, request))
+    async def call(portion: Any) -> Mapping[str, Any]:
+        return await context.node.groups.call(request.group_id, call_of(context, portion))
+
+    key = "topic_id" if context.header.api_version >= _BY_ID_SINCE else "name"
+    return await answered_in_portions(request, call, failed, key=key)
 
 
-def failed(request: Any, error: MqError) -> dict[str, Any]:
+def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
     """No version has an error for the whole request: each partition tells it."""
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "topic_id": topic.topic_id,
-                "partitions": [{"partition_index": row.partition_index, "error_code": int(error.code)} for row in topic.partitions],
-            }
-            for topic in request.topics
-        ]
-    }
+    topics = []
+    for topic in request.topics:
+        rows = []
+        for row in topic.partitions:
+            rows.append({"partition_index": row.partition_index, "error_code": int(error.code)})
+            yield 1
+        topics.append({"name": topic.name, "topic_id": topic.topic_id, "partitions": rows})
+        yield 1
+    return {"topics": topics}

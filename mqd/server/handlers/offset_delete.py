@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from mqd.errors import MqError
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
+from mqd.server.portions import answered_in_portions
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    return await context.node.groups.call(request.group_id, call_of(context, request))
+    async def call(portion: Any) -> Mapping[str, Any]:
+        return await context.node.groups.call(request.group_id, call_of(context, portion))
+
+    return await answered_in_portions(request, call, _refused)
+
+
+def _refused(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
+    """The answer to a later portion: the whole has an error only where nothing was deleted."""
+    topics = []
+    for topic in request.topics:
+        rows = []
+        for row in topic.partitions:
+            rows.append({"partition_index": row.partition_index, "error_code": int(error.code)})
+            yield 1
+        topics.append({"name": topic.name, "partitions": rows})
+    return {"topics": topics}
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:

@@ -11,7 +11,7 @@ with an error on which these two ask again; whoever looks at the group's error f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from mqd.coordinator.group.offsets import FetchOffsets
@@ -21,9 +21,12 @@ from mqd.protocol.apis.offset_fetch import LAG_TO_LAST_STABLE_OFFSET
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
 from mqd.server.lag import tell_lag
+from mqd.server.portions import in_portions, merge
+from mqd.server.slices import finished_in_slices, others_first
 from mqd.types import NO_EPOCH, NO_OFFSET
 
 _SEVERAL_SINCE = 8
+_BY_ID_SINCE = 10
 _GROUP_ERRORS_SINCE = 2
 _UNSTABLE_IS_KNOWN_SINCE = 7
 _ASK_AGAIN = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
@@ -51,30 +54,43 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 async def _fetch(context: Context, wanted: FetchOffsets) -> Mapping[str, Any]:
     """One group's row of the answer."""
     try:
-        return await context.node.groups.call(wanted.group_id, call_of(context, wanted))
+        if wanted.topics is None:
+            return await context.node.groups.call(wanted.group_id, call_of(context, wanted))
+        portions = list(in_portions(wanted.topics, "partition_indexes")) or [[]]
+        answer = await context.node.groups.call(wanted.group_id, call_of(context, wanted._replace(topics=portions[0])))
+        if len(portions) == 1:
+            return answer
+        topics: dict[Any, dict[str, Any]] = {}
+        key = "topic_id" if context.header.api_version >= _BY_ID_SINCE else "name"
+        merge(topics, answer["topics"], key)
+        for portion in portions[1:]:
+            await others_first()
+            found = await context.node.groups.call(wanted.group_id, call_of(context, wanted._replace(topics=portion)))
+            merge(topics, found["topics"], key)
+        return {**answer, "topics": list(topics.values())}
     except MqError as error:
-        return refusal(wanted, error.code, context.header.api_version)
+        return await finished_in_slices(refusal(wanted, error.code, context.header.api_version))
 
 
-def refusal(wanted: FetchOffsets, code: ErrorCode, version: int) -> dict[str, Any]:
+def refusal(wanted: FetchOffsets, code: ErrorCode, version: int) -> Generator[int, None, dict[str, Any]]:
     """Clients do not expect COORDINATOR_NOT_AVAILABLE here, and give up: Kafka, too, says that it is another node then."""
     code = ErrorCode.NOT_COORDINATOR if code is ErrorCode.COORDINATOR_NOT_AVAILABLE else code
     topics: list[dict[str, Any]] = []
     if version < _GROUP_ERRORS_SINCE or code in _ASK_AGAIN:
         of_rows = code if version < _UNSTABLE_IS_KNOWN_SINCE else ErrorCode.UNSTABLE_OFFSET_COMMIT
-        topics = [_refused_topic(topic, of_rows) for topic in wanted.topics or ()]
+        for topic in wanted.topics or ():
+            rows = []
+            for partition in topic.partition_indexes:
+                rows.append(
+                    {
+                        "partition_index": partition,
+                        "committed_offset": NO_OFFSET,
+                        "committed_leader_epoch": NO_EPOCH,
+                        "metadata": "",
+                        "error_code": of_rows,
+                    }
+                )
+                yield 1
+            topics.append({key: topic[key] for key in ("name", "topic_id") if key in topic} | {"partitions": rows})
+            yield 1
     return {"group_id": wanted.group_id, "topics": topics, "error_code": code}
-
-
-def _refused_topic(topic: Any, code: ErrorCode) -> dict[str, Any]:
-    rows = [
-        {
-            "partition_index": partition,
-            "committed_offset": NO_OFFSET,
-            "committed_leader_epoch": NO_EPOCH,
-            "metadata": "",
-            "error_code": code,
-        }
-        for partition in topic.partition_indexes
-    ]
-    return {key: topic[key] for key in ("name", "topic_id") if key in topic} | {"partitions": rows}

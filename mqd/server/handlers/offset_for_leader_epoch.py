@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
-
-from trio.lowlevel import checkpoint
 
 from mqd.errors import MqError
 from mqd.server.context import Context
 from mqd.server.partitions import leading
-from mqd.server.slices import SLICE_ROWS, listed_in_slices
 
 
-def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
-    if sum(len(topic.partitions) for topic in request.topics) > SLICE_ROWS:
-        return _answer_in_slices(context, request)
-    return {
-        "topics": [
-            {"topic": topic.topic, "partitions": [_row(context, topic.topic, one) for one in topic.partitions]}
-            for topic in request.topics
-        ]
-    }
-
-
-async def _answer_in_slices(context: Context, request: Any) -> Mapping[str, Any]:
+def handle(context: Context, request: Any) -> Generator[int, None, Mapping[str, Any]]:
     topics = []
     for topic in request.topics:
-        rows = await listed_in_slices(_row(context, topic.topic, one) for one in topic.partitions)
+        rows = []
+        for one in topic.partitions:
+            rows.append(_row(context, topic.topic, one))
+            yield 1
         topics.append({"topic": topic.topic, "partitions": rows})
-        await checkpoint()
+        yield 1
     return {"topics": topics}
 
 

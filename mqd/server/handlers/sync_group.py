@@ -11,12 +11,23 @@ from typing import Any
 from mqd.errors import MqError
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
+from mqd.server.slices import SLICE_ROWS, Pace
 
 
 def handle(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
+    if len(request.assignments) > SLICE_ROWS:
+        return _answer_large(context, request)
     for row in request.assignments:
         row.assignment = bytes(row.assignment)  # what is received into is used again before the task begins
     return context.node.groups.call(request.group_id, call_of(context, request))
+
+
+async def _answer_large(context: Context, request: Any) -> Mapping[str, Any]:
+    pace = Pace()
+    for row in request.assignments:
+        row.assignment = bytes(row.assignment)
+        await pace.row()
+    return await context.node.groups.call(request.group_id, call_of(context, request))
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:

@@ -6,12 +6,13 @@ v3 which member of which generation commits (KIP-447). v5 adds the coordinator's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
+from mqd.server.portions import answered_in_portions
 from mqd.server.verification import Speaks, offsets_confirmed
 
 _LOADING_IS_KNOWN_SINCE = 2
@@ -23,23 +24,27 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         raise MqError(ErrorCode.INVALID_GROUP_ID)
     producer = request.producer_id, request.producer_epoch
     speaks = Speaks.of(context.header.api_version, _ABORTABLE_FROM, _ADDS_FROM)
-    try:
+
+    async def call(portion: Any) -> Mapping[str, Any]:
         async with offsets_confirmed(context.node, request.group_id, request.transactional_id, producer, speaks):
-            return await context.node.groups.call(request.group_id, call_of(context, request))
+            return await context.node.groups.call(request.group_id, call_of(context, portion))
+
+    try:
+        return await answered_in_portions(request, call, failed)
     except MqError as error:
         if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.header.api_version < _LOADING_IS_KNOWN_SINCE:
             raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from None  # the other stops Java's producers before 2.0 (KAFKA-7296)
         raise
 
 
-def failed(request: Any, error: MqError) -> dict[str, Any]:
+def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
     """There is no error for the whole request: each partition tells it."""
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [{"partition_index": row.partition_index, "error_code": int(error.code)} for row in topic.partitions],
-            }
-            for topic in request.topics
-        ]
-    }
+    topics = []
+    for topic in request.topics:
+        rows = []
+        for row in topic.partitions:
+            rows.append({"partition_index": row.partition_index, "error_code": int(error.code)})
+            yield 1
+        topics.append({"name": topic.name, "partitions": rows})
+        yield 1
+    return {"topics": topics}

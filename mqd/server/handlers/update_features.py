@@ -9,12 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqd.controller.features import FeatureUpdate, UpdateFeatures, UpgradeType
-from mqd.errors import MqError
+from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
 
+_UPDATES_MAX = 100
+
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    if len(request.feature_updates) > _UPDATES_MAX:
+        raise MqError(ErrorCode.INVALID_REQUEST, f"A request updates at most {_UPDATES_MAX} features.")
     updates = []
     for update in request.feature_updates:
         if context.header.api_version >= 1:

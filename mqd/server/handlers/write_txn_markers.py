@@ -20,7 +20,7 @@ from mqd.replica.partition import Partition
 from mqd.replica.waiters import Append, ProduceTicket
 from mqd.server.context import CLIENT, Context, Node
 from mqd.server.partitions import leading
-from mqd.server.slices import SLICE_ROWS
+from mqd.server.slices import SLICE_ROWS, Pace
 from mqd.types import GROUPS_TOPIC
 
 COMMIT_SECONDS = 30.0
@@ -63,11 +63,13 @@ async def write_markers(node: Node, request: Mapping[str, Any], *, by_client: bo
     """As the API declares it, also for this node's own coordinator. What a marker names twice gets it once; nothing is raised."""
     codes: Codes = {}
     taken = 0
+    pace = Pace()
     deadline, now_ms = node.clock.monotonic() + COMMIT_SECONDS, node.clock.wall_ms()
     slices = [CommitTicket(deadline)]
     """Each is handed in before anybody else runs: a write that fails, or another leader, would else pass it by."""
     async with trio.open_nursery() as nursery:
         for marker in request["markers"]:
+            await pace.row(1 + len(marker["topics"]))
             producer = Producer(marker["producer_id"], marker["producer_epoch"])
             of_producer = codes.setdefault(producer.producer_id, {})
             outcome, transaction_version = marker["transaction_result"], marker.get("transaction_version", 0)

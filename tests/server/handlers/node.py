@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from inspect import isawaitable
+from inspect import isawaitable, isgenerator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from mqd.controller.image import MetadataImage
 from mqd.controller.service import ControllerService
 from mqd.errors import MqError
 from mqd.protocol.apis import by_name
+from mqd.protocol.bricks import all_slices
 from mqd.protocol.schema import RequestHeader
 from mqd.server.context import CLIENT, Context
 from tests.controller.cluster import CLUSTER, SESSIONS, FakeQuorum, TrioClock, make_controller
@@ -43,10 +44,14 @@ class FakeNode(SimpleNamespace):
         context = Context(node=self, header=header, listener=listener, peer="test", now=now, peer_node=peer_node)  # type: ignore[arg-type]
         try:
             answer = handler.handle(context, decoded)
-            if isawaitable(answer):
+            if isgenerator(answer):
+                answer = all_slices(answer)
+            elif isawaitable(answer):
                 answer = await answer
         except MqError as error:
             answer = handler.failed(decoded, error)
+            if isgenerator(answer):
+                answer = all_slices(answer)
         assert isinstance(answer, Mapping)
         return api.decode_response(version, api.encode_response(version, answer))
 
