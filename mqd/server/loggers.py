@@ -18,6 +18,9 @@ LEVELS = {
     "FATAL": logging.CRITICAL,
 }
 
+SETTABLE = ("TRACE", "DEBUG", "INFO", "WARN")
+"""Levels that a client may set: above WARN, a node would not record what the client does next."""
+
 _NAMES = {level: name for name, level in reversed(LEVELS.items()) if name != "TRACE"}
 
 
@@ -28,7 +31,7 @@ def logger_levels() -> dict[str, str]:
 
 
 def set_logger_level(name: str, level: str | None) -> None:
-    """`level` is one of LEVELS; None lets the logger follow its parent again."""
+    """`level` is one of SETTABLE; None lets the logger follow its parent again."""
     logger = logging.root if name == ROOT else logging.getLogger(name)
     logger.setLevel(logging.NOTSET if level is None else LEVELS[level])
 

@@ -13,7 +13,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller
 from mqd.server.handlers.alter_configs import check_number, failed, rows
-from mqd.server.loggers import LEVELS, ROOT, logger_levels, set_logger_level
+from mqd.server.loggers import LEVELS, ROOT, SETTABLE, logger_levels, set_logger_level
 from mqd.types import NodeId
 
 __all__ = ["failed", "handle"]
@@ -75,5 +75,8 @@ def _check_logger(change: Change, known: Mapping[str, str]) -> None:
         raise MqError(ErrorCode.INVALID_CONFIG, f"There is no logger {name}.")
     if operation == Operation.SET and value not in LEVELS:
         raise MqError(ErrorCode.INVALID_CONFIG, f"{value} is none of the levels {', '.join(LEVELS)}.")
+    if operation == Operation.SET and value not in SETTABLE:
+        text = f"Logger '{name}' cannot be set to {value} by a client, because the node would no longer log warnings."
+        raise MqError(ErrorCode.INVALID_CONFIG, f"{text} Set a level up to WARN, or restart the node with -o logging.level={value}.")
     if operation == Operation.DELETE and name == ROOT:
         raise MqError(ErrorCode.INVALID_REQUEST, "The root logger must keep a level.")

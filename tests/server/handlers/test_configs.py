@@ -179,6 +179,14 @@ async def test_loggers(a_logger: logging.Logger) -> None:
             assert await alter(node, LOGGER, name, change) == code
 
 
+@pytest.mark.parametrize("level", ["ERROR", "FATAL"])
+async def test_no_client_turns_warnings_off(a_logger: logging.Logger, level: str) -> None:
+    async with running_node() as node:
+        for name in ("root", a_logger.name):
+            assert await alter(node, LOGGER, "1", (name, SET, level)) == 40
+        assert a_logger.level == logging.NOTSET
+
+
 async def test_loggers_beside_topics_in_one_request(a_logger: logging.Logger) -> None:
     async with running_node() as node:
         await node.create("t")
