@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from mqctl.quantities import format_bytes, format_duration
 from mqctl.snapshot import LEADERLESS, OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED, problems
-from mqd.client.descriptions import ClusterDescription, LogDirectory, PartitionState, Quorum, QuorumReplica, Reassignment
+from mqd.client.descriptions import BoundUsage, ClusterDescription, LogDirectory, PartitionState, Quorum, QuorumReplica, Reassignment
 from mqd.client.errors import ClientError
-from mqd.types import TopicPartition
+from mqd.types import GROUPS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from mqd.usage import THRESHOLDS
 
 OK, NOTE, WARNING, BAD = "ok", "note", "warning", "bad"
 LAG_SECONDS = 10.0
@@ -51,11 +52,12 @@ class Observed:
     min_isr: Mapping[str, int] | ClientError = field(default_factory=dict)
     disks: Mapping[int, Sequence[LogDirectory] | ClientError] = field(default_factory=dict)
     throttled: str = ""
+    usage: Mapping[int, Sequence[BoundUsage] | ClientError] = field(default_factory=dict)
 
 
 def diagnose(seen: Observed) -> list[Finding]:
-    """Everything there is to say: first who runs the cluster, then what it holds, then its disks."""
-    return [*_controller(seen), *_nodes(seen), *_partitions(seen), *_moves(seen), *_disks(seen)]
+    """Everything there is to say: first who runs the cluster, then what it holds, then its disks and bounds."""
+    return [*_controller(seen), *_nodes(seen), *_partitions(seen), *_moves(seen), *_disks(seen), *_bounds(seen)]
 
 
 # -- who runs the cluster
@@ -301,6 +303,57 @@ def _disks(seen: Observed) -> Iterable[Finding]:
                     )
     if worst is OK and free:
         yield Finding("disks", OK, f"at least {min(free):.0%} free on each")
+
+
+METADATA = "metadata"
+_LEVELS = NOTE, WARNING, BAD
+"""Of a bound that has passed a threshold, by its number."""
+_BOUNDS = {
+    "": (
+        "metadata.image.max.bytes",
+        "no topic, partition or config override is created",
+        "delete topics or config overrides that nobody needs",
+    ),
+    GROUPS_TOPIC: (
+        "group.coordinator.memory.bytes",
+        "new groups, members and offsets are refused",
+        "delete groups that nobody uses: `mqctl group list`, `mqctl group delete`",
+    ),
+    TRANSACTIONS_TOPIC: (
+        "transaction.coordinator.memory.bytes",
+        "new transactional ids are refused",
+        "shorten transactional.id.expiration.ms, or use fewer ids: `mqctl txn list`",
+    ),
+}
+"""Of the metadata, and by the topic of a coordinator: the option, what happens at the bound, what to do."""
+
+
+def _bounds(seen: Observed) -> Iterable[Finding]:
+    """The fullest of each kind: the metadata is the same on all nodes, and of a coordinator each node reports its fullest shard."""
+    fullest: dict[str, tuple[BoundUsage, int]] = {}
+    all_known = True
+    for node, found in sorted(seen.usage.items()):
+        if isinstance(found, ClientError):
+            all_known = False
+            yield Finding("bounds", NOTE, f"node {node} does not report how full its bounds are: {found.message}", found.remedy)
+            continue
+        for each in found:
+            if each.bound not in fullest or each.share > fullest[each.bound][0].share:
+                fullest[each.bound] = each, node
+    tight = [name for name, (each, _) in sorted(fullest.items()) if each.share >= THRESHOLDS[0]]
+    for name in tight:
+        each, node = fullest[name]
+        option, consequence, remedy = _BOUNDS.get(name.rpartition("-")[0], _BOUNDS[""])
+        where = "" if name == METADATA else f" on node {node}"
+        yield Finding(
+            "bounds",
+            _LEVELS[sum(each.share >= threshold for threshold in THRESHOLDS) - 1],
+            f"{name}{where} takes {format_bytes(each.used_bytes)}, {each.share:.0%} of what it may: beyond that {consequence}",
+            f"{remedy}; or raise {option} on every node",
+        )
+    if all_known and fullest and not tight:
+        most = max(each.share for each, _ in fullest.values())
+        yield Finding("bounds", OK, f"metadata and coordinators take at most {most:.0%} of what they may")
 
 
 # -- words

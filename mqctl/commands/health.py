@@ -207,6 +207,7 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
         nursery.start_soon(ask, "min_isr", least)
         nursery.start_soon(ask, "throttled", lambda: throttle(reached))
         nursery.start_soon(ask, "disks", lambda: admin.describe_log_dirs(reached))
+        nursery.start_soon(ask, "usage", lambda: admin.describe_usage(reached))
     async with trio.open_nursery() as nursery:  # last: without a controller no answer comes, nor one to what is asked behind it
         nursery.start_soon(ask, "quorum", admin.describe_quorum)
         nursery.start_soon(ask, "moves", _moves(admin))
@@ -218,6 +219,7 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
         unreachable=unreachable,
         min_isr=found["min_isr"],
         disks=dict.fromkeys(reached, found["disks"]) if isinstance(found["disks"], ClientError) else found["disks"],
+        usage=dict.fromkeys(reached, found["usage"]) if isinstance(found["usage"], ClientError) else found["usage"],
         throttled="" if isinstance(found["throttled"], ClientError) else found["throttled"],
     )
 

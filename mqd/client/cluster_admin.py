@@ -10,6 +10,7 @@ from typing import Any
 
 from mqd.client.calls import Calls, Outcomes, by_topic, outcomes_of
 from mqd.client.descriptions import (
+    BoundUsage,
     ClusterDescription,
     ElectionType,
     LogDirectory,
@@ -68,6 +69,22 @@ class ClusterAdmin(Calls):
             return outcomes
 
         return await self._each("describing log directories", list(node_ids), attempt)
+
+    async def describe_usage(self, node_ids: Iterable[int]) -> dict[int, list[BoundUsage] | ClientError]:
+        """How full the bounds of the given nodes are. Nodes that are not mqd's report none."""
+
+        async def ask(node_id: int, _: list[int]) -> Outcomes:
+            answer = await self._client.request_node(node_id, DESCRIBE_CLUSTER, {"usage_wanted": True})
+            if answer.error_code:
+                return Outcomes({node_id: error_from_wire(answer.error_code, f"usage of node {node_id}")}, {})
+            return Outcomes({node_id: [BoundUsage(row.bound, row.used_bytes, row.bytes_max) for row in answer.usage]}, {})
+
+        async def attempt(left: list[int]) -> Outcomes:
+            outcomes = Outcomes({}, {})
+            await self._ask_together({node_id: [node_id] for node_id in left}, ask, outcomes)
+            return outcomes
+
+        return await self._each("describing usage", list(node_ids), attempt)
 
     async def unregister_broker(self, node_id: int) -> None:
         """Make the cluster forget a node that will not come back. Raises ClientError, with BROKER_ID_NOT_REGISTERED if it is not known."""

@@ -118,6 +118,20 @@ class ClusterDescription:
     fenced: frozenset[int] = frozenset()
 
 
+class BoundUsage(NamedTuple):
+    """How full a bound of a node is on what clients can make it remember: of the metadata, or of the fullest shard of a coordinator."""
+
+    bound: str
+    """"metadata", or the name of the shard's partition."""
+    used_bytes: int
+    bytes_max: int
+
+    @property
+    def share(self) -> float:
+        """1.0 is full."""
+        return self.used_bytes / self.bytes_max if self.bytes_max > 0 else 1.0
+
+
 class ListedOffset(NamedTuple):
     """An offset with the timestamp and leader epoch of its record; -1 each where there is none."""
 

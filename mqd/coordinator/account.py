@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from mqd.coordinator.shard import Moment
 from mqd.errors import ErrorCode, MqError
 from mqd.usage import Usage, UsageWatch
+
+if TYPE_CHECKING:
+    from mqd.coordinator.shard import Moment
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ class Account:
     def __init__(self, name: str, share: Callable[[], int], exact: Callable[[], int], count: Callable[[], int] = lambda: 0) -> None:
         """`name`: of the shard's partition, for the log. `share()`: bytes that it may take. `exact()`, `count()`: bytes that it takes, as
         above; the first is called often, the second seldom."""
-        self._name = name
+        self.name = name
         self._share = share
         self._exact = exact
         self._count = count
@@ -73,7 +75,7 @@ class Account:
             logger.warning(
                 "the state of a coordinator fills up partition=%s share=%.0f%% bytes=%d bytes_max=%d: beyond it groups, members,"
                 " offsets and transactional ids are refused that are new",
-                self._name,
+                self.name,
                 100 * usage.share,
                 used,
                 most,
@@ -83,8 +85,8 @@ class Account:
     def make_room(self, wanted: int, what: str, now: Moment) -> None:
         """Raise COORDINATOR_NOT_AVAILABLE, upon which clients try again until their own time is over, where so much cannot be added."""
         if wanted > 0 and wanted > self.left(wanted, now):
-            logger.warning("no room in a coordinator partition=%s for=%s bytes=%d bytes_max=%d", self._name, what, wanted, self._share())
-            raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The state of {self._name} takes all the memory that it may have.")
+            logger.warning("no room in a coordinator partition=%s for=%s bytes=%d bytes_max=%d", self.name, what, wanted, self._share())
+            raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The state of {self.name} takes all the memory that it may have.")
 
 
 def unbounded() -> Account:

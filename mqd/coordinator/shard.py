@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID
 
 from mqd.errors import MqError
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID
+
+if TYPE_CHECKING:
+    from mqd.coordinator.account import Account
 
 Ticket = int
 """Names one call that waits for its answer. Each is answered once, by the decision that takes it or by any later one."""
@@ -83,6 +86,11 @@ NOTHING = Decision()
 
 class Shard(Protocol):
     """A coordinator's state for one partition. A core: no clock, no socket, no log."""
+
+    @property
+    def account(self) -> Account:
+        """What it takes in memory."""
+        ...
 
     def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
         """Decide what becomes of a `Call` or an operation of the node's own. MqError answers the ticket and changes nothing."""

@@ -12,6 +12,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from mqd.coordinator.account import unbounded
 from mqd.coordinator.service import CoordinatorService, partition_for
 from mqd.coordinator.shard import NO_PRODUCER, NOTHING, Decision, Moment, Producer, Record, Ticket
 from mqd.errors import ErrorCode, MqError
@@ -28,6 +29,7 @@ class Registers:
     """A shard that keeps a value for each key; with what a test wants to see of its life."""
 
     def __init__(self) -> None:
+        self.account = unbounded()
         self.values: dict[bytes, bytes] = {}
         self.pending: dict[Producer, dict[bytes, bytes]] = {}
         self.loaded = 0

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from mqctl.diagnosis import BAD, NOTE, OK, WARNING, Finding, Observed, diagnose
-from mqd.client.descriptions import ClusterDescription, LogDirectory, PartitionState, Quorum, QuorumReplica, Reassignment
+from mqd.client.descriptions import BoundUsage, ClusterDescription, LogDirectory, PartitionState, Quorum, QuorumReplica, Reassignment
 from mqd.client.errors import ClientError
 from mqd.client.metadata import BrokerInfo
 from mqd.errors import ErrorCode
@@ -189,3 +189,28 @@ def test_disks_that_fail_or_fill_up() -> None:
     directories = [LogDirectory("/e", error=failed), LogDirectory("/f", (), 100, 10), LogDirectory("/g", (), 100, 2)]
     rows = found(observed(disks={2: directories}), "disks")
     assert [each.level for each in rows] == [BAD, WARNING, BAD] and "10%" in rows[1].what
+
+
+def bounds(*rows: tuple[int, str, int]) -> list[Finding]:
+    """Of bounds of 100 MiB, with the percentage of each on a node."""
+    usage: dict[int, list[BoundUsage]] = {}
+    for node, name, percent in rows:
+        usage.setdefault(node, []).append(BoundUsage(name, percent << 20, 100 << 20))
+    return [each for each in diagnose(observed(usage=usage)) if each.check == "bounds"]
+
+
+def test_bounds_are_reported_before_they_are_reached() -> None:
+    (finding,) = bounds((1, "metadata", 49), (2, "__consumer_offsets-3", 12))
+    assert finding.level == OK and "at most 49%" in finding.what
+    (finding,) = bounds((1, "metadata", 55), (2, "metadata", 56))
+    assert finding.level == NOTE and "metadata takes 56.0 MiB, 56% of what it may" in finding.what
+    assert "no topic, partition or config override is created" in finding.what and "metadata.image.max.bytes" in finding.remedy
+    first, second = bounds((1, "__consumer_offsets-3", 95), (1, "__transaction_state-4", 80), (2, "metadata", 1))
+    assert (first.level, second.level) == (BAD, WARNING)
+    assert "__consumer_offsets-3 on node 1" in first.what and "group.coordinator.memory.bytes" in first.remedy
+    assert "new transactional ids are refused" in second.what and "transaction.coordinator.memory.bytes" in second.remedy
+
+
+def test_a_node_that_does_not_report_its_bounds_is_a_note() -> None:
+    found_ = [each for each in diagnose(observed(usage={1: TIMED_OUT})) if each.check == "bounds"]
+    assert [each.level for each in found_] == [NOTE]

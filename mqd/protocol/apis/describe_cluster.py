@@ -12,6 +12,7 @@ from mqd.protocol.schema import (
     INT8,
     INT16,
     INT32,
+    INT64,
     STRING,
     TEXT,
     Api,
@@ -24,6 +25,7 @@ REQUEST = message(
     field("include_cluster_authorized_operations", BOOLEAN),
     field("endpoint_type", INT8, since=1, default=1),  # 1 brokers, 2 controllers
     field("include_fenced_brokers", BOOLEAN, since=2),
+    field("usage_wanted", BOOLEAN, tag=10_000, default=False),  # only mqd has it, and the answer to it
 )
 
 RESPONSE = message(
@@ -44,6 +46,7 @@ RESPONSE = message(
         ),
     ),
     field("cluster_authorized_operations", INT32, default=AUTHORIZED_OPERATIONS_UNKNOWN),
+    field("usage", array(field("bound", STRING), field("used_bytes", INT64), field("bytes_max", INT64)), tag=10_000),
 )
 
 API = Api(key=60, name="DescribeCluster", versions=(0, 2), advertised=(0, 2), flexible_from=0, request=REQUEST, response=RESPONSE)

@@ -1,6 +1,7 @@
 """DescribeCluster (key 60), versions 0 to 2: the cluster's id, controller and brokers (KIP-700).
 
 v1 endpoint type: brokers (1) or controllers (2), and only brokers answer here (KIP-919). v2 fenced brokers on demand.
+On demand, too, and only between parts of mqd: how full the bounds of this node are on what clients can make it remember.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
-from mqd.server.context import Context
+from mqd.server.context import Context, Node
 from mqd.server.handlers.admin import cluster_operations
 from mqd.server.handlers.metadata import controller_id
+from mqd.usage import Usage
 
 _BROKERS = 1
 _CONTROLLERS = 2
@@ -21,7 +23,8 @@ def handle(context: Context, request: Any) -> dict[str, Any]:
         raise MqError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "This is an endpoint of brokers, and controllers were asked for.")
     if request.endpoint_type != _BROKERS:
         raise MqError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"There is no endpoint type {request.endpoint_type}.")
-    image = context.node.image
+    node, image = context.node, context.node.image
+    usage = _usage(node) if request.usage_wanted else {}
     brokers = [image.brokers[node_id] for node_id in sorted(image.brokers)]
     return {
         "error_code": ErrorCode.NONE,
@@ -35,7 +38,18 @@ def handle(context: Context, request: Any) -> dict[str, Any]:
             if request.include_fenced_brokers or not broker.fenced
         ],
         "cluster_authorized_operations": cluster_operations(request.include_cluster_authorized_operations),
+        "usage": [{"bound": name, "used_bytes": one.used, "bytes_max": one.most} for name, one in usage.items()],
     }
+
+
+def _usage(node: Node) -> dict[str, Usage]:
+    """Of the metadata, and of the fullest shard of each coordinator here, by the name of its partition."""
+    found = {"metadata": node.controller.usage()}
+    for coordinator in (node.groups, node.transactions):
+        if accounts := [shard.account for shard in coordinator.shards()]:
+            fullest = max(accounts, key=lambda account: account.usage().share)
+            found[fullest.name] = fullest.usage()
+    return found
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:
