@@ -16,6 +16,7 @@ from mqd.types import TopicPartition
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
+    check_number(len(request.topics))
     check_number(sum(len(topic.partitions) for topic in request.topics))
     wishes = tuple(
         Reassignment(TopicPartition(topic.name, row.partition_index), None if row.replicas is None else tuple(row.replicas))

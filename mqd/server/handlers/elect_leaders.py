@@ -19,7 +19,9 @@ from mqd.types import TopicPartition
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     kind = request.election_type if context.header.api_version >= 1 else ElectionType.PREFERRED
-    check_number(sum(len(row.partitions) for row in request.topic_partitions or ()))  # here as well, before it is passed on
+    topics = request.topic_partitions or ()
+    check_number(len(topics))  # here as well, before it is passed on
+    check_number(sum(len(row.partitions) for row in topics))
     op = ElectLeaders(kind, None if request.topic_partitions is None else tuple(_wished(request)))
 
     async def here() -> Mapping[str, Any]:
@@ -31,6 +33,12 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 def _wished(request: Any) -> Iterator[TopicPartition]:
     return (TopicPartition(row.topic, partition) for row in request.topic_partitions or () for partition in row.partitions)
+
+
+def _first_wished(request: Any) -> Iterator[TopicPartition]:
+    """So many as a refusal names, of the first topics."""
+    topics = (request.topic_partitions or ())[:REFUSED_PARTITIONS_NAMED_MAX]
+    return islice((TopicPartition(row.topic, partition) for row in topics for partition in row.partitions), REFUSED_PARTITIONS_NAMED_MAX)
 
 
 def _response(results: Iterable[Elected], listed: Iterable[str] = ()) -> dict[str, Any]:
@@ -46,5 +54,5 @@ def _response(results: Iterable[Elected], listed: Iterable[str] = ()) -> dict[st
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:
     """Version 0 has no place for it but the partitions: the first of them tell it, for the answer is not to be larger than the request."""
-    rows = _response(Elected(wish, error.code, error.message or None) for wish in islice(_wished(request), REFUSED_PARTITIONS_NAMED_MAX))
+    rows = _response(Elected(wish, error.code, error.message or None) for wish in _first_wished(request))
     return {**rows, "error_code": error.code}

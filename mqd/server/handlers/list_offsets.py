@@ -50,6 +50,7 @@ def _answering(context: Context, request: Any) -> Generator[int, None, Mapping[s
     asked: set[tuple[str, int]] = set()
     twice: set[tuple[str, int]] = set()
     for topic in request.topics:
+        yield 1
         for one in topic.partitions:
             (twice if (topic.name, one.partition_index) in asked else asked).add((topic.name, one.partition_index))
             yield 1

@@ -22,7 +22,7 @@ from mqd.server.context import Context
 from mqd.server.coordinators import call_of
 from mqd.server.lag import tell_lag
 from mqd.server.portions import in_portions, merge
-from mqd.server.slices import finished_in_slices, others_first
+from mqd.server.slices import KEY_CHARS_A_ROW, Pace, finished_in_slices, others_first
 from mqd.types import NO_EPOCH, NO_OFFSET
 
 _SEVERAL_SINCE = 8
@@ -38,8 +38,10 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         found = await _fetch(context, FetchOffsets(request.group_id, request.topics, request.require_stable))
         return {"topics": found["topics"], "error_code": found["error_code"]}
     groups = []
+    pace = Pace()
     left = FETCHED_OFFSETS_MAX
     for group in request.groups:
+        await pace.row(1 + len(group.group_id) // KEY_CHARS_A_ROW)
         wanted = FetchOffsets(group.group_id, group.topics, request.require_stable, group.member_id, group.member_epoch)
         if left > 0:
             groups.append(await _fetch(context, wanted))
