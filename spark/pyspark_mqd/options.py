@@ -1,7 +1,7 @@
 """Options of the source: names, defaults, precedence and refusals of Spark's Kafka source. Pure.
 
-Names are case-insensitive. An unknown option has no effect, as in Spark; security options that
-the client cannot honour are refused (`connection.py`).
+Names are case-insensitive. Names that look misspelled are refused (`option_names.py`), and so are
+security options that the client cannot honour (`connection.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from .option_limits import (
     parse_as_of,
     parse_limit,
 )
+from .option_names import check_source_names
 from .option_values import INT_MAX, boolean, duration_s, natural, number, positive
 
 STRATEGIES = {"subscribe": "subscribe", "subscribepattern": "subscribePattern", "assign": "assign"}
@@ -109,6 +110,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         check_batch(start, end)
     _refuse_client_names(own)
     connection = connection_of(own)
+    check_source_names(options)
     max_offsets = positive(own, "maxOffsetsPerTrigger")
     min_offsets = positive(own, "minOffsetsPerTrigger")
     if min_offsets is not None and max_offsets is not None and min_offsets > max_offsets:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from .option_names import check_sink_names
 from .sink_options import (
     Columns,
     Guarantee,
@@ -19,6 +20,7 @@ from .sink_options import (
     refuse_batch_exactly_once,
     refuse_overwrite,
 )
+from .warnings_once import warn_once
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
@@ -65,6 +67,8 @@ def stream_writer(
 
 def _parsed(options: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, Columns]:
     parsed = parse_sink_options(options)
+    for warning in check_sink_names(options):
+        warn_once(repr(sorted(options.items())), warning)
     if parsed.without_effect:
         logger.info("Options without an effect in the sink: %s.", ", ".join(parsed.without_effect))
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]

@@ -17,6 +17,7 @@ from mqd.protocol.batch import Codec
 
 from .connection import HONOURED, PREFIX, Connection, client_name, connection_of, lowered
 from .errors import OptionError
+from .option_names import check_sink_names
 from .transaction_ids import check_identity
 
 DEFAULT_BATCH_BYTES = 512 * limits.KIB
@@ -88,6 +89,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     options = lowered(given)
     connection = connection_of(options)
     _refuse(options)
+    check_sink_names(given)
     guarantee = _guarantee(options)
     topic = (options.get("topic") or "").strip() or None
     identity = options.get("exactlyonceid")

@@ -19,7 +19,9 @@ from pyspark.sql.types import (
 
 from .connection import logger, unused_names
 from .errors import OptionError
+from .option_names import check_source_names
 from .options import COLUMNS, HEADERS, columns_of, ignored_in_batch, parse_options
+from .warnings_once import warn_once
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
@@ -101,6 +103,8 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
 
 
 def _log_unused(options: Mapping[str, str]) -> None:
+    for warning in check_source_names(options):
+        warn_once(repr(sorted(options.items())), warning)
     unused = unused_names(options)
     if unused:
         logger.info("These configurations were supplied but are not used: %s", ", ".join(unused))

@@ -143,7 +143,7 @@ def settings_of(given: dict[str, Any]) -> Settings:
     return Settings(
         bootstrap=given.pop("bootstrap", DEFAULT_BOOTSTRAP),
         output=given.pop("output", "table"),
-        client=_with_prefix(parse_pairs(given.pop("client", ()), "--client")),
+        client=_client_of(given.pop("client", ())),
         master=given.pop("master", None),
         conf=parse_pairs(given.pop("conf", ()), "--conf"),
         checkpoint=given.pop("checkpoint", ""),
@@ -167,11 +167,21 @@ def split_list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _with_prefix(pairs: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name if name.startswith("kafka.") else f"kafka.{name}": value
-        for name, value in pairs.items()
+def _client_of(given: Sequence[str]) -> dict[str, str]:
+    """`--client` as options of the format `mqd`; a usage error names an unknown property."""
+    if not given:
+        return {}
+    from pyspark_mqd.errors import OptionError
+    from pyspark_mqd.option_names import refuse_unknown_client
+
+    pairs = {
+        name.removeprefix("kafka."): value for name, value in parse_pairs(given, "--client").items()
     }
+    try:
+        refuse_unknown_client(pairs)
+    except OptionError as error:
+        raise click.BadParameter(str(error), param_hint="--client") from None
+    return {f"kafka.{name}": value for name, value in pairs.items()}
 
 
 output_option = click.option(
