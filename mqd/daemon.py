@@ -115,7 +115,7 @@ async def main(
 
     Started with its parts, as soon as they are made: a simulation stops the node and looks into it through them.
     """
-    seams = seams if seams is not None else Seams()
+    seams = seams if seams is not None else Seams(disk=OsDisk(group_readable=options.config.boolean("data.group.readable")))
     async with trio.open_nursery() as nursery:
         stop = trio.Event()
         if seams.signals:

@@ -61,7 +61,7 @@ class DevOptions:
 def run(options: DevOptions) -> int:
     """Run the cluster until it is interrupted (0) or one of its nodes ends by itself (1). Raises StartError before that."""
     try:
-        options.data_directory.mkdir(parents=True, exist_ok=True)
+        options.data_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StartError(f"{options.data_directory}: cannot be made ({error.strerror}); give --data another directory") from None
     with _locked(options.data_directory):

@@ -141,6 +141,8 @@ _TABLE: Final = (
     _node("controller.socket.timeout.ms", INT, 30000, RAFT, "Time-out of the controller's connections to nodes"),
     _node("cordoned.log.dirs", LIST, (), CORDON, "Log directories that get no new partitions", dynamic=True),
     _node("create.topic.policy.class.name", CLASS, None, JAVA, "Class that may veto the creation of a topic"),
+    _node("data.group.readable", BOOLEAN, False, DONE,
+          "Let the group of the user read data directories and new files (0750 and 0640 instead of 0700 and 0600)"),
     _node("default.replication.factor", INT, 1, DONE, "Replicas of a topic that is created without a number", minimum=1),
     _node("delegation.token.expiry.check.interval.ms", LONG, 3_600_000, NO_SECURITY,
           "Time between searches for expired delegation tokens", minimum=1),

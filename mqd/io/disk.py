@@ -9,13 +9,18 @@ all else is page-cache work and is done inline.
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import shlex
+import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 import trio
+
+logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 ArgumentsT = TypeVarTuple("ArgumentsT")
@@ -89,7 +94,7 @@ class Disk(Protocol):
     def exists(self, path: Path) -> bool: ...
 
     def make_directory(self, path: Path, *, durable: bool = True) -> None:
-        """With parents; quiet when it exists. `durable`: the parent's entry is synced before it returns."""
+        """With parents; quiet when it exists. A new one is closed to other users. `durable`: the parent's entry is synced before it returns."""
         ...
 
     def rename(self, source: Path, target: Path, *, durable: bool = True) -> None:
@@ -198,11 +203,14 @@ class OsFile:
 
 
 class OsDisk:
-    """The Disk of the operating system."""
+    """The Disk of the operating system. Files are the owner's only (0600, directories 0700), or readable for the group, too (0640, 0750)."""
+
+    def __init__(self, *, group_readable: bool = False) -> None:
+        self._file_mode, self._directory_mode = (0o640, 0o750) if group_readable else (0o600, 0o700)
 
     def open(self, path: Path, *, create: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return OsFile(path, os.open(path, flags, 0o644))
+        return OsFile(path, os.open(path, flags, self._file_mode))
 
     def list(self, path: Path) -> list[str]:
         return sorted(os.listdir(path))
@@ -212,13 +220,22 @@ class OsDisk:
 
     def make_directory(self, path: Path, *, durable: bool = True) -> None:
         if os.path.isdir(path):
+            self._warn_of_others(path)
             return
         missing = [path, *path.parents]
         missing = missing[: next(count for count, parent in enumerate(missing) if os.path.isdir(parent))]
-        os.makedirs(path, exist_ok=True)
-        if durable:
-            for made in reversed(missing):
+        for made in reversed(missing):
+            with suppress(FileExistsError):
+                os.mkdir(made, self._directory_mode)
+            if durable:
                 self.sync_directory(made.parent)
+
+    def _warn_of_others(self, path: Path) -> None:
+        """A directory that its operator made keeps its mode: it may not be mqd's alone."""
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        if mode & 0o077 & ~self._directory_mode:
+            remedy = f"chmod {self._directory_mode:o} {shlex.quote(str(path))}"
+            logger.warning("other users can enter a data directory directory=%s mode=%o remedy=%s", path, mode, remedy)
 
     def rename(self, source: Path, target: Path, *, durable: bool = True) -> None:
         os.replace(source, target)
@@ -247,7 +264,7 @@ class OsDisk:
 
     def write_atomic(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + ".tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._file_mode)
         try:
             view = memoryview(data)
             while view:

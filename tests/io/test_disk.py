@@ -56,6 +56,35 @@ def test_short_writes_are_completed_or_raise(tmp_path: Path, monkeypatch: pytest
         file.append([b"ijkl"])
 
 
+@pytest.mark.parametrize(("group", "file_mode", "directory_mode"), [(False, 0o600, 0o700), (True, 0o640, 0o750)])
+def test_other_users_read_nothing_and_the_group_where_it_may(tmp_path: Path, group: bool, file_mode: int, directory_mode: int) -> None:
+    disk, before = OsDisk(group_readable=group), os.umask(0)
+    try:
+        disk.make_directory(tmp_path / "a" / "b")
+        disk.open(tmp_path / "a" / "file", create=True)
+        disk.write_atomic(tmp_path / "a" / "whole", b"1")
+        disk.lock(tmp_path / "a" / "lock")
+    finally:
+        os.umask(before)
+    assert {name: os.stat(tmp_path / "a" / name).st_mode & 0o777 for name in disk.list(tmp_path / "a")} == {
+        "b": directory_mode, "file": file_mode, "whole": file_mode, "lock": file_mode,
+    }
+    assert os.stat(tmp_path / "a").st_mode & 0o777 == directory_mode
+
+
+def test_a_directory_that_others_can_enter_keeps_its_mode_and_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = tmp_path / "shared"
+    directory.mkdir()
+    directory.chmod(0o755)
+    OsDisk().make_directory(directory)
+    assert directory.stat().st_mode & 0o777 == 0o755
+    assert f"remedy=chmod 700 {directory}" in caplog.text
+    caplog.clear()
+    directory.chmod(0o750)
+    OsDisk(group_readable=True).make_directory(directory)
+    assert not caplog.text
+
+
 def test_a_file_stays_open_while_somebody_holds_it(tmp_path: Path) -> None:
     disk = OsDisk()
     file = disk.open(tmp_path / "f", create=True)
