@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from mqd.testing.coverage import EVENTS
 from mqd.testing.jobs import bugs, results
 from mqd.testing.plots import PLOTS
 from mqd.testing.runner import LOADS, SECONDS_OF_SAFETY, Result, Settings
@@ -57,8 +58,13 @@ def main(arguments: list[str] | None = None) -> int:
     if sys.stderr.isatty():
         print("\r", end="", file=sys.stderr)
     print(totals.text(options.nodes, options.observers, time.perf_counter() - began))
+    print(totals.coverage())
     if bad:
         print(f"violations in {len(bad)} of {totals.seeds} seeds, by number: {' '.join(str(result.settings.seed) for result in bad[:50])}")
+    never = [event for event in EVENTS if not totals.counts[event]]
+    if options.require_coverage and never:
+        print(f"events that never happened: {', '.join(never)}; run more seeds, or look at mqd/testing/thresholds.py", file=sys.stderr)
+        return 1
     return int(bool(bad))
 
 
@@ -70,14 +76,21 @@ class Totals:
         self.simulated_seconds = 0.0
         self.converged: list[float] = []
         self.counts: Counter[str] = Counter()
+        self.seeds_with: Counter[str] = Counter()
 
     def add(self, result: Result) -> None:
         self.seeds += 1
         self.events += result.events
         self.simulated_seconds += result.simulated_seconds
         self.counts.update(result.counts)
+        self.seeds_with.update(event for event in EVENTS if result.counts[event])
         if not result.violations:
             self.converged.append(result.converged_after)
+
+    def coverage(self) -> str:
+        """The table of rare events: how often each happened, and in how many seeds."""
+        rows = [f"  {event.replace('_', ' '):<20} {self.counts[event]:>8} {self.seeds_with[event]:>8}" for event in EVENTS]
+        return "\n".join([f"  {'event':<20} {'times':>8} {'seeds':>8}", *rows])
 
     def text(self, nodes: int, observers: int, real_seconds: float) -> str:
         cluster = f"{nodes} nodes" + (f" and {observers} that do not vote" if observers else "")
@@ -106,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=SECONDS_OF_SAFETY, help="of virtual time under faults")
     parser.add_argument("--observers", type=int, default=0, help="nodes beside them that do not vote")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--require-coverage", action="store_true", help="fail if an event of the coverage table never happened")
     parser.add_argument("--keep-going", action="store_true", help="do not end at the first seed with a violation")
     parser.add_argument("--bug", help="plant this defect: how many seeds until it is found")
     parser.add_argument("--plot", choices=sorted(PLOTS), help="play this sequence of faults, whatever the seed would")

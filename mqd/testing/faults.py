@@ -24,11 +24,13 @@ import trio
 
 from mqd.client.admin import CREATE_TOPICS, DELETE_TOPICS, Admin
 from mqd.client.cluster import ClusterClient
-from mqd.client.descriptions import ConfigChange, ConfigOperation, ElectionType, Resource, ResourceType
+from mqd.client.descriptions import END_OF_LOG, ConfigChange, ConfigOperation, ElectionType, Resource, ResourceType
 from mqd.errors import ErrorCode, MqError
+from mqd.protocol.batch import build_batch
 from mqd.raft.machine import Role
 from mqd.testing.cluster import Cluster, SimulatedNode
 from mqd.testing.probes import Probes
+from mqd.testing.workload import PRODUCE, PRODUCE_VERSION, produce_body
 from mqd.types import TopicPartition
 
 
@@ -49,6 +51,13 @@ COORDINATORS_MIN_INSYNC = 2
 """Where a topic does not say it, as those of the coordinators do not: runner.py gives the nodes this option."""
 THROWAWAY = "x"
 """The first letter of topics that administration makes and deletes; their records are nobody's business."""
+
+
+_RETENTION: tuple[dict[str, str], ...] = (
+    {"retention.ms": "400", "segment.ms": "200", "file.delete.delay.ms": "100"},
+    {"segment.ms": "200", "file.delete.delay.ms": "100"},
+)
+"""Configurations of a topic that gets shorter; the second one by DeleteRecords alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +427,16 @@ class Nemesis:
 class Administration:
     """Changes of the metadata beside the faults. What was acknowledged must be true at the end."""
 
-    def __init__(self, client: ClusterClient, plan: Plan, chance: random.Random, nodes: list[int], checked: list[TopicPartition]) -> None:
+    def __init__(
+        self,
+        client: ClusterClient,
+        plan: Plan,
+        chance: random.Random,
+        nodes: list[int],
+        checked: list[TopicPartition],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._wall_ms = wall_ms
         self.created: dict[str, int] = {}
         """Topics whose creation was acknowledged, and their partitions."""
         self.deleted: set[str] = set()
@@ -503,6 +521,34 @@ class Administration:
                 self.counts["grown"] += 1
         finally:
             self.created[name] = count
+
+    async def shorten(self) -> None:
+        """Until cancelled: a topic of its own is written, and loses its oldest records to retention and DeleteRecords."""
+        partition = TopicPartition(f"{THROWAWAY}-short", 0)
+        configs = self._chance.choice(_RETENTION)
+        is_there = False
+        while True:
+            await trio.sleep(self._chance.choice([0.02, 0.1, 0.4]))
+            try:
+                if not is_there:
+                    await self._admin.create_topic(partition.topic, 1, 3, configs)
+                    is_there = True
+                await self._fill(partition)
+                if self._chance.random() < 0.3:
+                    before = (await self._admin.delete_records({partition: END_OF_LOG}))[partition]
+                    self.counts["deleted_records"] += not isinstance(before, MqError) and before > 0
+            except MqError as error:
+                is_there = is_there or error.code is ErrorCode.TOPIC_ALREADY_EXISTS
+
+    async def _fill(self, partition: TopicPartition) -> None:
+        leader = await self.client.leader(partition, deadline=trio.current_time() + 2.0)
+        batch = build_batch([(None, b"x" * self._chance.choice([10, 1_000]))], timestamp=self._wall_ms())
+        connection = await self.client.connection_to_leader(leader.node_id)
+        answer = await self.client.request(connection, PRODUCE, produce_body(partition, batch, acks=-1), at_most=PRODUCE_VERSION)
+        if code := answer.responses[0].partition_responses[0].error_code:
+            await self.client.refresh([partition.topic])
+            raise MqError(ErrorCode(code))
+        self.counts["filled"] += 1
 
     async def _elect(self) -> None:
         await self._admin.elect_leaders(ElectionType.PREFERRED, [self._chance.choice(self._checked)])

@@ -60,6 +60,8 @@ class Shadow:
     batches: list[Batch] = field(default_factory=list)
     places: list[tuple[int, int]] = field(default_factory=list)
     """(base offset of the segment, position in its file) of each batch."""
+    start: int = 0
+    """Where its files begin."""
     end: int = 0
     cuts: int = -1
     cleanings: int = 0
@@ -175,6 +177,7 @@ class Probes:
         self.violation: str | None = None
         self.on_violation: Callable[[], None] = lambda: None
         self.on_restart: Callable[[int], None] = lambda _node: None
+        self.on_life: Callable[[_Daemon], None] = lambda _daemon: None
         self.groups: GroupProbe | None = None
         self.counts = Counts()
         self.quorum = Quorum()
@@ -247,6 +250,7 @@ class Probes:
                 life += 1
                 self._lives[node_id] = life, daemon
                 self._begin_life(node_id)
+                self.on_life(daemon)
             self._look_at_quorum(node_id, daemon)
             if daemon.machine.image.index != self._image_indexes.get(node_id):
                 self._look_at_image(node_id, daemon)
@@ -495,7 +499,7 @@ class Probes:
         if committed.cleaned_to:
             self._compare_compacted(shadow, committed, end, what)
             return
-        first = bisect_left(committed.batches, (shadow.batches[0].base_offset,)) if shadow.batches else 0
+        first = bisect_left(committed.batches, (shadow.batches[0].base_offset if shadow.batches else shadow.start,))
         at = first + shadow.agreed
         while at < len(committed.batches) and committed.batches[at].next_offset <= end:
             ours = shadow.batches[at - first] if at - first < len(shadow.batches) else None
@@ -511,7 +515,7 @@ class Probes:
     def _compare_compacted(shadow: Shadow, committed: Committed, end: int, what: str) -> None:
         """What the replica has is what was committed, or less of it; above what any replica has compacted nothing is missing."""
         ours = {batch.base_offset: batch for batch in shadow.batches if batch.next_offset <= end}
-        start = shadow.batches[0].base_offset if shadow.batches else 0
+        start = shadow.batches[0].base_offset if shadow.batches else shadow.start
         for theirs in committed.batches:
             if theirs.next_offset > end:
                 break
@@ -533,16 +537,18 @@ class Probes:
             self._extend(node_id, log, shadow, where)
             return
         before, end_before = shadow.batches, shadow.end
+        shadow.start = log.segments[0].base_offset
         fresh = Shadow()
         fresh.end = log.segments[0].base_offset
         self._extend(node_id, log, fresh, where)
-        older = [batch for batch in before if batch.next_offset <= log.segments[0].base_offset]
+        begun_anew = log.segments[0].base_offset > end_before  # at its leader's log start, which had passed it
+        older = [] if begun_anew else [batch for batch in before if batch.next_offset <= log.segments[0].base_offset]
         shadow.places = [(-1, -1)] * len(older) + fresh.places
         shadow.batches = older + fresh.batches
         shadow.open = fresh.open
         kept = next((at for at, (old, new) in enumerate(zip(before, shadow.batches)) if old != new), min(len(before), len(shadow.batches)))
         shadow.agreed = min(shadow.agreed, kept)
-        cut_at = before[kept].base_offset if kept < len(before) else end_before
+        cut_at = before[kept].base_offset if kept < len(before) and not begun_anew else end_before
         if log.cleaned_to or log.cleanings:  # what is missing in between, or has fewer records, was compacted
             cut_at, shadow.agreed = min(shadow.batches[-1].next_offset if shadow.batches else 0, end_before), 0
         excused = shadow.lost_power or shadow.set_aside or shadow.unassigned or self.may_lose(log.topic_partition.topic)

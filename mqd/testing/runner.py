@@ -30,12 +30,14 @@ from mqd.testing.checker import History, Outcome
 from mqd.testing.clients import owned
 from mqd.testing.cluster import Cluster
 from mqd.testing.coordinator_probes import GroupProbe
+from mqd.testing.coverage import Coverage
 from mqd.testing.faults import COORDINATORS_MIN_INSYNC, THROWAWAY, Administration, Mode, Nemesis, Plan
 from mqd.testing.group_ledger import GroupLedger
 from mqd.testing.groups import Groups
 from mqd.testing.ledger import Ledger
 from mqd.testing.plots import Plots, draw_plot
 from mqd.testing.probes import Probes
+from mqd.testing.thresholds import draw_thresholds
 from mqd.testing.transactions import TOPIC, Transactional
 from mqd.testing.two_phase import TwoPhase
 from mqd.testing.workload import Workload
@@ -184,6 +186,7 @@ class _Run:
         self.group_ledger = GroupLedger()
         self.groups: Groups | None = None
         self.scope = trio.CancelScope()
+        self.coverage = Coverage()
 
     def source(self, purpose: str) -> random.Random:
         return random.Random(f"{self.settings.seed}/{purpose}")
@@ -199,6 +202,7 @@ class _Run:
                 self.probes = Probes(cluster, tuple(sorted(cluster.nodes)), voters=voters, may_lose=self._may_lose)
                 self.probes.on_violation = self.scope.cancel
                 self.probes.on_restart = self._restarted
+                self.probes.on_life = self.coverage.begin_life
                 cluster.on_event(self.probes.look)
                 with self.scope:
                     await cluster.start()
@@ -214,11 +218,12 @@ class _Run:
                 self.result.tail = list(world.trace.lines)[-60:]
 
     def _options(self) -> dict[str, str]:
+        options = OPTIONS | draw_thresholds(self.source("thresholds"))
         if self.load == "plain":
-            return OPTIONS
+            return options
         flush = {"log.flush.before.ack": "true"} if self.plan.mode is Mode.POWER_ALL else {}
         two_phase = {TWO_PHASE: "true"} if self.load == "prepare" else {}
-        return OPTIONS | COORDINATOR_OPTIONS | flush | two_phase
+        return options | COORDINATOR_OPTIONS | flush | two_phase
 
     def _restarted(self, node_id: int) -> None:
         self.history.restarted(node_id)
@@ -242,7 +247,9 @@ class _Run:
         client = await _client(cluster, "admin")
         async with trio.open_nursery() as nursery:
             nemesis = self.nemesis = Nemesis(cluster, self.probes, self.plan, self.source("faults"), nursery, checked)
-            administration = self.administration = Administration(client, self.plan, self.source("admin"), sorted(cluster.nodes), checked)
+            administration = self.administration = Administration(
+                client, self.plan, self.source("admin"), sorted(cluster.nodes), checked, cluster.clock.wall_ms
+            )
             workload.start(nursery, partitions, own=self.chance.choice([1, 2]), raw=self.chance.choice([1, 2]), hasty=1)
             if self.load != "plain":
                 self._start_coordinated(cluster, nursery, partitions, [place for place in checked if place.topic == TOPIC])
@@ -253,6 +260,7 @@ class _Run:
             with trio.move_on_after(self.settings.seconds):
                 async with trio.open_nursery() as beside:
                     beside.start_soon(administration.run)
+                    beside.start_soon(administration.shorten)
                     beside.start_soon(self._validate_now_and_then)
             await nemesis.heal()
             await self._converge(cluster, nemesis, workload, partitions)
@@ -278,6 +286,7 @@ class _Run:
         configs = {
             "min.insync.replicas": str(min_insync),
             "segment.ms": str(segment_ms),
+            "retention.ms": "-1",
             "flush.before.ack": str(flush).lower(),
         }
         topics = {COPIED: self.chance.choice([1, 2]), "b": self.chance.choice([1, 3])}
@@ -289,6 +298,7 @@ class _Run:
         configs = {
             "min.insync.replicas": "2",
             "segment.ms": choose.choice(["300", "2000", "60000"]),
+            "retention.ms": "-1",
             "flush.before.ack": str(self.plan.mode is Mode.POWER_ALL).lower(),
         }
         partitions = await self._make(cluster, {TOPIC: choose.choice([1, 2])}, configs)
@@ -438,6 +448,7 @@ class _Run:
 
     def _count(self) -> None:
         counts = self.result.counts
+        counts.update(self.coverage.counts())
         counts["acknowledged"] = self.history.acknowledged
         counts["read"] = self.history.reads
         if hasattr(self, "probes"):

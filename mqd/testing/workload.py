@@ -218,7 +218,7 @@ class Workload:
             try:
                 async with self._leader_stream(client, partition) as wire:
                     for batch, _ in window:
-                        await wire.send(api(PRODUCE), PRODUCE_VERSION, _produce_body(partition, batch, acks=-1))
+                        await wire.send(api(PRODUCE), PRODUCE_VERSION, produce_body(partition, batch, acks=-1))
                     while True:
                         while len(window) < IN_FLIGHT_MAX and not self.stopping.is_set() and (not window or chance.random() < 0.7):
                             sends = []
@@ -235,7 +235,7 @@ class Workload:
                             )
                             sequence += len(sends)
                             window.append((batch, sends))
-                            await wire.send(api(PRODUCE), PRODUCE_VERSION, _produce_body(partition, batch, acks=-1))
+                            await wire.send(api(PRODUCE), PRODUCE_VERSION, produce_body(partition, batch, acks=-1))
                         if not window:
                             break
                         row = (await wire.receive()).responses[0].partition_responses[0]
@@ -289,7 +289,7 @@ class Workload:
                         send = self.history.send(f"{name}/{partition}/{session}", partition, value, Promise.ORDER)
                         waiting.append(send)
                         batch = build_batch([(None, value)], timestamp=self._clock.wall_ms())
-                        await wire.send(api(PRODUCE), PRODUCE_VERSION, _produce_body(partition, batch, acks=acks), answered=acks != 0)
+                        await wire.send(api(PRODUCE), PRODUCE_VERSION, produce_body(partition, batch, acks=acks), answered=acks != 0)
                         if acks and (len(waiting) >= 3 or chance.random() < 0.5):
                             row = (await wire.receive()).responses[0].partition_responses[0]
                             if row.error_code:
@@ -438,7 +438,7 @@ class Wire:
         return declaration.decode_response(version, frame, position)
 
 
-def _produce_body(partition: TopicPartition, batch: bytes | bytearray, *, acks: int) -> dict[str, Any]:
+def produce_body(partition: TopicPartition, batch: bytes | bytearray, *, acks: int) -> dict[str, Any]:
     rows = [{"index": partition.partition, "records": bytes(batch)}]
     return {
         "transactional_id": None,

@@ -36,7 +36,7 @@ def test_a_plot_comes_to_its_end_and_the_product_stands_it(name: str) -> None:
 
 async def test_a_plot_deletes_no_topic_that_grows_meanwhile() -> None:
     """Whose growth would then be noted down as if the topic were there."""
-    administration = Administration(SimpleNamespace(), None, random.Random(1), [1, 2, 3], [])  # type: ignore[arg-type]
+    administration = Administration(SimpleNamespace(), None, random.Random(1), [1, 2, 3], [], lambda: 0)  # type: ignore[arg-type]
     administration.created["x1"] = 2
 
     async def add_partitions(wish: dict[str, int]) -> dict[str, None]:

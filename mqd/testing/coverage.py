@@ -1,0 +1,39 @@
+"""Which rare events happened inside the nodes of a run: a simulation that never reaches one proves nothing about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from mqd.daemon import _Daemon
+
+EVENTS = (
+    "metadata_snapshots",
+    "metadata_restores",
+    "compactions",
+    "retired_segments",
+    "deleted_records",
+    "log_resets",
+)
+"""Each must be seen within 50 seeds (tests/sim/test_coverage.py)."""
+
+
+class Coverage:
+    """Reads the counters of every process of a run, the dead ones too."""
+
+    def __init__(self) -> None:
+        self._daemons: list[_Daemon] = []
+
+    def begin_life(self, daemon: _Daemon) -> None:
+        self._daemons.append(daemon)
+
+    def counts(self) -> Counter[str]:
+        """Event -> how often it happened, over all nodes and their lives. DeleteRecords is counted by who asks for it."""
+        counts: Counter[str] = Counter()
+        for daemon in self._daemons:
+            raft, logs = daemon.raft.statistics(), daemon.logs.statistics()
+            counts["metadata_snapshots"] += raft.snapshots_taken
+            counts["metadata_restores"] += raft.snapshots_installed
+            counts["compactions"] += daemon.logs.compactor.statistics().passes
+            counts["retired_segments"] += logs.retired_segments
+            counts["log_resets"] += daemon.fetchers.statistics().resets
+        return counts
