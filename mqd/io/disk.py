@@ -94,7 +94,9 @@ class Disk(Protocol):
     def exists(self, path: Path) -> bool: ...
 
     def make_directory(self, path: Path, *, durable: bool = True) -> None:
-        """With parents; quiet when it exists. A new one is closed to other users. `durable`: the parent's entry is synced before it returns."""
+        """With parents; quiet when it exists. A new one is closed to other users.
+
+        `durable`: the parent's entry is synced before it returns."""
         ...
 
     def rename(self, source: Path, target: Path, *, durable: bool = True) -> None:
@@ -203,10 +205,14 @@ class OsFile:
 
 
 class OsDisk:
-    """The Disk of the operating system. Files are the owner's only (0600, directories 0700), or readable for the group, too (0640, 0750)."""
+    """The Disk of the operating system. New files have mode 0600 and new directories 0700, with `group_readable` 0640 and 0750."""
+
+    _file_mode = 0o600
+    _directory_mode = 0o700
 
     def __init__(self, *, group_readable: bool = False) -> None:
-        self._file_mode, self._directory_mode = (0o640, 0o750) if group_readable else (0o600, 0o700)
+        if group_readable:
+            self._file_mode, self._directory_mode = 0o640, 0o750
 
     def open(self, path: Path, *, create: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -225,8 +231,11 @@ class OsDisk:
         missing = [path, *path.parents]
         missing = missing[: next(count for count, parent in enumerate(missing) if os.path.isdir(parent))]
         for made in reversed(missing):
-            with suppress(FileExistsError):
+            try:
                 os.mkdir(made, self._directory_mode)
+            except FileExistsError:
+                if not os.path.isdir(made):
+                    raise
             if durable:
                 self.sync_directory(made.parent)
 
