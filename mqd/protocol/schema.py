@@ -291,6 +291,24 @@ class Api:
         """The response body from `position` to the end of `buffer`; errors as in decode_request."""
         return self._decode(self.response, "response", version, buffer, position, limits.RESPONSE_ELEMENTS_MAX)
 
+    def decode_response_in_slices(self, version: int, buffer: Buffer, position: int = 0) -> Generator[int, None, Container]:
+        """The same, returned at the end of a generator, as `decode_request_in_slices` does."""
+        stream = Cursor(buffer, position, limits.RESPONSE_ELEMENTS_MAX)
+        declared = self.response.at(version, flexible=self.is_flexible(version))
+        try:
+            container: Container = yield from declared.parse_in_slices(stream)
+            if stream.position != stream.end:
+                raise ProtocolError(f"{stream.end - stream.position} bytes too many at {stream.position}")
+        except ProtocolError as error:
+            raise ProtocolError(f"{self.name} v{version} response: {error}") from None
+        return container
+
+    def encode_request_in_slices(self, version: int, mapping: Mapping[str, Any]) -> Generator[int, None, bytes]:
+        """The request body, as `encode_response_in_slices` does."""
+        stream = BytesIO()
+        yield from self.request.at(version, flexible=self.is_flexible(version)).build_in_slices(mapping, stream)
+        return stream.getvalue()
+
     def encode_request(self, version: int, mapping: Mapping[str, Any]) -> bytes:
         """The request body, without header."""
         return self._encode(self.request, version, mapping)

@@ -16,8 +16,10 @@ from mqd.client.errors import ClientError
 from mqd.client.line import Line
 from mqd.client.peer import PeerConnection, connect_stream, start_peer
 from mqd.config import Peers
+from mqd.errors import ProtocolError
 from mqd.io.net import Network, Stream
 from mqd.protocol import apis
+from mqd.server.slices import finished_soon
 from mqd.types import NodeId
 
 CONNECT_TIMEOUT_SECONDS = 2.0
@@ -53,10 +55,16 @@ class Forwarder:
         api = apis.by_name(api_name)
         assert api is not None, api_name
         try:
+            body = await finished_soon(api.encode_request_in_slices(version, request))
             connection = await self._connection(node_id)
-            response: Mapping[str, Any] = await connection.request(api, request, version)
+            frame, position = await connection.exchange(api, version, body)
         except ClientError as error:
             raise OSError(f"node {node_id} cannot be asked: {error}") from error
+        try:
+            response: Mapping[str, Any] = await finished_soon(api.decode_response_in_slices(version, frame, position))
+        except ProtocolError as error:
+            connection.close(f"its answer cannot be decoded: {error}")
+            raise OSError(f"node {node_id} cannot be asked: its answer cannot be decoded: {error}") from error
         return response
 
     async def dial(self, node_id: NodeId) -> Line:

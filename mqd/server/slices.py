@@ -106,6 +106,19 @@ async def listed_in_slices(rows: Iterable[Row], weigh: Callable[[Row], int] = la
     return made
 
 
+async def finished_soon(work: Generator[int, None, Result]) -> Result:
+    """The same, with the first slice at once, whoever else waits for one: most work is no larger."""
+    weight = 0
+    try:
+        while weight < SLICE_ROWS:
+            weight += next(work)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    await others_first()
+    return await finished_in_slices(work)
+
+
 async def finished_in_slices(work: Generator[int, None, Result]) -> Result:
     """What a generator returns that yields how many rows it has read or written since."""
     weight = 0

@@ -43,6 +43,26 @@ def test_the_same_message_or_the_same_refusal(api: Api, version: int) -> None:
     for_each(20, check)
 
 
+@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=IDS)
+def test_the_other_side_of_a_forward(api: Api, version: int) -> None:
+    def check(dice: Random) -> None:
+        request, response = (random_message(dice, side, version, complete=True) for side in (api.request, api.response))
+        assert finished(api.encode_request_in_slices(version, request))[0] == api.encode_request(version, request)
+        body = api.encode_response(version, response)
+        assert finished(api.decode_response_in_slices(version, body))[0] == api.decode_response(version, body)
+        for broken in (damaged(body, dice), body + b"x"):
+            try:
+                expected = api.decode_response(version, broken)
+            except ProtocolError as error:
+                with pytest.raises(ProtocolError) as refusal:
+                    finished(api.decode_response_in_slices(version, broken))
+                assert str(refusal.value) == str(error)
+            else:
+                assert finished(api.decode_response_in_slices(version, broken))[0] == expected
+
+    for_each(10, check)
+
+
 @pytest.mark.parametrize(
     ("name", "version", "body"),
     [
