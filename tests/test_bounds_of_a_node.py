@@ -60,6 +60,18 @@ async def fill_groups_configs(client: PeerConnection) -> ErrorCode:
     return ErrorCode.NONE
 
 
+async def fill_with_topics(client: PeerConnection) -> ErrorCode:
+    """Topics of one partition, each with an override of 16 KB."""
+    for number in range(100):
+        wide = ",".join(f"{one}:1" for one in range(2_400))
+        configs = [{"name": "leader.replication.throttled.replicas", "value": wide}]
+        topic = {"name": f"wide-{number}", "num_partitions": 1, "replication_factor": 1, "configs": configs}
+        (row,) = (await ask(client, "create_topics", 7, {"topics": [topic], "timeout_ms": 10_000})).topics
+        if row.error_code:
+            return ErrorCode(row.error_code)
+    return ErrorCode.NONE
+
+
 async def usage(client: PeerConnection) -> dict[str, float]:
     answer = await ask(client, "describe_cluster", 2, {"usage_wanted": True})
     return {row.bound: row.used_bytes / row.bytes_max for row in answer.usage}
@@ -78,6 +90,8 @@ async def test_every_bound_holds_is_shown_and_survives_a_restart(tmp_path: Path)
         known = ids.index(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         assert 800 < known < 1_100
         assert await fill_groups_configs(client) is ErrorCode.POLICY_VIOLATION
+        assert 0.2 < (await usage(client))["metadata"] < 0.3, "overrides of groups have a share"
+        assert await fill_with_topics(client) is ErrorCode.POLICY_VIOLATION
         full = await usage(client)
         assert full.keys() == {"metadata", "__consumer_offsets-0", "__transaction_state-0"}
         assert all(0.9 < share <= 1.0 for share in full.values()), full

@@ -38,14 +38,13 @@ from mqd.controller.records import (
     UpdatePartitions,
     decode_command,
 )
-from mqd.controller.size import empty_size, growth, recount
+from mqd.controller.size import GROUP, empty_size, growth, is_of_group, recount, recount_groups
 from mqd.controller.snapshot import deflated, inflate, snapshot_text
 from mqd.types import INTERNAL_TOPICS, NO_EPOCH, NO_NODE, NodeId, TopicPartition
 
 TOPIC = "topic"
 NODE = "node"
-GROUP = "group"
-"""Types of configured resources: the first half of a key of `MetadataImage.configs`."""
+"""With GROUP: types of configured resources: the first half of a key of `MetadataImage.configs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +161,8 @@ class MetadataImage:
         """Replicas (topic id, partition, broker) whose broker says, under its present registration, that they hold nothing of use."""
         self.size = empty_size()
         """Bytes that all of it counts for (size.py). What `Room` compares with the bound."""
+        self.groups_size = 0
+        """Bytes of these that overrides of groups count for."""
         self._names: dict[str, set[str]] = {}
 
     # -- reading
@@ -209,7 +210,10 @@ class MetadataImage:
 
     def apply(self, record: Record, index: int, delta: Delta) -> None:
         """Let one record of the command at `index` take effect, and note in `delta` what it changed."""
-        self.size += growth(self, record)
+        more = growth(self, record)
+        self.size += more
+        if is_of_group(record):
+            self.groups_size += more
         _APPLY[type(record)](self, record, index, delta)
 
     def _format_cluster(self, record: FormatCluster, index: int, delta: Delta) -> None:
@@ -402,6 +406,7 @@ class MetadataImage:
             self.configs[resource_type, resource_name] = dict(values)
         self.lost = {(UUID(topic_id), partition, node_id) for topic_id, partition, node_id in state.get("lost", ())}
         self.size = recount(self)
+        self.groups_size = recount_groups(self)
 
 
 _APPLY: dict[type, Callable[[MetadataImage, Any, int, Delta], None]] = {

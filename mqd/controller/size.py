@@ -30,12 +30,16 @@ from mqd.controller.records import (
     UpdatePartitions,
 )
 from mqd.errors import ErrorCode, MqError
+from mqd.types import INTERNAL_TOPICS
 from mqd.usage import Usage, UsageWatch
 
 if TYPE_CHECKING:
     from mqd.controller.image import MetadataImage
 
 logger = logging.getLogger(__name__)
+
+GROUP: Final = "group"
+"""Type of the overrides of a group: the first half of a key of `MetadataImage.configs`."""
 
 _EMPTY: Final = 1_024
 """An image without anything in it."""
@@ -51,6 +55,12 @@ _ESCAPED_MAX: Final = 6
 """Bytes of JSON for one byte of UTF-8: a control character is \\u0001."""
 
 
+GROUPS_SHARE: Final = 4
+"""Overrides of groups, which need not exist, take no more than this part of the bound: topics are not crowded out."""
+RESERVED_SHARE: Final = 16
+"""This part of the bound is left to internal topics: a client that fills the rest keeps no coordinator from its first group."""
+
+
 class Room:
     """What one decision may add. Take each record before it is decided; what is refused takes nothing."""
 
@@ -58,11 +68,21 @@ class Room:
         self._image = image
         self._bytes_max = bytes_max
         self._left = bytes_max - image.size
+        self._left_to_groups = bytes_max // GROUPS_SHARE - image.groups_size
 
     def take(self, record: Record) -> None:
         """Raise POLICY_VIOLATION where the record makes the metadata larger than it may be."""
         more = growth(self._image, record)
-        if more > 0 and more > self._left:
+        reserved = 0 if isinstance(record, CreateTopic) and record.name in INTERNAL_TOPICS else self._bytes_max // RESERVED_SHARE
+        if is_of_group(record):
+            if more > 0 and more > self._left_to_groups:
+                raise MqError(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"Config overrides of groups take {self._image.groups_size} bytes, and this change needs {more} more: together they"
+                    f" take at most a quarter of metadata.image.max.bytes={self._bytes_max}. Delete those of groups that are not used.",
+                )
+            self._left_to_groups -= more
+        if more > 0 and more > self._left - reserved:
             raise MqError(
                 ErrorCode.POLICY_VIOLATION,
                 f"The cluster's metadata is full: it takes {self._image.size} of {self._bytes_max} bytes, and this change needs {more}"
@@ -87,6 +107,11 @@ class SizeWatch:
                 usage.used,
                 usage.most,
             )
+
+
+def is_of_group(record: Record) -> bool:
+    """Whether it changes overrides of a group."""
+    return isinstance(record, SetConfigs) and record.resource_type == GROUP
 
 
 def growth(image: MetadataImage, record: Record) -> int:
@@ -135,6 +160,11 @@ def recount(image: MetadataImage) -> int:
     configs = sum(_overrides(name, overrides) for (_, name), overrides in image.configs.items())
     brokers = sum(_broker(broker.host, broker.rack) for broker in image.brokers.values())
     return empty_size() + _text(image.cluster_id) - _text("") + topics + configs + brokers + sum(map(_feature, image.features))
+
+
+def recount_groups(image: MetadataImage) -> int:
+    """What the overrides of groups count for, from scratch."""
+    return sum(_overrides(name, overrides) for (kind, name), overrides in image.configs.items() if kind == GROUP)
 
 
 def empty_size() -> int:

@@ -17,7 +17,7 @@ from mqd.controller.configs import AlterConfigs, Change, ResourceChanges, decide
 from mqd.controller.image import Delta, MetadataImage, MetadataMachine, PartitionImage
 from mqd.controller.producer_ids import AllocateProducerIds, decide_allocate_producer_ids
 from mqd.controller.records import Command, CreateTopic, DeleteTopic, Placement, encode_command
-from mqd.controller.size import recount
+from mqd.controller.size import recount, recount_groups
 from mqd.controller.topics import (
     CreatePartitions,
     DeleteTopics,
@@ -71,7 +71,7 @@ def step(replica: Replica, kind: str, what: Any, value: Any, count: int) -> None
 
 
 def check_invariants(image: MetadataImage) -> None:
-    assert image.size == recount(image)
+    assert image.size == recount(image) and image.groups_size == recount_groups(image)
     assert len(zlib.decompress(image.snapshot())) <= image.size
     assert {topic.topic_id: topic for topic in image.topics.values()} == image.topics_by_id
     for topic in image.topics.values():

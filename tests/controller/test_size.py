@@ -22,7 +22,7 @@ from mqd.controller.producer_ids import AllocateProducerIds, decide_allocate_pro
 from mqd.controller.reassignments import AlterReassignments, Reassignment, decide_alter_reassignments
 from mqd.controller.records import RegisterBroker
 from mqd.controller.rules import Rules
-from mqd.controller.size import recount
+from mqd.controller.size import RESERVED_SHARE, recount, recount_groups
 from mqd.controller.topics import (
     CreatePartitions,
     CreateTopics,
@@ -45,7 +45,7 @@ FULL = ErrorCode.POLICY_VIOLATION
 
 def room_for(replica: Replica, more: int) -> Rules:
     """Rules under which the metadata may grow by so many bytes."""
-    return Rules(image_bytes_max=replica.image.size + more)
+    return Rules(image_bytes_max=(replica.image.size + more) * RESERVED_SHARE // (RESERVED_SHARE - 1))
 
 
 def changes(kind: int, name: str, *pairs: tuple[str, str | None]) -> ResourceChanges:
@@ -54,7 +54,7 @@ def changes(kind: int, name: str, *pairs: tuple[str, str | None]) -> ResourceCha
 
 def alter(replica: Replica, rules: Rules, *resources: ResourceChanges) -> Iterable[ResourceAltered]:
     found: Iterable[ResourceAltered] = replica.run(decide_alter_configs, AlterConfigs(resources, CONFIG), rules)
-    assert replica.image.size == recount(replica.image)
+    assert replica.image.size == recount(replica.image) and replica.image.groups_size == recount_groups(replica.image)
     return found
 
 
@@ -120,7 +120,20 @@ def test_configs_of_groups_that_do_not_exist_cannot_fill_the_metadata() -> None:
         rows = alter(replica, rules, *(changes(ResourceType.GROUP, name, ("consumer.session.timeout.ms", value)) for name in names))
         refused += codes(rows).count(FULL)
     assert refused > 300
-    assert replica.image.size <= rules.image_bytes_max
+    assert replica.image.groups_size <= rules.image_bytes_max / 4, "topics have room yet"
+    assert codes(replica.run(decide_create_topics, CreateTopics((new_topic("t", 100),), 1, 1), rules)) == [ErrorCode.NONE]
+
+
+def test_internal_topics_have_a_reserve() -> None:
+    """Else the first group, or the first transaction, would find no coordinator."""
+    replica = with_brokers(1, 2, 3)
+    rules = Rules(image_bytes_max=MIB)
+    number = 0
+    while codes(replica.run(decide_create_topics, CreateTopics((new_topic(f"t{number}", 1, 1),), 1, 1), rules)) == [ErrorCode.NONE]:
+        number += 1
+    for name in ("__consumer_offsets", "__transaction_state"):
+        assert codes(replica.run(decide_create_topics, CreateTopics((new_topic(name, 50, 3),), 1, 1), rules)) == [ErrorCode.NONE]
+    assert replica.image.size <= MIB
 
 
 def test_a_group_with_overrides_has_a_name_that_a_group_may_have() -> None:
