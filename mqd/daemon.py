@@ -14,6 +14,7 @@ import errno
 import gc
 import logging
 import math
+import os
 import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -128,10 +129,24 @@ async def main(
 
 
 async def _wait_for_signal(wanted: tuple[signal.Signals, ...], stop: trio.Event) -> None:
-    with trio.open_signal_receiver(*wanted) as signals:
+    """The first signal stops the node cleanly, a second one of the same kind stops it at once, also when the event loop is busy.
+
+    One Ctrl-C under `mqd dev` is a SIGINT from the terminal and a SIGTERM from the parent: signals of two kinds are no second one. SIGHUP
+    has no effect: the log goes to standard error, so there is no file to open again."""
+    with trio.open_signal_receiver(*wanted, signal.SIGHUP) as signals:
         async for number in signals:
+            if number == signal.SIGHUP:
+                logger.info("SIGHUP is ignored: a node reads its files at its start only")
+                continue
+            signal.signal(number, _stop_at_once)
             logger.info("stopping signal=%s", signal.Signals(number).name)
             stop.set()
+
+
+def _stop_at_once(number: int, _frame: object) -> None:
+    name = signal.Signals(number).name
+    os.write(2, f"mqd: Stopped at once, because a second {name} came; the next start checks the ends of the logs.\n".encode())
+    os._exit(1)
 
 
 class _Daemon:

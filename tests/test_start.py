@@ -28,6 +28,51 @@ def test_a_killed_node_starts_again(tmp_path: Path) -> None:
     node.stop()
 
 
+def test_sighup_does_not_stop_a_node(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.start()
+    assert node._process is not None
+    node._process.send_signal(signal.SIGHUP)
+    node.stop()
+    assert "SIGHUP is ignored" in node.stderr()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_of_a_kind_stops_at_once_while_the_loop_is_busy(number: signal.Signals) -> None:
+    program = """
+import signal, sys, trio
+from mqd import daemon, logs
+
+logs.set_up()
+
+async def main():
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(daemon._wait_for_signal, (signal.SIGTERM, signal.SIGINT), stop)
+        await trio.testing.wait_all_tasks_blocked()
+        print("ready", flush=True)
+        await stop.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        print("busy", flush=True)
+        while True:
+            pass
+
+import trio.testing
+trio.run(main)
+"""
+    other = signal.SIGINT if number == signal.SIGTERM else signal.SIGTERM
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.stdout.readline() == "busy\n"
+        process.send_signal(other)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1 and "Traceback" not in errors
+    assert f"Stopped at once, because a second {number.name} came" in errors
+
+
 def test_a_data_directory_serves_one_process(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.start()
