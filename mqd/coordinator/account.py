@@ -53,6 +53,11 @@ class Account:
         """Bytes that the shard takes, about, and those that it may take."""
         return Usage(self._exact() + self._estimated, self._share())
 
+    @property
+    def exact(self) -> int:
+        """The bytes that are known at any time."""
+        return self._exact()
+
     def was_loaded(self) -> None:
         """The state is another: count it before anything is let in."""
         self._is_known = False

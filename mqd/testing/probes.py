@@ -22,6 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
+from mqd.controller.size import recount, recount_groups
+from mqd.coordinator.group.shard import GroupShard
+from mqd.coordinator.txn.shard import TransactionShard
 from mqd.daemon import _Daemon
 from mqd.protocol.batch import HEADER_BYTES, parse_header, validate
 from mqd.raft.machine import Role
@@ -599,6 +602,7 @@ class Probes:
             return
         try:
             self._validate_images()
+            self._validate_accounts()
             for key, shadows in self.shadows.items():
                 self._validate_partition(key, shadows)
         except Violation as violation:
@@ -615,6 +619,17 @@ class Probes:
             other, snapshot = by_index.setdefault(image.index, (node_id, image.snapshot()))
             if snapshot != image.snapshot():
                 raise Violation(f"I10: nodes {other} and {node_id} have different images at index {image.index}")
+            if (image.size, image.groups_size) != (recount(image), recount_groups(image)):
+                raise Violation(f"I45: node {node_id} counts {image.size} bytes of metadata, a recount {recount(image)}")
+
+    def _validate_accounts(self) -> None:
+        for node_id, daemon in self._live().items():
+            for coordinator in (daemon.coordinators.groups, daemon.coordinators.transactions):
+                for shard in coordinator.shards():
+                    assert isinstance(shard, GroupShard | TransactionShard)
+                    if shard.account.exact != shard.recount():
+                        found = f"counts {shard.account.exact} bytes in {shard.account.name}, a recount {shard.recount()}"
+                        raise Violation(f"I46: node {node_id} {found}")
 
     def _validate_partition(self, key: Key, shadows: Mapping[int, Shadow]) -> None:
         held: dict[int, Any] = {}

@@ -390,10 +390,11 @@ def test_the_store_counts_what_is_in_it() -> None:
     store.put(key, OffsetCommit(1, metadata="abc"), None)
     once = store.bytes
     store.put(key, OffsetCommit(2, metadata="abc"), None)
-    assert store.bytes == once
+    assert store.bytes == once == store.recount()
     store.put(other, OffsetCommit(2), 7)
     store.put(other, OffsetCommit(3), 8)
     store.end(7, True)
+    assert store.bytes == store.recount()
     store.remove(other)
     assert store.bytes == once
     store.end(8, True)

@@ -102,6 +102,16 @@ class OffsetStore:
     def groups_of(self, topic: str) -> Collection[str]:
         return self._of_topic.get(topic, ())
 
+    def recount(self) -> int:
+        """`bytes` from scratch, for tests and the simulation."""
+        found = 0
+        for group in self._groups.values():
+            found += sum(map(topic_weight, {*group.committed, *group.pending}))
+            found += sum(weight(one.commit) for partitions in group.committed.values() for one in partitions.values())
+            waiting = (one for partitions in group.pending.values() for producers in partitions.values() for one in producers.values())
+            found += sum(WAITING_BYTES + weight(one.commit) for one in waiting)
+        return found
+
     # -- what the log says
 
     def put(self, key: OffsetCommitKey, commit: OffsetCommit, producer_id: int | None) -> None:

@@ -22,7 +22,7 @@ from mqd.coordinator.group.listing import Listing
 from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.offsets import Offsets
 from mqd.coordinator.group.requests import check
-from mqd.coordinator.group.state import Expire, Group, Handler, Part, Replay, State
+from mqd.coordinator.group.state import Expire, Group, Handler, Part, Replay, State, group_bytes
 from mqd.coordinator.shard import NO_PRODUCER, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
 from mqd.types import GROUPS_TOPIC
 
@@ -76,6 +76,10 @@ class GroupShard:
 
     def _exact_bytes(self) -> int:
         return self.state.by_id.bytes + self.state.offsets.store.bytes
+
+    def recount(self) -> int:
+        """The exact part of the account from scratch, for tests and the simulation."""
+        return sum(map(group_bytes, self.state.by_id)) + self.state.offsets.store.recount()
 
     def _count_bytes(self) -> int:
         return sum(group.memory + group.assigned_memory for group in self.groups)

@@ -303,6 +303,10 @@ class TransactionShard:
         elif transaction.state.decided:
             self._unmarked[transactional_id] = set(transaction.partitions)
 
+    def recount(self) -> int:
+        """The account from scratch, for tests and the simulation."""
+        return sum(weight(*pair) for pair in self._transactions.items())
+
     def replay_end(self, producer: Producer, committed: bool) -> None:
         """Nothing in this topic is part of a transaction."""
 

@@ -95,6 +95,7 @@ class OffsetsMachine(RuleBasedStateMachine):
     def what_stands_is_told(self) -> None:
         if not hasattr(self, "group"):
             return
+        assert self.group.shard.account.exact == self.group.shard.recount()
         told, _, _ = known(self.group)
         for place, offsets in self.standing.items():
             assert told[0][place]["committed_offset"] in offsets
