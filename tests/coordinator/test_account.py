@@ -26,6 +26,8 @@ from mqd.coordinator.group.records import (
     OffsetCommit,
     OffsetCommitKey,
     OwnedPartitions,
+    RegularExpression,
+    RegularExpressionKey,
     TargetAssignmentMember,
     TargetAssignmentMemberKey,
     TopicPartitions,
@@ -220,6 +222,19 @@ def test_a_topic_that_grows_does_not_send_the_members_of_a_full_shard_away() -> 
     assert grown["member_epoch"] > answers[0]["member_epoch"]
 
 
+def test_topics_of_expressions_count() -> None:
+    groups = Groups(1 * MIB, {f"topic-{number}": 1 for number in range(1_000)})
+    wanted = {"subscribed_topic_names": [], "rebalance_timeout_ms": 30_000, "topic_partitions": []}
+    made = 0
+    with pytest.raises(MqError) as refused:
+        for number in range(20):
+            beat(groups, f"group-{number}", f"m-{number}", 0, subscribed_topic_regex=".*[0-9]" + "x*" * number, **wanted)
+            groups.advance(0.1)
+            made += 1
+    assert refused.value.code is FULL and 1 <= made <= 3
+    assert groups.recounted() <= groups.share
+
+
 class Transactions(Harness[TransactionShard]):
     def __init__(self, share: int) -> None:
         self.share = share
@@ -300,6 +315,14 @@ def transaction(number: int, partitions: int, state: TransactionState) -> Record
     )
 
 
+def expressions(number: int) -> Iterable[Record]:
+    group = f"group-{number}"
+    yield encode(ConsumerGroupMetadataKey(group), ConsumerGroupMetadata(1, 7))
+    for one in range(5):
+        topics = tuple(f"topic-{name}" for name in range(1_000))
+        yield encode(RegularExpressionKey(group, f".*{one}"), RegularExpression(topics, 1, 1))
+
+
 def groups_shard() -> GroupShard:
     return GroupShard(Topics({"topic": 10_000}), Options(), lambda: "x")
 
@@ -328,6 +351,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[], Iterable[Record]], Produc
     ),
     "consumer groups": (groups_shard, lambda: (one for n in range(500) for one in consumer_group(n, 1)), NO_PRODUCER),
     "assignments": (groups_shard, lambda: (one for n in range(20) for one in consumer_group(n, 1_000)), NO_PRODUCER),
+    "expressions": (groups_shard, lambda: (one for n in range(10) for one in expressions(n)), NO_PRODUCER),
     "transactional ids": (transactions_shard, lambda: (transaction(n, 0, TransactionState.EMPTY) for n in range(1_000)), NO_PRODUCER),
     "open transactions": (transactions_shard, lambda: (transaction(n, 1, ONGOING) for n in range(1_000)), NO_PRODUCER),
     "large transactions": (transactions_shard, lambda: (transaction(n, 1_000, ONGOING) for n in range(10)), NO_PRODUCER),

@@ -29,6 +29,8 @@ _FLEXIBLE_COMMIT_VERSION = 9
 
 ASSIGNED_PARTITION_BYTES: Final = 400
 """What a partition costs in memory that a group assigns: in the target, in what a member has, and its owner."""
+MATCHED_TOPIC_BYTES: Final = 256
+"""What a topic costs, besides its name, to which an expression of a group was resolved."""
 
 
 class ConsumerGroup:
@@ -241,7 +243,8 @@ class ConsumerGroup:
     @property
     def assigned_memory(self) -> int:
         targets = sum(len(partitions) for target in self.targets.values() for partitions in target.values())
-        return ASSIGNED_PARTITION_BYTES * max(targets, len(self.owners))
+        matched = sum(MATCHED_TOPIC_BYTES * len(one.topics) + sum(map(len, one.topics)) for one in self.expressions.values())
+        return ASSIGNED_PARTITION_BYTES * max(targets, len(self.owners)) + matched
 
     def state_name(self) -> str:
         if not self.members:

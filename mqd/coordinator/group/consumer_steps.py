@@ -18,7 +18,7 @@ from uuid import UUID
 
 from mqd.coordinator.group import records
 from mqd.coordinator.group.assignors import ASSIGNORS, Assignment, Partitions, Subscriber, Topic
-from mqd.coordinator.group.consumer_group import ASSIGNED_PARTITION_BYTES, ConsumerGroup, remove_member, renamed_copy
+from mqd.coordinator.group.consumer_group import ASSIGNED_PARTITION_BYTES, MATCHED_TOPIC_BYTES, ConsumerGroup, remove_member, renamed_copy
 from mqd.coordinator.group.member import Member, MemberState, reconcile
 from mqd.coordinator.group.migration import downgrade, may_downgrade
 from mqd.coordinator.group.state import Draft, State
@@ -166,6 +166,9 @@ class Steps:
             wanted = live
         if not wanted:
             return resolved, False
+        if wish.updated.topic_regex in wanted and wish.updated.topic_regex not in resolved:
+            most = MATCHED_TOPIC_BYTES * len(self.state.topics.names())
+            self.state.account.make_room(most, f"an expression of group {group.group_id}", now)
         resolution = Resolution(wanted, self.state.topics)
         if resolution.advance():
             return resolved, self.note_resolution(group, resolution, regexes, resolved, draft, now)
@@ -199,6 +202,7 @@ class Steps:
             changed = changed or resolved.get(text, frozenset()) != frozenset(names) or text not in resolved
             resolved[text] = frozenset(names)
             group.resolved_at[text] = resolution.version
+            self.state.account.let_in(MATCHED_TOPIC_BYTES * len(names))
             value = records.RegularExpression(tuple(names), resolution.version, now.wall_ms)
             draft.write(records.RegularExpressionKey(group.group_id, text), value)
         return changed

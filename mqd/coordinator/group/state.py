@@ -132,7 +132,7 @@ class Group(Protocol):
 
     @property
     def assigned_memory(self) -> int:
-        """What their assignments cost, in bytes. Takes a look at each member."""
+        """What their assignments, and the topics of their expressions, cost in bytes. Takes a look at each member."""
         ...
 
     def state_name(self) -> str:
