@@ -14,7 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .errors import OptionError, shortened
+from mqd.client.errors import ClientError
+from mqd.errors import ErrorCode
+
+from .errors import ConnectorError, OptionError, shortened
 from .option_values import INT_MAX, whole
 
 if TYPE_CHECKING:
@@ -29,6 +32,12 @@ DEFAULT_REQUEST_TIMEOUT_MS = 30_000
 DEFAULT_API_TIMEOUT_MS = 60_000
 DEFAULT_CONNECT_TIMEOUT_MS = 10_000
 _CLOSE_SECONDS = 5.0
+
+
+class Unreachable(ConnectorError):
+    """No broker has answered for `kafka.default.api.timeout.ms`."""
+
+
 
 HONOURED = frozenset(
     {
@@ -199,7 +208,7 @@ _clients: dict[tuple[int, Connection], _Held] = {}
 def client_for(options: Mapping[str, str] | Connection) -> BlockingClient:
     """This process's client for these options, connected when it is first needed.
 
-    Raises OptionError, and ClientError when no broker can be reached.
+    Raises OptionError, and Unreachable where no broker answers.
     """
     connection = options if isinstance(options, Connection) else connection_of(options)
     with _lock:
@@ -208,9 +217,25 @@ def client_for(options: Mapping[str, str] | Connection) -> BlockingClient:
         if held is not None and held.alive() and held.client is not None:
             return held.client
         held = _Held(connection)
-        client = held.open()
+        try:
+            client = held.open()
+        except ClientError as error:
+            raise _unconnected(connection.bootstrap, error) from error
         _clients[place] = held
         return client
+
+
+def _unconnected(bootstrap: str, error: ClientError) -> ConnectorError:
+    shown, reason = shortened(bootstrap), error.message.rstrip(".")
+    if error.code is ErrorCode.INVALID_REQUEST:
+        return OptionError(
+            f"Option 'kafka.bootstrap.servers' is '{shown}', but {reason}. "
+            "Write 'host:port', or several of them with commas."
+        )
+    return Unreachable(
+        f"No broker of option 'kafka.bootstrap.servers' ('{shown}') answers: {reason}. Start the "
+        "brokers, or correct the option; the driver and every worker must reach them."
+    )
 
 
 def close_clients() -> None:

@@ -28,7 +28,7 @@ from mqd.client.errors import ClientError
 from mqd.errors import MqError
 
 from .connection import PREFIX, Connection, client_for, client_name, connection_of, lowered
-from .errors import OptionError
+from .errors import ConnectorError, OptionError
 from .offsets import CommitTarget, Offsets, StreamOffset
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ def commit_offsets(connection: Connection, group_id: str, offsets: Offsets) -> s
     """Commit to a group without members; returns why it failed."""
     try:
         outcomes = client_for(connection).admin.alter_group_offsets(group_id, offsets)
+    except ConnectorError as error:
+        return str(error)
     except MqError as error:
         return _reason(error)
     failures = [outcome for outcome in outcomes.values() if outcome is not None]

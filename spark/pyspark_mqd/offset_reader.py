@@ -15,7 +15,7 @@ from mqd.client.errors import ClientError
 from mqd.errors import ErrorCode, MqError
 from mqd.types import ZERO_UUID, TopicPartition
 
-from .connection import client_for
+from .connection import Unreachable, client_for
 from .errors import ConnectorError, OptionError
 from .offsets import EARLIEST, LATEST, Offsets, StreamOffset, TopicState, show_partitions
 from .option_limits import AsOf, ByGlobalTimestamp, ByOffset, ByTimestamp, Earliest, EndLimit
@@ -283,7 +283,7 @@ class OffsetReader:
         while True:
             try:
                 return attempt()
-            except OptionError:
+            except (OptionError, Unreachable):  # the client has tried for long enough
                 raise
             except (MqError, ConnectorError) as error:
                 failures += 1

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from mqd.client.descriptions import EARLIEST, LATEST
 from mqd.client.errors import ClientError
 from mqd.client.sync import BlockingClient, connect
+from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
 from pyspark_mqd.connection import connection_of
 from pyspark_mqd.pipelines.cli import Failure, Settings
@@ -33,6 +34,20 @@ def connected(settings: Settings) -> Iterator[BlockingClient]:
         connect_timeout_s=wanted.connect_timeout_ms / 1000,
     ) as client:
         yield client
+
+
+def require_brokers(settings: Settings) -> None:
+    """Raises Failure unless the brokers answer: pipelines check this before Spark starts."""
+    try:
+        with connected(settings):
+            pass
+    except ClientError as error:
+        if error.code is not ErrorCode.INVALID_REQUEST:
+            raise Failure(error.message, remedy=error.remedy) from error
+        raise Failure(
+            f"--bootstrap is '{settings.bootstrap}', but {error.message}.",
+            remedy=f"Correct it: {error.remedy}.",
+        ) from error
 
 
 def log_starts(
