@@ -24,7 +24,7 @@ KAFKA_DIR := .cache/kafka
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint unit spark-test spark-demo chaos-spark bench-spark bench-client conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate simulate-bugs bench bench-failover bench-replicated \
+.PHONY: help run test lint unit hostile spark-test spark-demo chaos-spark bench-spark bench-client conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate simulate-bugs bench bench-failover bench-replicated \
         conformance-groups chaos-exactly-once bench-rebalance bench-compaction \
   chaos chaos-cluster chaos-rolling constraints clean
 
@@ -41,7 +41,10 @@ lint: $(STAMP) ## ruff and mypy
 	@$(BIN)/mypy
 
 unit: $(STAMP) ## the default suite without the linters
-	@$(PYTEST) -q -n auto --maxprocesses 4 --ignore tests/conformance -m 'not spark'
+	@$(PYTEST) -q -n auto --maxprocesses 4 --ignore tests/conformance --ignore tests/hostile -m 'not spark'
+
+hostile: $(STAMP) ## requests that are meant to hold a node up, against a real node; under two minutes
+	@$(PYTEST) -q tests/hostile
 
 spark-test: $(STAMP) ## the Spark connector and its pipelines on three real nodes; minutes (needs Java)
 	@$(PYTEST) -q tests/spark -m spark

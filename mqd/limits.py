@@ -43,8 +43,16 @@ IN_FLIGHT_REQUESTS_MAX = 256
 """Requests of one connection that may wait for an answer; then its socket is not read."""
 SEND_QUEUE_BYTES_MAX = 8 * MIB
 """Answers of one connection that may wait in memory for a slow reader; then its socket is not read."""
-IN_FLIGHT_BYTES_MAX = 256 * MIB
-"""Bytes of unfinished frames over all connections; above it, new large frames wait."""
+SEND_QUEUE_BYTES_MIN = 64 * KIB
+"""The same where the readers of a node together are slow (server/memory.py)."""
+SEND_STALL_MAX_MS = 30_000
+"""Default of `connections.max.write.stall.ms`: a peer that takes no byte for this long while answers wait is disconnected."""
+CONNECTIONS_PER_ADDRESS_MAX = 1_000
+"""Default of `max.connections.per.ip`; loopback addresses are exempt."""
+PEER_ANSWERS_BYTES_MAX = 512 * MIB
+"""Bytes of unsent answers to nodes of the cluster, in memory."""
+PEER_FRAMES_BYTES_MAX = 256 * MIB
+"""Bytes of unfinished frames of nodes of the cluster; above it, new large frames wait."""
 RECEIVE_ARENA_BYTES = 4 * MIB
 RECEIVE_BYTES_MAX = 256 * KIB
 """What one connection may bring into one turn of the loop: fairness among many."""
@@ -122,8 +130,8 @@ CONFIG_RESOURCES_MAX = 2_000
 """Topics and nodes whose configuration one request changes or asks for; beyond it, the client asks again."""
 CONFIG_CHANGES_MAX = 10_000
 """Values that one request changes, of all resources."""
-CREATED_TOPICS_MAX = 2_000
-"""Topics that one request creates, or gives more partitions: a tenth of a second to decide."""
+CREATED_TOPICS_MAX = 1_000
+"""Topics that one request creates, or gives more partitions: 30 ms to decide."""
 DELETED_TOPICS_MAX = 10_000
 """Topics that one request deletes."""
 COORDINATOR_KEY_BYTES_MAX = 4 * KIB
@@ -207,7 +215,7 @@ PRODUCER_BUFFER_BYTES_MAX = 32 * MIB
 CONSUMER_FETCH_BYTES = 8 * MIB
 CONSUMER_PARTITION_FETCH_BYTES = 1 * MIB
 
-assert FRAME_BYTES_MIN < BATCH_BYTES_MAX < REQUEST_BYTES_MAX <= IN_FLIGHT_BYTES_MAX
+assert FRAME_BYTES_MIN < BATCH_BYTES_MAX < REQUEST_BYTES_MAX <= PEER_FRAMES_BYTES_MAX
 assert 0 < SLICE_SECONDS_MAX < TURN_SECONDS_MAX
 assert SENDFILE_BYTES_MIN < RECEIVE_BYTES_MAX <= RECEIVE_ARENA_BYTES
 assert RAFT_COMMAND_BYTES_MAX + 64 < RAFT_BATCH_BYTES < RAFT_MESSAGE_BYTES_MAX

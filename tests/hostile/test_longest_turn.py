@@ -1,0 +1,166 @@
+"""No request takes the event loop for long: each API's worst requests of 1 MB against a real node, and the longest step of its loop.
+
+`-s` prints the table. The goal is 50 ms of CPU time; a busy machine is slower, and a step that is above the bound has three tries.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from mqd.limits import CREATED_TOPICS_MAX
+from mqd.protocol import apis
+from tests.hostile.steps import Steps
+from tests.hostile.worst_requests import APIS, ROWS_MAX, Worst, encoded, worst_requests
+from tests.nodes import RunningNode, ask, connected, create_topic, node
+
+SECONDS_MAX = 0.05
+TRIES = 3
+ANSWER_SECONDS = 30.0
+PARTITIONS = 500
+TOPICS = 200
+
+
+async def longest_step(running: RunningNode, steps: Steps, worst: Worst) -> float:
+    """Send it, and wait for the first bytes of its answer, or for the end of the connection."""
+    stream = await trio.open_tcp_stream("127.0.0.1", running.port)
+    async with stream:
+        steps.begin()
+        with trio.fail_after(ANSWER_SECONDS):
+            await stream.send_all(struct.pack(">i", len(worst.frame)) + worst.frame)
+            await stream.receive_some(65536)
+    return steps.longest
+
+
+async def check(running: RunningNode, steps: Steps, worst: Worst) -> None:
+    tried = []
+    for _ in range(TRIES):
+        tried.append(await longest_step(running, steps, worst))
+        if tried[-1] < SECONDS_MAX:
+            break
+    print(f"{worst.api:32} {worst.array:34} {worst.rows:6} rows {len(worst.frame):9,} bytes {1000 * min(tried):6.1f} ms")
+    assert min(tried) < SECONDS_MAX, (worst.api, worst.array, tried, steps.of)
+
+
+@pytest.fixture
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("api", APIS)
+async def test_rows_that_are_unknown_here(tmp_path: Path, api: str) -> None:
+    async with node(tmp_path, options={"auto.create.topics.enable": "false"}) as running:
+        async with connected(running) as client:
+            await create_topic(client, "t", 10)
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        for worst in worst_requests(api):
+            await check(running, steps, worst)
+        trio.lowlevel.remove_instrument(steps)
+
+
+# -- rows that exist
+
+
+def partitions(name: str, **fields: Any) -> list[dict[str, Any]]:
+    return [{name: number % PARTITIONS, **fields} for number in range(ROWS_MAX)]
+
+
+def topic(key: str, rows: list[Any]) -> list[dict[str, Any]]:
+    return [{"name": "big", "topic": "big", key: rows}]
+
+
+def new_topics(count: int, **fields: Any) -> dict[str, Any]:
+    topics = [{"name": f"n{number}", "num_partitions": 1, "replication_factor": 1} for number in range(count)]
+    return {"timeout_ms": 10_000, "topics": topics, **fields}
+
+
+INDEXES = [number % PARTITIONS for number in range(ROWS_MAX)]
+FETCHED = partitions("partition", partition_max_bytes=1000)[:PARTITIONS]
+CONFIG = [{"name": "retention.ms", "value": "1"}]
+KNOWN: dict[str, tuple[str, int, Mapping[str, Any]]] = {
+    "offset commits": (
+        "offset_commit",
+        8,
+        {"group_id": "g", "topics": topic("partitions", partitions("partition_index", committed_offset=1))},
+    ),
+    "all offsets": ("offset_fetch", 8, {"groups": [{"group_id": "g", "topics": None}]}),
+    "named offsets": ("offset_fetch", 8, {"groups": [{"group_id": "g", "topics": topic("partition_indexes", INDEXES)}]}),
+    "offset deletions": ("offset_delete", 0, {"group_id": "g", "topics": topic("partitions", partitions("partition_index"))}),
+    "log ends": ("list_offsets", 7, {"topics": topic("partitions", partitions("partition_index", timestamp=-1))}),
+    "epochs": ("offset_for_leader_epoch", 4, {"topics": topic("partitions", partitions("partition", leader_epoch=0))}),
+    "fetches": ("fetch", 12, {"max_bytes": 1 << 20, "session_epoch": -1, "topics": topic("partitions", FETCHED)}),
+    "producers": ("describe_producers", 0, {"topics": topic("partition_indexes", INDEXES)}),
+    "log directories": ("describe_log_dirs", 4, {"topics": None}),
+    "metadata": ("metadata", 12, {"topics": None}),
+    "topics that are only checked": ("create_topics", 7, new_topics(CREATED_TOPICS_MAX, validate_only=True)),
+    "new topics": ("create_topics", 7, new_topics(TOPICS)),
+    "configs": (
+        "incremental_alter_configs",
+        1,
+        {"resources": [{"resource_type": 2, "resource_name": f"n{number}", "configs": CONFIG} for number in range(TOPICS)]},
+    ),
+    "more partitions": (
+        "create_partitions",
+        3,
+        {"timeout_ms": 10_000, "topics": [{"name": f"n{number}", "count": 2} for number in range(TOPICS)]},
+    ),
+    "elections": ("elect_leaders", 2, {"timeout_ms": 10_000, "topic_partitions": None}),
+    "deletion of many topics": ("delete_topics", 6, {"timeout_ms": 10_000, "topics": [{"name": f"n{number}"} for number in range(TOPICS)]}),
+    "deletion of many partitions": ("delete_topics", 6, {"timeout_ms": 10_000, "topics": [{"name": "big"}]}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quiet")
+async def test_rows_that_exist(tmp_path: Path) -> None:
+    failures = []
+    async with node(tmp_path, options={"auto.create.topics.enable": "false"}) as running:
+        async with connected(running) as client:
+            await create_topic(client, "big", PARTITIONS)
+            await until_led(client, "big")
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        for name, (api_name, version, body) in KNOWN.items():
+            api = apis.by_name(api_name)
+            assert api is not None
+            worst = Worst(api_name, name, 0, encoded(api, version, body))
+            try:
+                await check(running, steps, worst)
+            except AssertionError as error:
+                failures.append(str(error).splitlines()[0])
+        await until_removed(tmp_path)
+        print(f"{'removal of their logs':75} {1000 * steps.longest:15.1f} ms")
+        if steps.longest >= SECONDS_MAX:
+            failures.append(f"removal of logs {steps.longest} {steps.of}")
+        trio.lowlevel.remove_instrument(steps)
+    assert not failures
+
+
+async def until_removed(directory: Path) -> None:
+    """Until the logs of all deleted topics have other names: their files are removed a minute later."""
+    names = [f"big-{number}" for number in range(PARTITIONS)] + [f"n{number}-1" for number in range(TOPICS)]
+    with trio.fail_after(20):
+        while any((path / name).exists() for name in names for path in (directory, directory / "logs")):
+            await trio.lowlevel.checkpoint()
+
+
+async def until_led(client: Any, name: str) -> None:
+    """Until the node has opened all partitions, and coordinates groups."""
+    with trio.fail_after(20):
+        while True:
+            rows = [{"partition_index": PARTITIONS - 1, "timestamp": -1}]
+            answer = await ask(client, "list_offsets", 7, {"topics": [{"name": name, "partitions": rows}]})
+            found = await ask(client, "find_coordinator", 4, {"key_type": 0, "coordinator_keys": ["g"]})
+            group = await ask(client, "offset_fetch", 7, {"group_id": "g", "topics": []})
+            if not answer.topics[0].partitions[0].error_code and not found.coordinators[0].error_code and not group.error_code:
+                return
+            await trio.lowlevel.checkpoint()
