@@ -1,6 +1,6 @@
 """The command line of the daemon: arguments in, an exit code out (0 ok, 1 failure, 2 usage).
 
-    mqd start --peers peers.toml --node 1 --data DIR [--config FILE] [-o key=value]...
+    mqd start --peers peers.toml --node 1 --data DIR [--config FILE] [--insecure-peers] [-o key=value]...
     mqd dev [--nodes N] [--port P] [--data DIR] [-o key=value]...
     mqd config list [-o table|json|yaml]
 
@@ -62,6 +62,8 @@ def _add_start(commands: _SubParsersAction[ArgumentParser]) -> None:
     command.add_argument("--node", required=True, type=int, metavar="ID", help="id of this node in the peers file")
     command.add_argument("--data", required=True, metavar="DIR", help="data directory; made if it is not there")
     command.add_argument("--config", metavar="FILE", help="Kafka's keys, as server.properties or .toml")
+    what = "start without a cluster secret although other machines can reach the peer port"
+    command.add_argument("--insecure-peers", action="store_true", help=what)
     _add_settings(command)
     command.set_defaults(run=_start)
 
@@ -121,6 +123,8 @@ def _start(options: Namespace) -> int:
 
     peers = load_peers(options.peers)
     peers.require(options.node)
+    if not options.insecure_peers:
+        peers.require_secret(options.node)
     config = NodeConfig.load(Path(options.config) if options.config else None, os.environ, dict(options.settings))
     logs.set_up(config.text("logging.level"))
     logs.warn_all((*peers.warnings, *config.warnings))

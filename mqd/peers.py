@@ -77,12 +77,32 @@ class Peers:
     def voters(self) -> dict[int, PeerNode]:
         return {node_id: node for node_id, node in self.nodes.items() if node.voter}
 
+    def require_secret(self, node_id: int) -> None:
+        """ConfigError where the peer port of this node is open to other machines and there is no cluster secret."""
+        node = self.require(node_id)
+        if self.secret is None and not is_loopback(node.host):
+            raise ConfigError(
+                f"{self.path}: node {node_id} listens for other nodes on {node.host}:{node.peer_port} without a cluster secret,"
+                " so any machine that reaches this port could act as a node. Set cluster_secret_file in the peers file of every node"
+                " (openssl rand -base64 32), or give --insecure-peers"
+            )
+
     def require(self, node_id: int) -> PeerNode:
         """The node of that id; ConfigError names those that there are."""
         if node_id not in self.nodes:
             known = ", ".join(map(str, self.nodes))
             raise ConfigError(f"{self.path}: there is no node {node_id}; give --node one of {known}, or add a [[node]] with that id")
         return self.nodes[node_id]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a listener at `host`; a name other than localhost may be any address."""
+    import ipaddress
+
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def load_peers(path: Path | str) -> Peers:

@@ -185,6 +185,34 @@ def test_a_secret_that_others_can_read_is_told_at_the_start(
         assert [line[line.index("chmod") :].partition(",")[0] for line in caplog.messages if "cluster secret" in line] == told
 
 
+@pytest.mark.parametrize("host", ["10.0.0.1", "0.0.0.0", "::", "mq1.example.org"])
+def test_without_a_secret_no_node_listens_beyond_loopback(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mqd import daemon
+
+    started = []
+
+    async def fake(options: StartOptions) -> None:
+        started.append(options.peers.nodes[1].host)
+
+    monkeypatch.setattr(daemon, "main", fake)
+    monkeypatch.setattr("mqd.logs.set_up", lambda level: None)
+    peers = tmp_path / "peers.toml"
+    text = PEERS.replace("127.0.0.1", host) + 'advertised_host = "a"\n'
+    peers.write_text(text)
+    arguments = ["start", "--peers", str(peers), "--node", "1", "--data", str(tmp_path / "data")]
+    assert main(arguments) == FAILURE and started == []
+    refusal = capsys.readouterr().err
+    assert f"{host}:2 without a cluster secret" in refusal and "--insecure-peers" in refusal and "cluster_secret_file" in refusal
+    assert main([*arguments, "--insecure-peers"]) == OK and started == [host]
+    peers.write_text('cluster_secret = "sixteen letters, or more"\n' + text)
+    assert main(arguments) == OK and started == [host, host]
+    for here in ("localhost", "127.0.0.3", "::1"):
+        peers.write_text(text.replace(host, here))
+        assert main(arguments) == OK and started[-1] == here
+
+
 def test_understanding_the_arguments_imports_nothing_heavy() -> None:
     code = "import sys, mqd.__main__ as m; m.main(['start', '--peers', 'p', '--node', 'x', '--data', 'd']); print(*sys.modules)"
     loaded = run("-c", code).stdout.split()

@@ -125,7 +125,8 @@ def test_a_start_that_cannot_be_says_what_to_mend(tmp_path: Path) -> None:
     peers = tmp_path / "peers.toml"
     text = 'cluster_id = "c"\n[[node]]\nid = 1\nhost = "HOST"\nport = PORT\npeer_port = 1\n'
     peers.write_text(text.replace("HOST", "192.0.2.1").replace("PORT", str(free_port())))  # of no machine: RFC 5737
-    message = one_line(start(peers, tmp_path / "data").stderr)
+    assert "without a cluster secret" in one_line(start(peers, tmp_path / "data").stderr)
+    message = one_line(start(peers, tmp_path / "data", "--insecure-peers").stderr)
     assert "it must be an address of this machine: see node 1 in" in message
     assert "stop what uses it" not in message
     peers.write_text(text.replace("HOST", "127.0.0.1").replace("PORT", str(free_port())))
@@ -146,8 +147,8 @@ def test_a_local_cluster_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     assert "num.io.threads is ignored: one event loop serves a node" in errors
 
 
-def start(peers: Path, data: Path, node_id: int = 1) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mqd", "start", "--peers", str(peers), "--node", str(node_id), "--data", str(data)]
+def start(peers: Path, data: Path, *more: str, node_id: int = 1) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mqd", "start", "--peers", str(peers), "--node", str(node_id), "--data", str(data), *more]
     return subprocess.run(command, capture_output=True, text=True, timeout=30)
 
 

@@ -14,7 +14,6 @@ Every node takes part: voters, and observers, which follow the log and are never
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
 import math
 import os
@@ -35,6 +34,7 @@ from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
 from mqd.io.net import Network, Stream
+from mqd.peers import is_loopback
 from mqd.raft import codec
 from mqd.raft.building import build
 from mqd.raft.codec import COMMAND, NO_OP, Message
@@ -440,7 +440,7 @@ class RaftService:
 
     def _warn_of_open_door(self) -> None:
         host, port = self._own_address
-        if not self._doorkeeper.has_secret and self._addresses and not _is_loopback(host):
+        if not self._doorkeeper.has_secret and self._addresses and not is_loopback(host):
             logger.warning(
                 "the peer listener %s:%d is open to the network without a cluster secret: whoever reaches it can pass for a node of this"
                 " cluster; set cluster_secret or cluster_secret_file in the peers file of every node",
@@ -733,13 +733,6 @@ async def _receive_exactly(stream: Stream, size: int) -> bytes:
             raise IntroductionFailed("it closed the connection during the introduction (its log may say why)")
         position += received
     return bytes(data)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _reason(error: OSError) -> str:
