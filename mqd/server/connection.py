@@ -24,11 +24,9 @@ from mqd.io.disk import FileRange
 from mqd.io.net import HANG_UP, READABLE, WRITABLE, Poller, Socket
 from mqd.limits import (
     FRAME_BYTES_MIN,
-    IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_REQUESTS_MAX,
     KIB,
     RECEIVE_BYTES_MAX,
-    SEND_QUEUE_BYTES_MAX,
     SENDFILE_BYTES_MIN,
     SENT_BYTES_PER_SLICE,
     STRANGER_FRAME_BYTES_MAX,
@@ -36,6 +34,7 @@ from mqd.limits import (
 from mqd.raft.introduction import Visit
 from mqd.server.bugs import raised_in_core
 from mqd.server.context import PEER
+from mqd.server.memory import Answers, FramePool
 
 logger = logging.getLogger(__name__)
 
@@ -129,8 +128,6 @@ class Owner(Protocol):
     """The same moment in milliseconds since the Unix epoch."""
     turns: int
     """Turns that have ended."""
-    frame_bytes: int
-    """Memory that unfinished frames of all connections hold."""
 
     @property
     def poller(self) -> Poller: ...
@@ -142,16 +139,16 @@ class Owner(Protocol):
         """This connection has answers to send when the turn ends."""
         ...
 
-    def may_exceed(self, connection: Connection) -> bool:
-        """Whether this one may go beyond the limit: one at a time may, or half-received frames could wait for one another."""
+    def pool(self, listener: str) -> FramePool:
+        """Memory of the unfinished frames of one listener."""
         ...
 
-    def frame_done(self, connection: Connection) -> None:
-        """Its kept bytes are handled."""
+    def answers(self, listener: str) -> Answers:
+        """Memory of the unsent answers of one listener."""
         ...
 
-    def wait_for_memory(self, connection: Connection) -> None:
-        """`frame_bytes` is at its limit: read this connection again when others have let some go."""
+    def memory_wanted(self, connection: Connection, size: int) -> None:
+        """`connection` is not read until its pool has room for `size` more bytes."""
         ...
 
     @property
@@ -186,6 +183,7 @@ class Connection:
         "_sending",
         "_spare",
         "_spare_turn",
+        "answers",
         "barrier",
         "client_id",
         "frame_bytes_max",
@@ -199,10 +197,13 @@ class Connection:
         "parked",
         "peer",
         "peer_node",
+        "pool",
+        "sent_at",
         "since",
         "slots",
         "sock",
         "stranger_requests",
+        "unsent_bytes",
         "used",
         "visit",
     )
@@ -234,6 +235,11 @@ class Connection:
         self.frame_since: float | None = None
         """Since when a frame has been arriving, for the time limit on it."""
         self.is_dirty = False
+        self.pool, self.answers = owner.pool(listener), owner.answers(listener)
+        self.unsent_bytes = 0
+        """Memory of the answers that wait to be sent; ranges of files take none."""
+        self.sent_at = now
+        """When the peer last took a byte of an answer, or the first of those that wait was made."""
         self.used = 0.0
         """Seconds of the event loop that its requests have used, or the virtual time at which it was served (Server._turn)."""
         self._events = READABLE
@@ -362,9 +368,9 @@ class Connection:
         """Room for more of the frame: four times what really came, so that a declared length alone costs nothing."""
         assert self._frame is not None
         size = min(wanted - self._frame_start, 4 * max(self._frame_end, _FRAME_BUFFER_BYTES_MIN))
-        if self.owner.frame_bytes + size > IN_FLIGHT_BYTES_MAX and not self.owner.may_exceed(self):
+        if not self.pool.has_room(self, size):
             self._pause()
-            self.owner.wait_for_memory(self)
+            self.owner.memory_wanted(self, size)
             return False
         self._set_frame(size)
         return True
@@ -379,12 +385,12 @@ class Connection:
             self._spare = None
         else:
             frame = bytearray(size)
-            self.owner.frame_bytes += size
+            self.pool.bytes += size
         view = memoryview(frame)
         if self._frame is not None:
             kept = self._frame_end - self._frame_start
             view[:kept] = self._frame_view[self._frame_start : self._frame_end]
-            self.owner.frame_bytes -= len(self._frame)
+            self.pool.bytes -= len(self._frame)
             self._frame_start, self._frame_end = 0, kept
             self._frame_is_kept = False
         self._frame = frame
@@ -397,12 +403,12 @@ class Connection:
             if len(self._frame) > _FRAME_BUFFER_BYTES_MIN and not self._frame_is_kept:
                 self._spare, self._spare_turn = self._frame, self.owner.turns
             else:
-                self.owner.frame_bytes -= len(self._frame)
+                self.pool.bytes -= len(self._frame)
             self._frame = None
             self._frame_view = _NOTHING
             self._frame_start = self._frame_end = 0
             self._frame_is_kept = False
-            self.owner.frame_done(self)
+            self.pool.done(self)
         self.frame_since = None
 
     def keep_frame(self, buffer: bytearray) -> bool:
@@ -415,7 +421,7 @@ class Connection:
     def drop_spare(self) -> None:
         """Give back the buffer that was kept for a next frame."""
         if self._spare is not None:
-            self.owner.frame_bytes -= len(self._spare)
+            self.pool.bytes -= len(self._spare)
             self._spare = None
 
     def _handle_kept(self) -> None:
@@ -471,7 +477,17 @@ class Connection:
         """Whether the next request must wait until something before it is answered or sent."""
         if self.barrier or self.must_yield or len(self.slots) >= IN_FLIGHT_REQUESTS_MAX:
             return True
-        return sum(len(part) for part in self._sending if not isinstance(part, FileRange)) > SEND_QUEUE_BYTES_MAX
+        return self.unsent_bytes > self.answers.connection_bytes_max
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the unfinished frame, and of the buffer for the next one."""
+        return (len(self._frame) if self._frame is not None else 0) + (len(self._spare) if self._spare is not None else 0)
+
+    @property
+    def arrived_bytes(self) -> int:
+        """How much of the unfinished frame has arrived."""
+        return self._frame_end - self._frame_start
 
     def frame_is_late(self, now: float, seconds_max: float) -> bool:
         """Whether a frame began to arrive more than `seconds_max` ago and is still not whole."""
@@ -518,6 +534,11 @@ class Connection:
     def ends(self) -> bool:
         """Whether its peer sends no more: nothing waits for news on its behalf."""
         return self._closing or not self.open
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether answers wait for the peer to take them."""
+        return bool(self._sending)
 
     @property
     def is_stranger(self) -> bool:
@@ -572,10 +593,14 @@ class Connection:
         if plain and ready and not self._sending:
             self._send_plain(ready[0] if len(ready) == 1 else b"".join(ready))  # type: ignore[arg-type]
         elif ready:
+            if not self._sending:
+                self.sent_at = self.owner.now
             self._sending.extend(ready)
             self._ranges = self._ranges or not plain
             if not self._events & WRITABLE:
                 self._send()
+            else:
+                self._note_unsent()
         if self._closing or not self._events & READABLE:
             self._after_progress()
 
@@ -603,9 +628,22 @@ class Connection:
             return
         if sent < len(data):
             self._sending.append(memoryview(data)[sent:])
+            self.sent_at = self.owner.now
+            self._note_unsent()
             self._watch(self._events | WRITABLE)
 
+    def _note_unsent(self) -> None:
+        """Count what waits to be sent."""
+        size = sum(len(part) for part in self._sending if not isinstance(part, FileRange)) if self._sending else 0
+        self.answers.bytes += size - self.unsent_bytes
+        self.unsent_bytes = size
+
     def _send(self) -> None:
+        self._send_more()
+        if self.unsent_bytes or self._sending:
+            self._note_unsent()
+
+    def _send_more(self) -> None:
         """Send until all or enough is sent, or the peer reads too slowly; then the poller calls again."""
         sending = self._sending
         sock = self.sock
@@ -626,6 +664,7 @@ class Connection:
                         if sent < len(piece):
                             sending.appendleft(memoryview(piece)[sent:])
                     total += sent
+                    self.sent_at = self.owner.now
                 except BlockingIOError:
                     sending.appendleft(piece)
                     self._watch(self._events | WRITABLE)
@@ -688,6 +727,7 @@ class Connection:
         self.sock.close()
         self.slots.clear()
         self._sending.clear()
+        self._note_unsent()
         self._drop_frame()
         self.drop_spare()
         if self.parked is not None:

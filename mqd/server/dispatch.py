@@ -235,8 +235,8 @@ class Dispatcher:
 
     async def _answer_large(self, connection: Connection, slot: Slot, handler: Handler, header: RequestHeader, frame: bytes) -> None:
         """A task: decode in slices, then answer. Later requests of the connection wait."""
-        owner = connection.owner
-        owner.frame_bytes += len(frame)
+        pool = connection.pool
+        pool.bytes += len(frame)
         try:
             decoding = handler.api.decode_request_in_slices(header.api_version, frame, header.body_position)
             request = await finished_in_slices(decoding)
@@ -246,7 +246,7 @@ class Dispatcher:
         except ProtocolError as error:
             connection.refuse(error)
         finally:
-            owner.frame_bytes -= len(frame)
+            pool.bytes -= len(frame)
 
     async def _handled(self, connection: Connection, handler: Handler, header: RequestHeader, request: Any) -> Answer:
         """The handler's answer, whether it needs a task or not. Raises MqError."""

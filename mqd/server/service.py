@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,11 +16,13 @@ import trio
 
 from mqd.controller.configs import CurrentConfig
 from mqd.errors import ProtocolError
+from mqd.io.memory import memory_bytes
 from mqd.io.net import Listener, Network, Ready, Socket
 from mqd.limits import (
     FRAME_RECEIVE_TIMEOUT_MS,
-    IN_FLIGHT_BYTES_MAX,
+    PEER_ANSWERS_BYTES_MAX,
     PEER_CONNECTIONS_MAX,
+    PEER_FRAMES_BYTES_MAX,
     RECEIVE_ARENA_BYTES,
     SLICE_SECONDS_MAX,
     STRANGER_SECONDS_MAX,
@@ -31,6 +33,7 @@ from mqd.limits import (
 from mqd.server.connection import RESUME, Arena, Connection
 from mqd.server.context import CLIENT, PEER, Node
 from mqd.server.dispatch import Dispatcher
+from mqd.server.memory import BUDGET_BYTES_MIN, DEFAULT_PART, Answers, FramePool, Shares
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +55,8 @@ class ServerStatistics:
     turns: int
     frame_bytes: int
     refused_connections: int
+    evicted_connections: int
+    """Connections that were closed because they held too much memory, or took none of their answers."""
     bugs: int
     """Connections that were closed because of an unexpected exception."""
 
@@ -68,7 +73,6 @@ class Server:
         self.request_bytes_max = node.config.integer("socket.request.max.bytes")
         self.now = node.clock.monotonic()
         self.now_ms = node.clock.wall_ms()
-        self.frame_bytes = 0
         self.dispatcher = Dispatcher(node, self._spawn)
         self._connections: dict[Connection, None] = {}
         self._by_address: Counter[str] = Counter()
@@ -78,8 +82,13 @@ class Server:
         self._crowd_told_at = -math.inf
         self._current_config = CurrentConfig(node.config, lambda: node.image, node.node_id)
         self._dirty: list[Connection] = []
-        self._want_memory: deque[Connection] = deque()
-        self._exceeding: Connection | None = None
+        budget = node.config["memory.budget.bytes"]
+        shares = Shares.of(max(budget if isinstance(budget, int) else memory_bytes() // DEFAULT_PART, BUDGET_BYTES_MIN))
+        self._pools = {CLIENT: FramePool(shares.frames), PEER: FramePool(PEER_FRAMES_BYTES_MAX)}
+        self._answers = {CLIENT: Answers(shares.answers), PEER: Answers(PEER_ANSWERS_BYTES_MAX)}
+        self._memory_wanted = trio.Event()
+        self._stall_seconds = node.config.integer("connections.max.write.stall.ms") / 1000
+        self._evicted = 0
         self._in_turn = False
         self._held_back: list[Connection] = []
         """Connections that used up their slice and have more requests."""
@@ -94,7 +103,13 @@ class Server:
 
     def statistics(self) -> ServerStatistics:
         return ServerStatistics(
-            len(self._connections), self.dispatcher.requests, self.turns, self.frame_bytes, self._refused, self.dispatcher.bugs
+            connections=len(self._connections),
+            requests=self.dispatcher.requests,
+            turns=self.turns,
+            frame_bytes=self.frame_bytes,
+            refused_connections=self._refused,
+            evicted_connections=self._evicted,
+            bugs=self.dispatcher.bugs,
         )
 
     def _spawn(self, function: Callable[..., object], *args: object) -> None:
@@ -111,6 +126,7 @@ class Server:
                 for listener, kind in listeners:
                     self.listen(listener, kind)
                 nursery.start_soon(self._sweep)
+                nursery.start_soon(self._share_memory)
                 nursery.start_soon(self._extra_turns)
                 task_status.started()
                 await self._serve()
@@ -265,7 +281,8 @@ class Server:
         of_kind = self._by_kind[kind]
         if of_kind >= self._current_config().integer("max.connections"):
             return f"{of_kind} connections are open and max.connections allows no more"
-        if self._by_address[_address(sock)] >= self._current_config().integer("max.connections.per.ip"):
+        address = _address(sock)
+        if self._by_address[address] >= self._current_config().integer("max.connections.per.ip") and not _is_loopback(address):
             return "max.connections.per.ip allows no more from this address"
         return None
 
@@ -287,35 +304,62 @@ class Server:
         self._held_back.append(connection)
         self._extra_turn_wanted.set()
 
-    def may_exceed(self, connection: Connection) -> bool:
-        if self._exceeding is None:
-            self._exceeding = connection
-        return self._exceeding is connection
+    def pool(self, listener: str) -> FramePool:
+        return self._pools[listener]
 
-    def frame_done(self, connection: Connection) -> None:
-        if self._exceeding is connection:
-            self._exceeding = None
+    def answers(self, listener: str) -> Answers:
+        return self._answers[listener]
 
-    def wait_for_memory(self, connection: Connection) -> None:
-        self._want_memory.append(connection)
+    @property
+    def frame_bytes(self) -> int:
+        """Memory of the unfinished frames of all connections."""
+        return sum(pool.bytes for pool in self._pools.values())
+
+    def memory_wanted(self, connection: Connection, size: int) -> None:
+        connection.pool.wait(connection, size, self.now)
         for other in self._connections:
             other.drop_spare()
+        self._memory_wanted.set()
+
+    async def _share_memory(self) -> None:
+        """Let connections read again when there is memory for them; close others where there is none."""
+        while True:
+            if not any(pool.is_wanted for pool in self._pools.values()):
+                await self._memory_wanted.wait()
+                self._memory_wanted = trio.Event()
+            await trio.sleep(_MEMORY_RETRY_SECONDS)
+            now = self._node.clock.monotonic()
+            for kind, pool in self._pools.items():
+                pool.grant()
+                victim = pool.to_evict([one for one in self._connections if one.listener == kind], now)
+                if victim is not None:
+                    assert isinstance(victim, Connection)
+                    self._evict(victim, f"{victim.held_bytes} bytes of an unfinished request are wanted by others")
+                    pool.grant()
+
+    def _evict(self, connection: Connection, reason: str) -> None:
+        self._evicted += 1
+        logger.warning("closing a connection peer=%s listener=%s reason=%s", connection.peer, connection.listener, reason)
+        connection.close()
+
+    def _bound_answers(self, now: float) -> None:
+        """Close connections that do not take their answers: those that stall, and the greediest while all together hold too much."""
+        for connection in list(self._connections):
+            if connection.is_sending and now - connection.sent_at > self._stall_seconds:
+                self._evict(connection, f"it has taken no byte of its answers for {self._stall_seconds:g} s")
+        for kind, answers in self._answers.items():
+            while answers.is_over:
+                greediest = max((one for one in self._connections if one.listener == kind), key=lambda one: one.unsent_bytes)
+                self._evict(greediest, f"{greediest.unsent_bytes} bytes of unsent answers exceed the memory for all connections")
 
     async def _sweep(self) -> None:
-        """Close who has been idle for too long or never finishes a frame; wake who waits for memory."""
+        """Close connections that are idle for too long, never finish a frame, or do not take their answers."""
         idle_ms = self._node.config.integer("connections.max.idle.ms")
         idle_seconds = idle_ms / 1000 if idle_ms >= 0 else math.inf
-        since_sweep = 0.0
         while True:
-            await trio.sleep(_MEMORY_RETRY_SECONDS if self._want_memory else _SWEEP_SECONDS)
-            while self._want_memory and (self.frame_bytes < IN_FLIGHT_BYTES_MAX or self._exceeding is None):
-                connection = self._want_memory.popleft()
-                if connection.open:
-                    connection.read_again()
+            await trio.sleep(_SWEEP_SECONDS)
             now = self._node.clock.monotonic()
-            if now - since_sweep < _SWEEP_SECONDS:
-                continue
-            since_sweep = now
+            self._bound_answers(now)
             for connection in list(self._connections):
                 if connection.frame_is_late(now, FRAME_RECEIVE_TIMEOUT_MS / 1000):
                     logger.warning("closing a connection peer=%s reason=a request did not arrive whole in time", connection.peer)
@@ -328,6 +372,10 @@ class Server:
                 if now - connection.last_active > idle_seconds and not connection.answering and connection.open:
                     logger.debug("closing an idle connection peer=%s", connection.peer)
                     connection.close()
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address in ("::1", "[::1]")
 
 
 def _address(sock: Socket) -> str:

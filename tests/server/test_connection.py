@@ -14,6 +14,7 @@ from mqd.io.disk import FileRange, OsDisk
 from mqd.io.net import HANG_UP, READABLE, WRITABLE, Poller, Ready, Socket
 from mqd.limits import IN_FLIGHT_REQUESTS_MAX, RECEIVE_ARENA_BYTES, SENDFILE_BYTES_MIN
 from mqd.server.connection import Arena, Connection, Slot
+from mqd.server.memory import Answers, FramePool
 
 
 class ScriptedSocket:
@@ -80,7 +81,7 @@ class ScriptedOwner:
         self.now = 0.0
         self.now_ms = 0
         self.turns = 0
-        self.frame_bytes = 0
+        self.frames, self.unsent = FramePool(256 << 20), Answers(256 << 20)
         self.echo = echo
         self.refuse_next = False
         self.requests: list[bytes] = []
@@ -105,13 +106,18 @@ class ScriptedOwner:
     def dirty(self, connection: Connection) -> None:
         self.dirty_connections.append(connection)
 
-    def wait_for_memory(self, connection: Connection) -> None:
+    def pool(self, listener: str) -> FramePool:
+        return self.frames
+
+    def answers(self, listener: str) -> Answers:
+        return self.unsent
+
+    def memory_wanted(self, connection: Connection, size: int) -> None:
         self.waiting.append(connection)
 
-    def may_exceed(self, connection: Connection) -> bool:
-        return False
-
-    def frame_done(self, connection: Connection) -> None: ...
+    @property
+    def frame_bytes(self) -> int:
+        return self.frames.bytes
 
     slice_is_over = False
 

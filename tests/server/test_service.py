@@ -22,8 +22,7 @@ from mqd.limits import (
     STRANGER_SECONDS_MIN,
     STRANGERS_MAX,
 )
-from mqd.server import connection as connection_module, service as service_module
-from mqd.server.context import PEER
+from mqd.server.context import CLIENT, PEER
 from tests.log.support import batch
 from tests.server.rig import Client, Rig, rig, settle, values
 
@@ -249,15 +248,10 @@ async def begun(node: Rig, records: int, sent: int) -> tuple[Client, bytes]:
     return client, frame[sent:]
 
 
-def bounded_memory(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    for module in (connection_module, service_module):
-        monkeypatch.setattr(module, "IN_FLIGHT_BYTES_MAX", size)
-
-
-async def test_large_frames_wait_for_memory_and_go_on(tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_frames_wait_for_memory_and_go_on(tmp_path: Path, mock_clock: MockClock) -> None:
     limit = 25 * MIB // 10
-    bounded_memory(monkeypatch, limit)
     async with rig(tmp_path, message_max_bytes=str(2 * MIB)) as node:
+        node.server.pool(CLIENT).bytes_max = limit
         node.create("t")
         (first, rest), (second, other_rest) = [await begun(node, 3 * MIB // 2, MIB - 1000) for _ in range(2)]
         first.send(rest[:-10])  # one may go beyond the limit, and is not done yet
@@ -276,11 +270,9 @@ async def test_large_frames_wait_for_memory_and_go_on(tmp_path: Path, mock_clock
         assert node.partition("t").log.log_end_offset == 2
 
 
-async def test_one_of_those_who_wait_for_memory_goes_on(
-    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bounded_memory(monkeypatch, 33 * MIB // 10)
+async def test_one_of_those_who_wait_for_memory_goes_on(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path, message_max_bytes=str(2 * MIB)) as node:
+        node.server.pool(CLIENT).bytes_max = 33 * MIB // 10
         node.create("t")
         pairs = [await begun(node, 3 * MIB // 2, MIB - 1000) for _ in range(2)]
         for client, rest in pairs:
@@ -335,7 +327,7 @@ async def test_a_slow_reader_gets_everything_and_is_not_served_ahead(tmp_path: P
 # -- turns
 
 
-async def test_one_turn_is_one_write_and_one_send_a_connection(tmp_path: Path) -> None:
+async def test_one_turn_is_one_write_and_one_send_a_connection(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         clients = [await node.connect() for _ in range(3)]

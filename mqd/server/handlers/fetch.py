@@ -152,14 +152,14 @@ class Fetch:
             self._bug(connection, "fetch")
 
     async def _decode(self, slot: Slot, body: bytes, version: int, correlation_id: int) -> None:
-        connection, owner = slot.connection, slot.connection.owner
-        owner.frame_bytes += len(body)
+        connection, pool = slot.connection, slot.connection.pool
+        pool.bytes += len(body)
         try:
             request = await finished_in_slices(decode_fetch_in_slices(body, 0, len(body), version))
             self._check(request, connection)
             wanted, forgotten = await finished_in_slices(_named(request, version))
         finally:
-            owner.frame_bytes -= len(body)
+            pool.bytes -= len(body)
         if not connection.open:
             return
         now = self._node.clock.monotonic()
@@ -183,13 +183,14 @@ class Fetch:
             except Exception:
                 waiter.leave()
                 raise
-            may_wait = may_wait and not connection.ends
+            may_wait = may_wait and not connection.ends and connection.pool.may_park(len(fetching.wanted))
             if not may_wait or urgent or size >= request.min_bytes or not partitions:
                 break
             if not waiter.freed and waiter.bytes_wanted > size:
                 waiter.bytes_wanted -= size
                 waiter.release = lambda: self._woken_large(fetching)
                 fetching.waiter = connection.parked = waiter
+                connection.pool.park(len(fetching.wanted))
                 self._replica.park(waiter, ())
                 self._resume(connection)
                 return
@@ -203,6 +204,7 @@ class Fetch:
         connection, waiter = fetching.slot.connection, fetching.waiter
         assert waiter is not None
         connection.parked = None
+        connection.pool.unpark(len(fetching.wanted))
         if not connection.open:
             waiter.leave()
             return

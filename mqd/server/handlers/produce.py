@@ -312,12 +312,12 @@ class Produce:
         """A task: what comes behind this request on its connection is held back until all of it is appended."""
         connection, owner = pending.connection, pending.connection.owner
         large = _Large(pending, view)
-        owner.frame_bytes += len(view)
+        connection.pool.bytes += len(view)
         try:
             try:
                 await self._append_in_slices(large, now)
             finally:
-                owner.frame_bytes -= len(view)
+                connection.pool.bytes -= len(view)
             large.view = view = _NOTHING
             if not connection.open:
                 return
@@ -417,7 +417,7 @@ class Produce:
         """A task: what comes behind this request on its connection is held back until it has ended."""
         connection = pending.connection
         speaks = Speaks.of(pending.version, _ABORTABLE_FROM, _ADDS_FROM)
-        connection.owner.frame_bytes += len(body)
+        connection.pool.bytes += len(body)
         try:
             producers = {one[:2] for one in waiting.values()}
             if len(producers) > 1:
@@ -434,7 +434,7 @@ class Produce:
                 raise
             self._bug(connection, "produce")
         finally:
-            connection.owner.frame_bytes -= len(body)
+            connection.pool.bytes -= len(body)
 
     def _append_confirmed(
         self, pending: _Pending, body: bytearray, asked: Collection[Partition], refusals: dict[Partition, MqError]

@@ -1,0 +1,138 @@
+"""One budget for what connections hold: those that hold too much, or take nothing, are closed; the others go on."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from trio.testing import MockClock
+
+from mqd.limits import MIB, SEND_QUEUE_BYTES_MAX, SEND_QUEUE_BYTES_MIN
+from mqd.server.context import CLIENT, PEER
+from mqd.server.memory import EVICT_SECONDS, STALLED_SECONDS, Answers, FramePool
+from tests.log.support import batch
+from tests.server.rig import Client, Rig, rig, settle
+
+
+async def half_sent(node: Rig, *, sent: int, size: int) -> Client:
+    """A connection that has sent a part of a frame."""
+    client = await node.connect()
+    client.send(size.to_bytes(4, "big") + bytes(sent))
+    await settle()
+    return client
+
+
+async def passes(mock_clock: MockClock, seconds: float) -> None:
+    for _ in range(round(seconds / 0.05)):
+        mock_clock.jump(0.05)
+        await settle()
+
+
+async def test_half_sent_frames_hold_nobody_up_for_a_second(
+    tmp_path: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t")
+        node.server.pool(CLIENT).bytes_max = 16 * MIB
+        hogs = [await half_sent(node, sent=MIB, size=90 * MIB) for _ in range(30)]
+        good = await node.connect()
+        good.post("produce", 9, node.produce_body("t", batch(b"x" * 600_000)))
+        with caplog.at_level(logging.WARNING):
+            await passes(mock_clock, 1.0)
+        assert good.answers()[0].responses[0].partition_responses[0].error_code == 0
+        assert any(hog.sock.closed for hog in hogs) and not all(hog.sock.closed for hog in hogs)
+        assert "bytes of an unfinished request are wanted by others" in caplog.text
+        assert node.server.statistics().evicted_connections == sum(hog.sock.closed for hog in hogs)
+
+
+async def test_frames_of_clients_take_no_memory_from_peers(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        node.server.pool(CLIENT).bytes_max = 2 * MIB
+        for _ in range(5):
+            await half_sent(node, sent=MIB, size=90 * MIB)
+        assert node.server.pool(CLIENT).is_wanted
+        assert node.server.pool(PEER).bytes == 0 and not node.server.pool(PEER).is_wanted
+
+
+async def test_a_reader_that_takes_nothing_is_closed(tmp_path: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    async with rig(tmp_path) as node:
+        stalled, slow = await node.connect(), await node.connect()
+        for client in (stalled, slow):
+            client.sock.room = 10
+            client.post("api_versions", 3, {})
+        await settle()
+        with caplog.at_level(logging.WARNING):
+            for _ in range(35):
+                mock_clock.jump(1)
+                slow.take(1)
+                await settle()
+        assert stalled.sock.closed and not slow.sock.closed
+        assert "it has taken no byte of its answers for 30 s" in caplog.text
+
+
+async def test_the_greediest_reader_goes_first(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        greedy, modest = await node.connect(), await node.connect()
+        for client, count in ((greedy, 20), (modest, 2)):
+            client.sock.room = 0
+            for _ in range(count):
+                client.post("api_versions", 3, {})
+        await settle()
+        node.server.answers(CLIENT).bytes_max = node.server.answers(CLIENT).bytes // 2
+        mock_clock.jump(1.1)
+        await settle()
+        assert greedy.sock.closed and not modest.sock.closed
+
+
+async def test_addresses_have_a_bound_and_loopback_has_none(tmp_path: Path) -> None:
+    async with rig(tmp_path, max_connections_per_ip="2") as node:
+        strangers = [await node.connect(address="10.1.1.1") for _ in range(3)]
+        neighbours = [await node.connect(address="127.0.0.1") for _ in range(3)]
+        assert [client.sock.closed for client in strangers] == [False, False, True]
+        assert not any(client.sock.closed for client in neighbours)
+
+
+def test_slow_readers_together_may_have_less_each() -> None:
+    answers = Answers(64 * MIB)
+    assert answers.connection_bytes_max == SEND_QUEUE_BYTES_MAX
+    answers.bytes = 60 * MIB
+    assert answers.connection_bytes_max == MIB
+    answers.bytes = 70 * MIB
+    assert answers.connection_bytes_max == SEND_QUEUE_BYTES_MIN and answers.is_over
+
+
+class Holding:
+    """A connection, as a pool sees it."""
+
+    open = True
+
+    def __init__(self, held: int, arrived: int, since: float) -> None:
+        self.held_bytes, self.arrived_bytes, self.frame_since = held, arrived, since
+        self.reads = 0
+
+    def read_again(self) -> None:
+        self.reads += 1
+
+    def drop_spare(self) -> None: ...
+
+
+def test_the_slowest_stalled_frame_goes_before_the_largest() -> None:
+    pool = FramePool(10 * MIB)
+    large, trickle, fresh, waiting = Holding(8 * MIB, 8 * MIB, 0.0), Holding(MIB, 10, 0.0), Holding(2 * MIB, MIB, 9.9), Holding(0, 0, 9.0)
+    holders = [large, trickle, fresh, waiting]
+    pool.wait(waiting, MIB, 9.0)
+    assert pool.to_evict(holders, 9.0 + EVICT_SECONDS / 2) is None
+    assert pool.to_evict(holders, 9.0 + EVICT_SECONDS) is trickle
+    assert pool.to_evict([fresh, waiting], 9.9 + STALLED_SECONDS / 2) is fresh, "nobody stalls: the one that holds more than is wanted"
+
+
+def test_parked_fetches_get_half_of_the_pool() -> None:
+    pool = FramePool(8_000)
+    assert pool.may_park(10) and not pool.may_park(11)
+    pool.park(10)
+    assert not pool.may_park(1)
+    assert pool.has_room(Holding(0, 0, 0.0), 4_001), "one may go beyond the limit"
+    assert not pool.has_room(Holding(0, 0, 0.0), 4_001)
+    pool.unpark(10)
+    assert pool.may_park(10)
