@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_a_range_without_records_is_a_commit(archive: DeltaArchive) -> None:
     archive.commit("q", 0, staged_in(archive.root, 0, 10))
     archive.commit("q", 1, staged_in(archive.root, 10, 10))
     assert archive.table().transaction_version("q") == 1
-    assert archive.table().history(1)[0]["mqd.empty"] == '["t-0-10-11"]'
+    assert archive.table().history(1)[0]["mqd.empty"] == '[["t", 0, 10, 11]]'
     assert archive.commit("q", 2, staged_in(archive.root, 11, 20))
 
 
@@ -81,6 +82,48 @@ def test_a_table_that_was_optimized_has_unknown_ranges(archive: DeltaArchive) ->
         files_of(archive.table())
     archive.table().restore(version)
     assert covered_ranges(files_of(archive.table())) == {("t", 0): [(0, 20)]}
+
+
+def test_an_old_copy_of_the_checkpoint_is_refused(archive: DeltaArchive) -> None:
+    archive.commit("q", 0, staged_in(archive.root, 0, 10))
+    archive.commit("q", 1, staged_in(archive.root, 10, 20))
+    more = staged_in(archive.root, 10, 100)
+    with pytest.raises(Failure, match="with other offsets than the checkpoint plans") as failed:
+        archive.commit("q", 1, more)
+    assert "from-archive" in failed.value.remedy
+    assert not Path(more[0].path).exists()
+    split = [*staged_in(archive.root, 10, 15), *staged_in(archive.root, 15, 20)]
+    assert not archive.commit("q", 1, split)  # the same offsets in other tasks
+    assert rows(archive)["offset"].to_pylist() == list(range(20))
+
+
+def test_a_table_that_was_deleted_is_refused(archive: DeltaArchive) -> None:
+    archive.commit("q", 0, staged_in(archive.root, 0, 10))
+    shutil.rmtree(archive.root)
+    with pytest.raises(Failure, match="has no micro-batch of query 'q'"):
+        archive.commit("q", 1, staged_in(archive.root, 10, 20))
+
+
+def test_a_topic_with_the_longest_name(archive: DeltaArchive) -> None:
+    covered = ArchivedRange("t" * 249, 0, 0, 10)
+    staged = stage(
+        [batch_of(0, 10)],
+        covered,
+        lambda date: unique_name(archive.root / data_path(covered, date)),
+    )
+    archive.commit("q", 0, list(staged))
+    assert covered_ranges(files_of(archive.table())) == {("t" * 249, 0): [(0, 10)]}
+
+
+def test_an_error_after_the_commit_removes_no_file(archive: DeltaArchive) -> None:
+    archive.commit("q", 0, staged_in(archive.root, 0, 10))
+    (archive.root / "_mqd").write_text("in the way of the marks")
+    staged = [*staged_in(archive.root, 10, 20), *staged_in(archive.root, 20, 20)]
+    with pytest.raises(Failure, match="Cannot write to the archive"):
+        archive.commit("q", 1, staged)
+    (archive.root / "_mqd").unlink()
+    assert not archive.commit("q", 1, staged_in(archive.root, 10, 21))
+    assert rows(archive)["offset"].to_pylist() == list(range(20))
 
 
 def test_a_wrong_checkpoint_is_refused(archive: DeltaArchive) -> None:

@@ -24,6 +24,7 @@ from pyspark_mqd.pipelines.archive_layout import (  # noqa: E402
     ArchivedFile,
     ArchivedRange,
     listing,
+    staging_folder,
 )
 from pyspark_mqd.pipelines.archive_stage import stage, unique_path  # noqa: E402
 from pyspark_mqd.pipelines.cli import Failure, Settings  # noqa: E402
@@ -43,11 +44,11 @@ HOUR_US = 3_600_000_000
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     """Offsets 0 to 29 of a partition, an hour apart; the second range has two dates."""
-    archived = Archive(tmp_path, "tag")
+    archived = Archive(tmp_path)
     for number, (start, end) in enumerate(((0, 10), (10, 30))):
         covered = ArchivedRange("t", 0, start, end)
         batch = batch_of(start, end, hours=1.0)
-        staged = list(stage([batch], covered, lambda _: unique_path(archived.staging)))
+        staged = list(stage([batch], covered, lambda _: unique_path(staging_folder(tmp_path, "q"))))
         archived.commit("q", number, staged)
     return tmp_path
 

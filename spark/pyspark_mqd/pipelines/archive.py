@@ -7,7 +7,6 @@ any crash: see `archive_commit`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,18 +42,12 @@ class Configuration:
     codec: str = "zstd"
     headers: bool = True
 
-    @property
-    def tag(self) -> str:
-        """Names the checkpoint's staging folder."""
-        return hashlib.sha256(self.checkpoint.encode()).hexdigest()[:16]
-
     def options(self) -> dict[str, str]:
         """Options of the data source `mqd_archive`."""
         return {
             **self.source,
             "includeHeaders": str(self.headers).lower(),
             "archive.root": str(self.to),
-            "archive.tag": self.tag,
             "archive.codec": self.codec,
             "archive.delta": str(self.delta).lower(),
         }
@@ -117,7 +110,7 @@ class Runner:
             from pyspark_mqd.pipelines.archive_delta import DeltaArchive
 
             return DeltaArchive(configuration.to, headers=configuration.headers)
-        return Archive(configuration.to, configuration.tag)
+        return Archive(configuration.to)
 
     def _count(self, staged: Sequence[Staged]) -> None:
         self.batches += 1

@@ -2,8 +2,8 @@
 
 Tasks write Parquet files into the table's folders under unique names; nobody sees them until the
 driver adds them to Delta's log. The same Delta commit carries the app transaction (query id, batch
-id), so a re-run of a micro-batch finds it and drops its own files. A micro-batch becomes visible
-as a whole.
+id), and one with a digest of the offset ranges. So a re-run of a micro-batch finds it and drops its
+own files. A micro-batch becomes visible as a whole.
 
 Ranges without visible records are in the metadata of the commit. Delta's log clean-up removes old
 commits, so after each commit they become marks in `_mqd/empty`, as in an archive of plain Parquet.
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark_mqd.pipelines.archive_commit import Decision, check_turn, overlap
+from pyspark_mqd.pipelines.archive_commit import disk_errors, joined, overlap
 from pyspark_mqd.pipelines.archive_layout import (
     ArchivedFile,
     ArchivedRange,
@@ -31,6 +31,12 @@ from pyspark_mqd.pipelines.archive_layout import (
     parse_name,
 )
 from pyspark_mqd.pipelines.archive_stage import NO_DATE, Staged
+from pyspark_mqd.pipelines.batch_turns import (
+    check_turn,
+    digest_of,
+    ranges_app,
+    refuse_other_ranges,
+)
 from pyspark_mqd.pipelines.cli import Failure
 
 if TYPE_CHECKING:
@@ -39,6 +45,10 @@ if TYPE_CHECKING:
 
 PARTITION_BY = ["topic", "date"]
 EMPTY_RANGES = "mqd.empty"
+RIGHT_CHECKPOINT = (
+    "Use the newest checkpoint of the query that wrote this table, or a new checkpoint with"
+    " --starting-offsets from-archive."
+)
 INSTALL = "Delta tables need the package 'deltalake'. Install it: pip install 'mqd[delta]'"
 
 
@@ -65,19 +75,41 @@ class DeltaArchive:
         return table
 
     def commit(self, query: str, batch: int, staged: Sequence[Staged]) -> bool:
-        """Add the files of a micro-batch; returns False where an earlier attempt did."""
+        """Add the files of a micro-batch; returns False where an earlier attempt did.
+
+        Raises Failure.
+        """
+        with disk_errors(self.root):
+            return self._commit(query, batch, staged)
+
+    def _commit(self, query: str, batch: int, staged: Sequence[Staged]) -> bool:
         table = self.table()
         self._mark_earlier(table)
-        version = table.transaction_version(query)
-        last = None if version is None else Decision(version, (), ())
-        if check_turn(query, batch, last, self.root):
+        try:
+            is_repeated = self._check(table, query, batch, staged)
+        except Failure:
+            drop(staged)  # only here: a commit that fails later may be in Delta's log
+            raise
+        if is_repeated:
             drop(staged)
             return False
-        if last is None:
-            self._refuse_overlap(table, staged)
         self._add(table, query, batch, staged)
         mark_empty(self.root, (empty_path(file.range) for file in staged if not file.path))
         return True
+
+    def _check(
+        self, table: DeltaTable, query: str, batch: int, staged: Sequence[Staged]
+    ) -> bool:
+        """Whether the micro-batch is committed. Raises Failure where it cannot be."""
+        last = table.transaction_version(query)
+        target = f"table '{self.root}'"
+        is_repeated = check_turn(query, batch, last, target, RIGHT_CHECKPOINT)
+        if last is None:
+            self._refuse_overlap(table, staged)
+        digest = digest_of(joined(file.range for file in staged))
+        if is_repeated and table.transaction_version(ranges_app(query)) != digest:
+            refuse_other_ranges(query, batch, target, RIGHT_CHECKPOINT)
+        return is_repeated
 
     def _mark_earlier(self, table: DeltaTable) -> None:
         """Once: mark what the last run committed and did not mark."""
@@ -85,7 +117,7 @@ class DeltaArchive:
             mark_empty(self.root, map(empty_path, _committed_empty(table)))
             self._is_repaired = True
 
-    def _add(self, table: DeltaTable, query: str, batch: int, staged: Iterable[Staged]) -> None:
+    def _add(self, table: DeltaTable, query: str, batch: int, staged: Sequence[Staged]) -> None:
         deltalake = require_deltalake()
         from deltalake.transaction import AddAction, RemoveAction
 
@@ -94,7 +126,7 @@ class DeltaArchive:
         empty = []
         for file in staged:
             if not file.path:
-                empty.append(name_of(file.range))
+                empty.append(file.range)
                 continue
             date = None if file.date == NO_DATE else file.date
             actions.append(
@@ -109,7 +141,12 @@ class DeltaArchive:
             )
         properties = deltalake.CommitProperties(
             custom_metadata={EMPTY_RANGES: json.dumps(empty)} if empty else None,
-            app_transactions=[deltalake.Transaction(query, batch, moment_ms)],
+            app_transactions=[
+                deltalake.Transaction(query, batch, moment_ms),
+                deltalake.Transaction(
+                    ranges_app(query), digest_of(joined(file.range for file in staged)), moment_ms
+                ),
+            ],
         )
         table.create_write_transaction(
             actions, "append", table.schema(), PARTITION_BY, commit_properties=properties
@@ -118,12 +155,10 @@ class DeltaArchive:
     def _refuse_overlap(self, table: DeltaTable, staged: Sequence[Staged]) -> None:
         found = overlap(staged, covered_ranges(covered_by(table, self.root)))
         if found is not None:
-            drop(staged)
             raise Failure(
                 f"The table '{self.root}' already has offsets of '{name_of(found)}', and this"
                 " checkpoint is new: its records would be archived twice.",
-                remedy="Use the checkpoint that wrote this table, or a new checkpoint with"
-                " --starting-offsets from-archive.",
+                remedy=RIGHT_CHECKPOINT,
             )
 
 
@@ -144,14 +179,14 @@ def require_deltalake() -> Any:
 
 
 def files_of(table: DeltaTable) -> list[ArchivedFile]:
-    """The table's files and the offset ranges in their names, without the suffix of the attempt.
+    """The table's files and the offset ranges in their names.
 
     Raises Failure for a file without a range: what it covers is unknown.
     """
     files = []
     for uri in table.file_uris():
         path = Path(uri)
-        covered = parse_name(path.name.removesuffix(".parquet").rpartition("-")[0])
+        covered = parse_name(path.parent.parent.name.removeprefix("topic="), path.name)
         if covered is None:
             raise Failure(
                 f"The table '{table.table_uri}' has the file '{path.name}', which `mqd-spark archive`"
@@ -176,10 +211,7 @@ def _committed_empty(table: DeltaTable) -> list[ArchivedRange]:
     """The ranges without visible records in the commits that Delta's log still has."""
     found = []
     for commit in table.history():
-        for name in json.loads(commit.get(EMPTY_RANGES) or "[]"):
-            covered = parse_name(name)
-            if covered is not None:
-                found.append(covered)
+        found += [ArchivedRange(*each) for each in json.loads(commit.get(EMPTY_RANGES) or "[]")]
     return found
 
 

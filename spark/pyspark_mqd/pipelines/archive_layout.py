@@ -1,15 +1,19 @@
 """Where an archive has its files, and what their names mean: pure names, then a few functions on
 folders.
 
-    ROOT/topic=orders/date=2026-11-23/orders-0-1000-2000.parquet
-    ROOT/_mqd/empty/orders/orders-0-2000-2003      a range without visible records, zero bytes
-    ROOT/_mqd/staging/<query>/<batch>/...          files of a micro-batch that is not committed
-    ROOT/_mqd/decision-<query>.json                the last committed micro-batch of a query
+    ROOT/topic=orders/date=2026-11-23/0-1000-2000.parquet
+    ROOT/_mqd/empty/orders/0-2000-2003         a range without visible records, zero bytes
+    ROOT/_mqd/staging/<query>/<random>.parquet files of a micro-batch that is not committed
+    ROOT/_mqd/decision-<query>.json            the last committed micro-batch of a query
 
-A file `<topic>-<partition>-<start>-<end>.parquet` holds the records of that date whose offset is in
+A file `<partition>-<start>-<end>.parquet` holds the records of that date whose offset is in
 `[start, end)`. A range with records of several dates has one file of the same name in each folder.
-So the ranges of all names, with those of `_mqd/empty`, are what the archive covers. Readers skip
-folders that begin with `_`: Spark, pyarrow and DuckDB do so.
+More parts of the same date have a number: `0-1000-2000.1.parquet`. In a Delta table the attempt is
+in the name too: `0-1000-2000-<random>.parquet`. So the ranges of all names, with those of
+`_mqd/empty`, are what the archive covers. Readers skip folders that begin with `_`: Spark, pyarrow
+and DuckDB do so.
+
+A topic's name has up to 249 characters and a file's name 255, so only folders have the topic.
 """
 
 from __future__ import annotations
@@ -25,7 +29,12 @@ EMPTY = f"{OWN}/empty"
 STAGING = f"{OWN}/staging"
 SUFFIX = ".parquet"
 
-_NAME = re.compile(r"(.+)-(\d+)-(\d+)-(\d+)(?:\.parquet)?")
+_NAME = r"([0-9]+)-([0-9]+)-([0-9]+)"
+_DATA = re.compile(rf"{_NAME}(?:\.[0-9]+)?(?:-[0-9a-f]{{32}})?\.parquet")
+_TOPIC = r"((?!\.{1,2}/)[A-Za-z0-9._-]{1,249})"
+_DATE = r"(?:[0-9]{4}-[0-9]{2}-[0-9]{2}|__HIVE_DEFAULT_PARTITION__)"
+_DATA_PATH = re.compile(rf"topic={_TOPIC}/date={_DATE}/{_NAME}(?:\.[0-9]+)?\.parquet")
+_EMPTY_PATH = re.compile(rf"{EMPTY}/{_TOPIC}/{_NAME}")
 
 
 class ArchivedRange(NamedTuple):
@@ -45,27 +54,50 @@ class ArchivedFile(NamedTuple):
     range: ArchivedRange
 
 
+def staging_folder(root: Path, query: str) -> Path:
+    """Where the tasks of a query stage files. No other query has files there."""
+    return root / STAGING / query
+
+
 def name_of(covered: ArchivedRange) -> str:
-    """The name of a range, without a suffix."""
+    """A range in messages."""
     return f"{covered.topic}-{covered.partition}-{covered.start}-{covered.end}"
 
 
-def data_path(covered: ArchivedRange, date: str) -> str:
-    """The path below the root of the records of one date in a range."""
-    return f"topic={covered.topic}/date={date}/{name_of(covered)}{SUFFIX}"
+def data_path(covered: ArchivedRange, date: str, part: int = 0) -> str:
+    """The path below the root of the records of one date in a range, or of a further part of it."""
+    number = f".{part}" if part else ""
+    return f"topic={covered.topic}/date={date}/{_file_name(covered)}{number}{SUFFIX}"
 
 
 def empty_path(covered: ArchivedRange) -> str:
     """The path below the root of the mark for a range without visible records."""
-    return f"{EMPTY}/{covered.topic}/{name_of(covered)}"
+    return f"{EMPTY}/{covered.topic}/{_file_name(covered)}"
 
 
-def parse_name(name: str) -> ArchivedRange | None:
-    """The range that a file's name gives; None for a file that is not ours."""
-    found = _NAME.fullmatch(name)
-    if found is None:
-        return None
-    topic, partition, start, end = found.groups()
+def _file_name(covered: ArchivedRange) -> str:
+    return f"{covered.partition}-{covered.start}-{covered.end}"
+
+
+def parse_name(topic: str, name: str) -> ArchivedRange | None:
+    """The range that the name of a file of records gives; None for a file that is not ours."""
+    found = _DATA.fullmatch(name)
+    return None if found is None else _range_of(topic, *found.groups())
+
+
+def parse_data_path(path: str) -> ArchivedRange | None:
+    """The inverse of `data_path`; None for any other path, such as one out of the archive."""
+    found = _DATA_PATH.fullmatch(path)
+    return None if found is None else _range_of(*found.groups())
+
+
+def parse_empty_path(path: str) -> ArchivedRange | None:
+    """The inverse of `empty_path`; None for any other path."""
+    found = _EMPTY_PATH.fullmatch(path)
+    return None if found is None else _range_of(*found.groups())
+
+
+def _range_of(topic: str, partition: str, start: str, end: str) -> ArchivedRange:
     return ArchivedRange(topic, int(partition), int(start), int(end))
 
 
@@ -75,7 +107,7 @@ def listing(root: Path, topics: Iterable[str] | None = None) -> Iterator[Archive
     for name in _folders(root):
         topic = name.removeprefix("topic=")
         if topic != name and (wanted is None or topic in wanted):
-            yield from _files(root / name, is_empty=False)
+            yield from _data_files(root / name, topic)
     yield from empty_ranges(root, wanted)
 
 
@@ -84,7 +116,10 @@ def empty_ranges(root: Path, topics: Iterable[str] | None = None) -> Iterator[Ar
     wanted = None if topics is None else set(topics)
     for topic in _folders(root / EMPTY):
         if wanted is None or topic in wanted:
-            yield from _files(root / EMPTY / topic, is_empty=True)
+            for path in sorted((root / EMPTY / topic).iterdir()):
+                covered = parse_empty_path(f"{EMPTY}/{topic}/{path.name}")
+                if covered is not None:
+                    yield ArchivedFile(path, "", covered)
 
 
 def mark_empty(root: Path, paths: Iterable[str]) -> None:
@@ -108,12 +143,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _files(folder: Path, *, is_empty: bool) -> Iterator[ArchivedFile]:
-    for path in sorted(folder.iterdir() if is_empty else folder.glob(f"date=*/*{SUFFIX}")):
-        covered = parse_name(path.name)
+def _data_files(folder: Path, topic: str) -> Iterator[ArchivedFile]:
+    for path in sorted(folder.glob(f"date=*/*{SUFFIX}")):
+        covered = parse_name(topic, path.name)
         if covered is not None:
-            date = "" if is_empty else path.parent.name.removeprefix("date=")
-            yield ArchivedFile(path, date, covered)
+            yield ArchivedFile(path, path.parent.name.removeprefix("date="), covered)
 
 
 def _folders(folder: Path) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_mqd.pipelines.archive_layout import STAGING, ArchivedRange, data_path
+from pyspark_mqd.pipelines.archive_layout import ArchivedRange, data_path, staging_folder
 from pyspark_mqd.pipelines.wrapped_reader import WrappedReader, source_of
 
 NAME = "mqd_archive"
@@ -23,11 +23,11 @@ STAGED = (
     "topic string, partition int, start long, end long, date string, records long, size long,"
     " path string, stats string"
 )
-OWN_OPTIONS = ("archive.root", "archive.tag", "archive.codec", "archive.delta")
+OWN_OPTIONS = ("archive.root", "archive.codec", "archive.delta")
 
 
 class ArchiveSource(DataSource):
-    """Options: those of the format `mqd`, and `archive.root`, `.tag`, `.codec`, `.delta`."""
+    """Options: those of the format `mqd`, and `archive.root`, `.codec`, `.delta`."""
 
     @classmethod
     def name(cls) -> str:
@@ -59,16 +59,27 @@ class ArchiveReader(WrappedReader):
         covered = range_of(partition)
         if covered is None:
             return  # Spark makes one empty task where there is no range
-        root, tag = Path(self._own["archive.root"]), self._own["archive.tag"]
+        root = Path(self._own["archive.root"])
 
         def place(date: str) -> str:
             if self._own["archive.delta"] == "true":
                 return unique_name(root / data_path(covered, date))
-            return unique_path(root / STAGING / tag)
+            return unique_path(staging_folder(root, query_of_task()))
 
         batches = self._reader.read(partition)
         for file in stage(batches, covered, place, codec=self._own["archive.codec"]):
             yield tuple(file)
+
+
+def query_of_task() -> str:
+    """The id of the streaming query that this task belongs to. It outlives restarts of the query."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    query = context.getLocalProperty("sql.streaming.queryId")
+    assert query is not None
+    return query
 
 
 def range_of(partition: Any) -> ArchivedRange | None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import date as calendar_date
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +29,8 @@ ROW_GROUP_BYTES = 64 << 20
 """A row group is written when either is reached: what a task holds in memory, per date."""
 
 DATES_MAX = 400
-"""Open files a range: a range whose timestamps have more dates than this is refused."""
+"""Open files a range. For one more date, the file least recently written is finished: later
+records of its date go to a further part."""
 
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
 _EPOCH = calendar_date(1970, 1, 1).toordinal()
@@ -54,8 +57,20 @@ class Staged(NamedTuple):
         return ArchivedRange(self.topic, self.partition, self.start, self.end)
 
 
-class ManyDates(Exception):
-    """One offset range has timestamps of too many dates. The message has the remedy."""
+class NotWritten(Exception):
+    """A file cannot be staged, such as on a full disk. The message has the remedy."""
+
+
+@contextmanager
+def writing(folder: str) -> Iterator[None]:
+    """Raises NotWritten for an error of the file system."""
+    try:
+        yield
+    except OSError as error:
+        raise NotWritten(
+            f"Cannot write to '{folder}': {error.strerror or error}. Free space or mend the folder,"
+            " and start again: nothing is lost."
+        ) from error
 
 
 def stage(
@@ -65,33 +80,33 @@ def stage(
     *,
     codec: str = "zstd",
 ) -> Iterator[Staged]:
-    """Write the records of a range, one file a date, and yield each file when it is durable.
+    """Write the records of a range, and yield each file when all are durable.
 
-    `place`: the date of a new file -> its path. Raises ManyDates, OSError; no file is left then.
+    A date has one file, or more parts in order where the range has over DATES_MAX dates.
+    `place`: the date of a new file -> its path. Raises NotWritten; no file is left then.
     """
-    files: dict[str, _File] = {}
+    opened: OrderedDict[str, _File] = OrderedDict()
+    done: list[_File] = []
     try:
         for batch in batches:
             for date, part in by_date(batch):
-                file = files.get(date)
-                if file is None:
-                    if len(files) == DATES_MAX:
-                        raise ManyDates(
-                            f"Offsets {covered.start} to {covered.end} of '{covered.topic}-"
-                            f"{covered.partition}' have timestamps of more than {DATES_MAX} dates."
-                            " Archive fewer offsets at a time with --max-offsets-per-trigger."
-                        )
-                    file = files[date] = _File(place(date), part.schema, codec)
-                file.write(part)
-        for file in files.values():
+                if date not in opened:
+                    if len(opened) == DATES_MAX:
+                        done.append(opened.popitem(last=False)[1])
+                        done[-1].finish()
+                    opened[date] = _File(date, place(date), part.schema, codec)
+                opened.move_to_end(date)
+                opened[date].write(part)
+        done += opened.values()
+        for file in opened.values():
             file.finish()
     except BaseException:
-        for file in files.values():
+        for file in {*done, *opened.values()}:
             file.discard()
         raise
-    for date, file in files.items():
-        yield Staged(*covered, date, file.records, file.size, file.path, file.stats())
-    if not files:
+    for file in done:
+        yield Staged(*covered, file.date, file.records, file.size, file.path, file.stats())
+    if not done:
         yield Staged(*covered, "", 0, 0, "", "{}")
 
 
@@ -135,24 +150,30 @@ def unique_name(path: Path) -> str:
 class _File:
     """One Parquet file that is written in row groups of a useful size."""
 
-    def __init__(self, path: str, schema: pa.Schema, codec: str) -> None:
+    def __init__(self, date: str, path: str, schema: pa.Schema, codec: str) -> None:
+        self.date = date
         self.path = path
         self.records = 0
         self.size = 0
         self._held: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
         self._offsets: list[int] = []
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        # Keys and values rarely repeat: a dictionary of them costs time and saves nothing.
-        self._writer = pq.ParquetWriter(
-            path,
-            schema,
-            compression=codec,
-            use_dictionary=["partition", "timestampType"],
-            column_encoding={"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
-            write_statistics=["partition", "offset", "timestamp"],
-            store_schema=False,
-        )
+        self._folder = os.path.dirname(path)
+        with writing(self._folder):
+            os.makedirs(self._folder, exist_ok=True)
+            # Keys and values rarely repeat: a dictionary of them costs time and saves nothing.
+            self._writer = pq.ParquetWriter(
+                path,
+                schema,
+                compression=codec,
+                use_dictionary=["partition", "timestampType"],
+                column_encoding={
+                    "offset": "DELTA_BINARY_PACKED",
+                    "timestamp": "DELTA_BINARY_PACKED",
+                },
+                write_statistics=["partition", "offset", "timestamp"],
+                store_schema=False,
+            )
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._held.append(batch)
@@ -167,16 +188,19 @@ class _File:
 
     def _flush(self) -> None:
         if self._held:
-            self._writer.write_table(pa.Table.from_batches(self._held), row_group_size=self._rows)
+            whole = pa.Table.from_batches(self._held)
+            with writing(self._folder):
+                self._writer.write_table(whole, row_group_size=self._rows)
         self._held, self._rows, self._bytes = [], 0, 0
 
     def finish(self) -> None:
         """Everything is written and synced."""
         self._flush()
-        self._writer.close()
-        with open(self.path, "rb") as file:
-            os.fsync(file.fileno())
-            self.size = os.fstat(file.fileno()).st_size
+        with writing(self._folder):
+            self._writer.close()
+            with open(self.path, "rb") as file:
+                os.fsync(file.fileno())
+                self.size = os.fstat(file.fileno()).st_size
 
     def discard(self) -> None:
         """Remove what was written, whatever its state."""
