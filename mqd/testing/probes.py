@@ -422,9 +422,9 @@ class Probes:
         if not log.log_start_offset <= high_watermark <= log.log_end_offset:
             raise Violation(f"I4: {where}: start {log.log_start_offset}, high watermark {high_watermark}, end {log.log_end_offset}")
         if shadow.life == life and not shadow.set_aside and not shadow.unassigned:
-            if high_watermark < shadow.high_watermark:
+            if high_watermark < shadow.high_watermark and not self.may_lose(topic_partition.topic):
                 raise Violation(f"I5: the high watermark of {where} went back from {shadow.high_watermark} to {high_watermark}")
-            if partition.last_stable_offset < shadow.stable:
+            if partition.last_stable_offset < shadow.stable and not self.may_lose(topic_partition.topic):
                 raise Violation(f"the last stable offset of {where} went back from {shadow.stable} to {partition.last_stable_offset}")
         elif high_watermark < shadow.high_watermark:
             self.counts.high_watermark_after_restart_lower += 1
