@@ -525,7 +525,8 @@ class Administration:
     async def shorten(self) -> None:
         """Until cancelled: a topic of its own is written, and loses its oldest records to retention and DeleteRecords."""
         partition = TopicPartition(f"{THROWAWAY}-short", 0)
-        configs = self._chance.choice(_RETENTION)
+        flush = {"flush.before.ack": str(self._plan.mode is Mode.POWER_ALL).lower()}  # or all replicas lose records, and none may lead
+        configs = self._chance.choice(_RETENTION) | flush
         is_there = False
         while True:
             await trio.sleep(self._chance.choice([0.02, 0.1, 0.4]))
