@@ -3,6 +3,7 @@
     mqd start --peers peers.toml --node 1 --data DIR [--config FILE] [--insecure-peers] [-o key=value]...
     mqd dev [--nodes N] [--port P] [--data DIR] [-o key=value]...
     mqd config list [-o table|json|yaml]
+    mqd force-voters --peers peers.toml --node 1 --data DIR --yes
 
 Nothing heavy is imported before the arguments are understood: what a command needs, it imports itself.
 """
@@ -53,14 +54,13 @@ def _parser() -> ArgumentParser:
     _add_start(commands)
     _add_dev(commands)
     _add_config(commands)
+    _add_force_voters(commands)
     return parser
 
 
 def _add_start(commands: _SubParsersAction[ArgumentParser]) -> None:
     command = commands.add_parser("start", help="run one node in the foreground", description="Run one node until SIGTERM or SIGINT.")
-    command.add_argument("--peers", required=True, metavar="FILE", help="peers.toml, the same on every node")
-    command.add_argument("--node", required=True, type=int, metavar="ID", help="id of this node in the peers file")
-    command.add_argument("--data", required=True, metavar="DIR", help="data directory; made if it is not there")
+    _add_node(command)
     command.add_argument("--config", metavar="FILE", help="Kafka's keys, as server.properties or .toml")
     what = "start without a cluster secret although other machines can reach the peer port"
     command.add_argument("--insecure-peers", action="store_true", help=what)
@@ -82,6 +82,21 @@ def _add_config(commands: _SubParsersAction[ArgumentParser]) -> None:
     listing = command.add_subparsers(metavar="command", required=True).add_parser("list", help="every key with type, default and meaning")
     listing.add_argument("-o", dest="output", choices=("table", "json", "yaml"), default="table", help="output format")
     listing.set_defaults(run=_config_list)
+
+
+def _add_force_voters(commands: _SubParsersAction[ArgumentParser]) -> None:
+    what = "put the voters of the peers file in force after a majority of the voters is lost for good"
+    description = f"{what[0].upper()}{what[1:]}. Stop all nodes first; run it on every remaining voter, with the same file."
+    command = commands.add_parser("force-voters", help=what, description=description)
+    _add_node(command)
+    command.add_argument("--yes", action="store_true", help="what only the lost voters had is lost: confirm")
+    command.set_defaults(run=_force_voters)
+
+
+def _add_node(command: ArgumentParser) -> None:
+    command.add_argument("--peers", required=True, metavar="FILE", help="peers.toml, the same on every node")
+    command.add_argument("--node", required=True, type=int, metavar="ID", help="id of this node in the peers file")
+    command.add_argument("--data", required=True, metavar="DIR", help="data directory; made if it is not there")
 
 
 def _add_settings(command: ArgumentParser) -> None:
@@ -172,6 +187,23 @@ def _dev(options: Namespace) -> int:
     from mqd import dev
 
     return dev.run(dev.DevOptions(options.nodes, options.port, Path(options.data), dict(options.settings)))
+
+
+def _force_voters(options: Namespace) -> int:
+    from pathlib import Path
+
+    from mqd.config import load_peers
+    from mqd.logs import write_line
+    from mqd.raft.journal import force_voters
+
+    peers = load_peers(options.peers)
+    peers.require(options.node)
+    if not options.yes:
+        write_line("mqd: 'force-voters' is destructive. Re-run with --yes to confirm.")
+        return USAGE
+    found = force_voters(Path(options.data), cluster_id=peers.cluster_id, node_id=options.node, voters=frozenset(peers.voters))
+    write_line(f"Node {options.node} has voters {found}. Run this on every remaining voter, then start them.", sys.stdout)
+    return OK
 
 
 def _config_list(options: Namespace) -> int:

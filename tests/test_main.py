@@ -213,6 +213,31 @@ def test_without_a_secret_no_node_listens_beyond_loopback(
         assert main(arguments) == OK and started[-1] == here
 
 
+def test_voters_are_forced_on_a_stopped_node_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from uuid import uuid4
+
+    from mqd.io.disk import OsDisk
+    from mqd.raft.journal import open_journal
+
+    peers, data = tmp_path / "peers.toml", tmp_path / "data"
+    peers.write_text(PEERS)
+    arguments = ["force-voters", "--peers", str(peers), "--node", "1", "--data", str(data)]
+    assert main(arguments) == USAGE and "Re-run with --yes" in capfd.readouterr().err
+    assert main([*arguments, "--yes"]) == FAILURE and "holds no metadata" in capfd.readouterr().err
+    disk = OsDisk()
+    journal = open_journal(disk, data / "metadata", cluster_id="c", node_id=1, new_uuid=uuid4)
+    journal.set_first_voters(frozenset({1, 2, 3}))
+    journal.flush()
+    journal.close()
+    lock = disk.lock(data / ".lock")
+    assert main([*arguments, "--yes"]) == FAILURE and "stop all nodes first" in capfd.readouterr().err
+    lock.close()
+    assert main([*arguments, "--yes"]) == OK and "has voters [1] (epoch 1)" in capfd.readouterr().out
+    journal = open_journal(disk, data / "metadata", cluster_id="c", node_id=1, new_uuid=uuid4)
+    assert journal.voter_set is not None and journal.voter_set.voters == frozenset({1}) and not journal.records_voters
+    journal.close()
+
+
 def test_understanding_the_arguments_imports_nothing_heavy() -> None:
     code = "import sys, mqd.__main__ as m; m.main(['start', '--peers', 'p', '--node', 'x', '--data', 'd']); print(*sys.modules)"
     loaded = run("-c", code).stdout.split()

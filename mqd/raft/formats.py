@@ -27,7 +27,7 @@ from crc32c import crc32c
 from mqd import limits
 from mqd.errors import ProtocolError
 from mqd.raft.codec import Entry
-from mqd.raft.voters import VoterSet, decode_set, encode_set
+from mqd.raft.voters import Forced, VoterSet, decode_set, encode_set
 
 FORMAT_VERSION = 1
 
@@ -52,6 +52,7 @@ class QuorumState:
     """False from formatting until this voter knows that it has forgotten nothing, see elections.py."""
     voters: frozenset[int] | None = None
     """The voter set of epoch 0 (voters.py); None before this node answered another one."""
+    forced: Forced | None = None
 
 
 def encode_state(state: QuorumState) -> bytes:
@@ -65,6 +66,8 @@ def encode_state(state: QuorumState) -> bytes:
         "formed": state.formed,
         "voters": None if state.voters is None else sorted(state.voters),
     }
+    if (forced := state.forced) is not None:
+        fields["forced"] = {"epoch": forced.voter_set.epoch, "voters": sorted(forced.voter_set.voters), "term": forced.term}
     line = json.dumps(fields).encode()
     return b"%s\n%08x\n" % (line, crc32c(line))
 
@@ -80,7 +83,10 @@ def decode_state(data: bytes) -> QuorumState:
     uuid = UUID(fields["node_uuid"])
     formed = fields.get("formed", True)  # the first release did not write it
     voters = None if fields.get("voters") is None else frozenset(fields["voters"])
-    return QuorumState(fields["cluster_id"], fields["node_id"], uuid, fields["term"], fields["vote"], formed, voters)
+    forced = None
+    if (found := fields.get("forced")) is not None:
+        forced = Forced(VoterSet(found["epoch"], frozenset(found["voters"])), found["term"])
+    return QuorumState(fields["cluster_id"], fields["node_id"], uuid, fields["term"], fields["vote"], formed, voters, forced)
 
 
 # -- snapshot

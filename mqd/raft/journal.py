@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from errno import EIO
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from mqd import limits
 from mqd.errors import NO_DESCRIPTORS, PASSING_ERRNOS, StorageError
@@ -31,7 +31,7 @@ from mqd.raft import formats
 from mqd.raft.codec import NO_OP, Entry
 from mqd.raft.formats import Damaged, JournalHeader, QuorumState, Snapshot
 from mqd.raft.reserve import Reserve
-from mqd.raft.voters import CONFIGURATION, VoterSet, decode_entry
+from mqd.raft.voters import CONFIGURATION, Forced, VoterSet, decode_entry
 
 if TYPE_CHECKING:
     from mqd.io.disk import Disk, File
@@ -137,10 +137,18 @@ class Journal:
 
     def voter_set_at(self, index: int) -> VoterSet | None:
         """As far as entry `index`, which is not before the snapshot."""
-        found = next((voter_set for at, voter_set in reversed(self._voter_sets) if at <= index), None)
+        at, found = next(((at, voter_set) for at, voter_set in reversed(self._voter_sets) if at <= index), (0, None))
+        forced = self._state.forced
+        if forced is not None and (found is None or self.term_at(at) <= forced.term):
+            return forced.voter_set
         if found is None and self._state.voters is not None:
             found = VoterSet(0, self._state.voters)
         return found
+
+    @property
+    def records_voters(self) -> bool:
+        """Whether the set in force is in the log, and not only in the state of this node."""
+        return bool(self._voter_sets) and self._voter_sets[-1][1] == self.voter_set
 
     def _note_voters(self, index: int, command: bytes) -> None:
         if command[:1] == CONFIGURATION and (not self._voter_sets or index > self._voter_sets[-1][0]):
@@ -207,6 +215,14 @@ class Journal:
         assert self._state.voters is None, self._state.voters
         self._state = replace(self._state, voters=voters)
         self._state_dirty = True
+
+    def force_voters(self, voters: frozenset[int]) -> VoterSet:
+        """An operator puts this set in force (voters.py)."""
+        before = self.voter_set
+        forced = Forced(VoterSet(before.epoch + 1 if before is not None else 1, voters), self.term)
+        self._state = replace(self._state, forced=forced, formed=True)
+        self._state_dirty = True
+        return forced.voter_set
 
     def append(self, command: bytes, index: int, term: int) -> None:
         assert index == self.last_index + 1, (index, self.last_index)
@@ -422,6 +438,25 @@ def open_journal(
         return _open(disk, directory, cluster_id=cluster_id, node_id=node_id, remedy=remedy, reserve=reserve)
     except OSError as error:
         raise StorageError(f"{directory}: {error}") from error
+
+
+def force_voters(data_directory: Path, *, cluster_id: str, node_id: int, voters: frozenset[int]) -> VoterSet:
+    """Put a set in force on a node that is stopped; returns it. Raises StorageError: see `open_journal`, or the node runs."""
+    from mqd.io.disk import OsDisk
+
+    disk, directory = OsDisk(), data_directory / "metadata"
+    if not journal_exists(disk, directory):
+        raise StorageError(f"{directory} holds no metadata: give --data the directory of a voter that took part")
+    try:
+        lock = disk.lock(data_directory / ".lock")
+    except BlockingIOError:
+        raise StorageError(f"another mqd process uses {data_directory}: stop all nodes first") from None
+    journal = open_journal(disk, directory, cluster_id=cluster_id, node_id=node_id, new_uuid=uuid4)
+    forced = journal.force_voters(voters)
+    journal.flush()
+    journal.close()
+    lock.close()
+    return forced
 
 
 def _format(disk: Disk, directory: Path, *, cluster_id: str, node_id: int, node_uuid: UUID, remedy: str) -> None:

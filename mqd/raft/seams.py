@@ -576,7 +576,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
 
     def _tend_voters(self, now: float) -> None:
         """Of a leader: append the set that the operator wants, when it may."""
-        if not self.ready:
+        if not self.ready or (self.file == self._set.voters and self._journal.records_voters):
             return
         if self._node_id not in self.file and self._set.epoch and now - self._stood_down_at > self._timing.heartbeat:
             self._stood_down_at = now
@@ -586,6 +586,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             self._node_id,
             self.file,
             self._set,
+            recorded=self._journal.records_voters,
             committed=self._journal.voter_set_at(self._commit) == self._set,
             files=self._files,
             caught_up=self._followers.caught_up_since(now - self._timing.election_timeout_max),

@@ -22,6 +22,10 @@ Before the first configuration entry there is epoch 0: the set of the peers file
 one, stored durably before the answer leaves. The cluster forms only when all voters of the file have met with the same file
 (elections.py), and the first leader appends epoch 1 with that set. So a file that changes between forming and epoch 1 has no effect.
 
+Where a majority of the voters is lost for good, nobody can change the set any more. `mqd force-voters`, run on every remaining voter
+while all nodes are stopped, puts the set of the peers file in force (`Forced`). That is safe only as far as its operator is right: what
+only lost voters had is lost, and a lost voter that comes back with its disk could decide with others that were not forced.
+
 Nodes compare their files when they introduce themselves (`disagreement`). It refuses what only a mistake can bring about, in words,
 before it costs availability: files that differ by more than one voter; different files before epoch 1; a voter by the one file that
 its own file does not let vote; and a voter by the log that remembers nothing and by its own file need not remember: it would
@@ -54,6 +58,14 @@ class VoterSet:
 
     def __str__(self) -> str:
         return f"{sorted(self.voters)} (epoch {self.epoch})"
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """A set that an operator put in force, until the log holds one of a later term than `term`, the node's own at that time."""
+
+    voter_set: VoterSet
+    term: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +123,18 @@ def next_set(
     file: frozenset[int],
     current: VoterSet,
     *,
+    recorded: bool,
     committed: bool,
     files: Mapping[int, frozenset[int]],
     caught_up: frozenset[int],
 ) -> VoterSet | None:
     """The set that the leader `node_id` appends now, or None. It has committed an entry of its own term.
 
-    `committed`: whether `current` is. `files`: the voters by the files of other nodes, as last introduced. `caught_up`: nodes that
-    have all or nearly all of the leader's log.
+    `recorded`: whether `current` is in the log, `committed`: whether it is committed. `files`: the voters by the files of other
+    nodes, as last introduced. `caught_up`: nodes that have all or nearly all of the leader's log.
     """
-    if current.epoch == 0:
-        return VoterSet(1, current.voters)
+    if not recorded:
+        return VoterSet(current.epoch + 1, current.voters)
     if not committed or len(file ^ current.voters) != 1 or node_id not in file:
         return None
     agree = {node_id, *(peer for peer, theirs in files.items() if theirs == file)}

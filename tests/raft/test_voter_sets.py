@@ -207,15 +207,45 @@ def test_a_file_that_changes_before_the_first_decision_does_not_make_a_second_cl
     assert ours.leaders([1, 2]) == [] and len(ours.leaders([3, 4, 5])) == 1
 
 
+def test_remaining_voters_decide_when_an_operator_forces_their_set() -> None:
+    """Three of five are lost for good."""
+    ours = formed(5, voters(1, 2, 3, 4, 5))
+    left = [1, 2]
+    for i in left:
+        ours.restart(i, voters(1, 2), left)
+    ours.exchange(left, 60)
+    assert ours.leaders(left) == []
+    for i in left:
+        ours.journals[i].force_voters(voters(1, 2))
+        ours.journals[i].flush()
+        ours.restart(i, voters(1, 2), left)
+    ours.exchange(left, 80)
+    (leader,) = ours.leaders(left)
+    ours.add(leader, "after")
+    ours.exchange(left, 6)
+    for i in left:
+        assert ours.values(i) == ["before", "after"]
+        assert ours.nodes[i].position.committed.voters == voters(1, 2) and ours.journals[i].records_voters
+    ours.disks[3].files.clear()
+    ours.journals[3].close()
+    together = [1, 2, 3]
+    for i in (3, 1, 2):
+        ours.restart(i, voters(1, 2, 3), together)
+        ours.exchange(together, 40)
+    ours.exchange(together, 40)
+    assert all(ours.nodes[i].voters == voters(1, 2, 3) for i in together)
+    assert ours.values(3) == ["before", "after"]
+
+
 def test_next_set() -> None:
     three, four = voters(1, 2, 3), voters(1, 2, 3, 4)
     current, agreed = VoterSet(1, three), {2: four, 4: four}
 
     def after(file: frozenset[int] = four, current: VoterSet = current, **changes: Any) -> VoterSet | None:
-        return next_set(1, file, current, **{"committed": True, "files": agreed, "caught_up": voters(4), **changes})
+        return next_set(1, file, current, **{"recorded": True, "committed": True, "files": agreed, "caught_up": voters(4), **changes})
 
     assert after() == VoterSet(2, four)
-    assert after(current=VoterSet(0, three)) == VoterSet(1, three), "the first one records what is in force"
+    assert after(recorded=False, current=VoterSet(0, three)) == VoterSet(1, three), "the first one records what is in force"
     assert after(committed=False) is None
     assert after(three) is None
     assert after(voters(1, 2, 3, 4, 5)) is None
