@@ -319,7 +319,10 @@ class Transactions:
         self._go(goal)
 
     def end_body(self) -> dict[str, Any]:
-        """EndTxn."""
+        """EndTxn. Raises ClientError where the transaction failed while an earlier attempt was under way."""
+        if self.phase in (Phase.BROKEN, Phase.DEAD):
+            assert self.error is not None
+            raise self.error.copy()
         assert self.phase in (Phase.COMMITTING, Phase.ABORTING)
         return {**self._identity(), "committed": self.phase is Phase.COMMITTING}
 

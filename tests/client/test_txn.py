@@ -143,6 +143,16 @@ def test_a_leader_that_knows_a_newer_epoch_only_breaks_the_transaction() -> None
     assert it.phase is Phase.BROKEN
 
 
+@pytest.mark.parametrize("fatal", [False, True])
+def test_a_commit_that_fails_while_it_is_repeated_raises_why(fatal: bool) -> None:
+    it = opened(version_2=True)
+    it.want(TopicPartition("a", 0))
+    it.end(commit=True)
+    it.fail(ClientError(ErrorCode.INVALID_TXN_STATE if fatal else ErrorCode.REQUEST_TIMED_OUT, "a late batch was refused"))
+    with pytest.raises(ClientError, match="a late batch was refused"):
+        it.end_body()
+
+
 def test_a_commit_that_is_to_be_aborted_is() -> None:
     it = opened(version_2=True)
     it.want(A0)
