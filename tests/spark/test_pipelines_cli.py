@@ -190,6 +190,35 @@ def test_signals_wait_for_the_end_of_a_call() -> None:
         pass
 
 
+def test_a_signal_rises_in_place_of_the_error_that_it_causes() -> None:
+    signals = cli.Signals()
+    ended: list[str] = []
+    with pytest.raises(cli.Terminated), signals.held(lambda: ended.append("jvm")):
+        signals._arrived(15, None)
+        raise ConnectionRefusedError
+    assert ended == ["jvm"] and signals.arrived is cli.Terminated
+    with pytest.raises(ConnectionRefusedError), signals.held():
+        raise ConnectionRefusedError
+
+
+@pytest.mark.parametrize(("kind", "code"), [(KeyboardInterrupt, 130), (cli.Terminated, 143)])
+def test_errors_after_a_signal_are_its_exit_code(
+    kind: type[BaseException], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(cli.signals, "arrived", kind)
+
+    def fail() -> None:
+        try:
+            raise kind
+        finally:
+            raise ConnectionRefusedError
+
+    with pytest.raises(SystemExit) as end:
+        cli.guarded(fail)
+    assert end.value.code == code
+
+
 def test_our_own_errors_rise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
     with pytest.raises(ZeroDivisionError):

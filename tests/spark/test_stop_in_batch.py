@@ -37,7 +37,7 @@ def fail(frame, number):
     )
 
 
-with session(Settings(master="local[1]"), "stopped") as spark:
+with session(Settings(master="local[1]"), "stopped", brokers=False) as spark:
     query = spark.readStream.format("rate").load().writeStream.foreachBatch(fail).start()
     begun.wait()
     query.stop()

@@ -101,6 +101,8 @@ class Settings:
     """Options of the client, with the prefix `kafka.`, for the format `mqd`."""
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
+    verbose: bool = False
+    """Show the errors that Spark logs, with their Java stack traces."""
     checkpoint: str = ""
     trigger: Trigger = Trigger()
 
@@ -110,8 +112,8 @@ class Settings:
 
 
 def options(*, spark: bool = False, stream: bool = False) -> Callable[[FunctionT], FunctionT]:
-    """--bootstrap, --client and --output; with `spark` --master and --conf; with `stream`
-    --checkpoint, --trigger and --available-now. The command takes them as one `settings`."""
+    """--bootstrap, --client and --output; with `spark` --master, --conf and --verbose; with
+    `stream` --checkpoint, --trigger and --available-now. The command takes them as one `settings`."""
     shared = [*_CLUSTER, *(_SPARK if spark else ()), *(_STREAM if stream else ())]
 
     def decorate(function: FunctionT) -> FunctionT:
@@ -146,6 +148,7 @@ def settings_of(given: dict[str, Any]) -> Settings:
         client=_client_of(given.pop("client", ())),
         master=given.pop("master", None),
         conf=parse_pairs(given.pop("conf", ()), "--conf"),
+        verbose=given.pop("verbose", False),
         checkpoint=given.pop("checkpoint", ""),
         trigger=Trigger(available_now, interval),
     )
@@ -219,6 +222,9 @@ _SPARK = (
         multiple=True,
         help="Set a Spark setting. Repeat it for more.",
     ),
+    click.option(
+        "--verbose", is_flag=True, help="Show the errors that Spark logs, with stack traces."
+    ),
 )
 _STREAM = (
     click.option(
@@ -271,8 +277,11 @@ class Signals:
     """
 
     def __init__(self) -> None:
+        self.arrived: type[BaseException] | None = None
+        """The first signal of this process. It ends the JVM, too, if it goes to the whole group."""
         self._is_held = False
         self._pending: type[BaseException] | None = None
+        self._on_arrival: Callable[[], None] | None = None
 
     def install(self) -> None:
         """Take both signals. PySpark takes SIGINT for itself, so call this again after that."""
@@ -281,19 +290,28 @@ class Signals:
 
     def _arrived(self, number: int, frame: FrameType | None) -> None:
         kind = Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        self.arrived = self.arrived or kind
         if not self._is_held:
             raise kind
         self._pending = kind
+        if self._on_arrival is not None:
+            self._on_arrival()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """A signal that arrives in the block rises at its end."""
-        self._is_held = True
+    def held(self, on_arrival: Callable[[], None] | None = None) -> Iterator[None]:
+        """A signal that arrives in the block rises at its end, in place of an error of the block.
+
+        `on_arrival` is called in the signal handler: it makes the block end soon.
+        """
+        self._is_held, self._on_arrival = True, on_arrival
         try:
             yield
+        except Exception:
+            if self._pending is None:
+                raise
         finally:
-            self._is_held = False
-        kind, self._pending = self._pending, None
+            self._is_held, self._on_arrival = False, None
+            kind, self._pending = self._pending, None
         if kind is not None:
             raise kind
 
@@ -322,12 +340,19 @@ def guarded(main: Callable[[], Any]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains
         code = READER_GONE
     except Exception as error:
+        if signals.arrived is not None:  # for example: the signal has ended the JVM, too
+            raise SystemExit(code_after(signals.arrived)) from None
         failure = failure_of(error)
         if failure is None:
             raise
         complain(failure)
         code = failure.exit_code
     raise SystemExit(code)
+
+
+def code_after(kind: type[BaseException]) -> int:
+    """The exit code after a signal."""
+    return TERMINATED if kind is Terminated else INTERRUPTED
 
 
 def failure_of(error: Exception) -> Failure | None:

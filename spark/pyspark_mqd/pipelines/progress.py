@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -148,11 +149,20 @@ def run_query(
         query.awaitTermination()  # raises what made it fail
     except BaseException as error:
         if not isinstance(error, Exception):
-            query.stop()
+            with suppress(*jvm_errors()):  # the signal may have ended the JVM, too
+                query.stop()
         raise
     finally:
-        rows.update(query.recentProgress)
+        with suppress(*jvm_errors()):
+            rows.update(query.recentProgress)
         progress.finish(rows.count if count is None else count())
+
+
+def jvm_errors() -> tuple[type[Exception], ...]:
+    """What a call to the JVM raises when the JVM, or the connection to it, has ended."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    return Py4JError, OSError
 
 
 class _Rows:

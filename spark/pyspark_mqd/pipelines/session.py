@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
 
+from pyspark_mqd.pipelines.brokers import require_brokers
 from pyspark_mqd.pipelines.cli import DEFAULT_MASTER, Settings, signals
 from pyspark_mqd.pipelines.java import prepare
+from pyspark_mqd.pipelines.progress import jvm_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +28,14 @@ QUIET = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
 }
+SILENT = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.streaming",
+    "org.apache.spark.sql.execution.datasources",
+    "org.apache.spark.util.Utils",
+)
+"""Loggers of Spark that repeat the error of a query with its Java stack trace."""
 LOCAL = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -68,9 +80,19 @@ def settings_for(
 
 @contextmanager
 def session(
-    settings: Settings, name: str, defaults: Mapping[str, str] | None = None
+    settings: Settings,
+    name: str,
+    defaults: Mapping[str, str] | None = None,
+    *,
+    brokers: bool = True,
 ) -> Iterator[SparkSession]:
-    """A session for the length of a block. Raises JavaMissing where Spark has no Java."""
+    """A session for the length of a block.
+
+    With `brokers`, a command fails before Spark starts if they do not answer. Raises Failure, and
+    JavaMissing where Spark has no Java.
+    """
+    if brokers:
+        require_brokers(settings)
     submitted = is_submitted()
     if not submitted:
         prepare()
@@ -87,13 +109,60 @@ def session(
     builder = configure(SparkSession.builder.appName(f"mqd-spark {name}"))
     for key, value in settings_for(settings, defaults or {}, submitted=submitted).items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    signals.install()
+    spark: SparkSession | None = None
     try:
+        with Launch() as launch, signals.held(launch.end):
+            spark = builder.getOrCreate()
+            signals.install()
+        if not settings.verbose:
+            silence(spark)
         register(spark)
         yield spark
     finally:
-        stop(spark)
+        stop(spark or SparkSession.getActiveSession())
+
+
+class Launch:
+    """The JVM that PySpark starts in the block, from its first moment.
+
+    PySpark knows it only when its gateway answers, and would leave it behind after a signal. The
+    JVM gets a process group of its own, so that SIGTERM to the command's group lets queries stop
+    before the JVM ends. It ends with this process: its standard input is a pipe from here.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        java_gateway: Any = import_module("pyspark.java_gateway")
+        self._popen = java_gateway.Popen
+        java_gateway.Popen = self._start
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        java_gateway: Any = import_module("pyspark.java_gateway")
+        java_gateway.Popen = self._popen
+
+    def _start(self, *arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        if signals.arrived is not None:
+            raise signals.arrived
+        process: subprocess.Popen[bytes] = self._popen(*arguments, **options, process_group=0)
+        self._process = process
+        return process
+
+    def end(self) -> None:
+        """End the JVM: PySpark's call then fails, and a signal rises in its place."""
+        if self._process is not None:
+            self._process.terminate()
+
+
+def silence(spark: SparkSession) -> None:
+    """Hide the logs of errors that a command reports itself, in one sentence."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    log4j: Any = jvm.org.apache.logging.log4j
+    for name in SILENT:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
 
 
 def is_news(record: logging.LogRecord) -> bool:
@@ -101,12 +170,11 @@ def is_news(record: logging.LogRecord) -> bool:
     return not str(record.msg).endswith("while sending command.")
 
 
-def stop(spark: SparkSession) -> None:
+def stop(spark: SparkSession | None) -> None:
     """Stop a session; an interruption may have ended the JVM, or the connection to it, before."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-
-    with suppress(Py4JError, OSError):
-        spark.stop()
+    if spark is not None:
+        with suppress(*jvm_errors()):
+            spark.stop()
 
 
 def register(spark: SparkSession) -> None:
