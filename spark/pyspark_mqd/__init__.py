@@ -6,6 +6,8 @@ nothing but pyspark, and never raises: all else is imported inside of methods.
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,10 +30,22 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     slower: Spark measures the whole Arrow batch again for every row. Delivery guarantee
     `exactly-once` needs the same tasks when a micro-batch runs again, which adaptive execution does
     not promise.
+
+    With a local master that is set before, workers run the Python of the driver (`PYSPARK_PYTHON`),
+    unless another one is set. PySpark would take `python3` from PATH.
     """
+    _share_python(builder)
     return builder.config("spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1)).config(
         "spark.sql.adaptive.streaming.stateless.enabled", "false"
     )
+
+
+def _share_python(builder: SparkSession.Builder) -> None:
+    given = getattr(builder, "_options", {})
+    is_set = "spark.pyspark.python" in given or "PYSPARK_PYTHON" in os.environ
+    if not is_set and str(given.get("spark.master", "")).startswith("local") and sys.executable:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 if TYPE_CHECKING or DataSource is not None:
