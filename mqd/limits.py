@@ -68,7 +68,10 @@ SENT_BYTES_PER_SLICE = 4 * MIB
 PEER_CONNECTIONS_MAX = 192
 """Open connections of nodes that have introduced themselves."""
 STRANGERS_MAX = 64
-"""Open connections of the peer listener that have not: one more, and the oldest is closed."""
+"""Open connections of the peer listener that have not, from addresses of the cluster: one more, and the oldest is closed."""
+STRANGERS_ELSEWHERE_MAX = 32
+STRANGERS_PER_ADDRESS_MAX = 8
+"""The same from all other addresses, and from one of them."""
 STRANGER_SECONDS_MIN = 0.1
 """What the oldest is granted even then, to introduce itself: so long the newest waits."""
 STRANGER_FRAME_BYTES_MAX = 1 * KIB

@@ -27,13 +27,13 @@ from mqd.limits import (
     SLICE_SECONDS_MAX,
     STRANGER_SECONDS_MAX,
     STRANGER_SECONDS_MIN,
-    STRANGERS_MAX,
     TURN_SECONDS_MAX,
 )
 from mqd.server.connection import RESUME, Arena, Connection
 from mqd.server.context import CLIENT, PEER, Node
 from mqd.server.dispatch import Dispatcher
 from mqd.server.memory import BUDGET_BYTES_MIN, DEFAULT_PART, Answers, FramePool, Shares
+from mqd.server.strangers import Full, Strangers
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +77,8 @@ class Server:
         self._connections: dict[Connection, None] = {}
         self._by_address: Counter[str] = Counter()
         self._by_kind: Counter[str] = Counter()
-        self._strangers: dict[Connection, None] = {}
-        """Of the peer listener: who has not introduced himself, the oldest first."""
+        others = (peer.host for peer in node.peers.nodes.values() if peer.id != node.node_id)
+        self._strangers: Strangers[Connection] = Strangers(others)
         self._crowd_told_at = -math.inf
         self._current_config = CurrentConfig(node.config, lambda: node.image, node.node_id)
         self._dirty: list[Connection] = []
@@ -226,14 +226,12 @@ class Server:
     async def _accept(self, listener: Listener, kind: str) -> None:
         while True:
             sock = await listener.accept()
-            if kind == PEER:
-                try:
-                    await self._make_room_for_a_stranger()
-                except BaseException:
-                    sock.close()
-                    raise
+            try:
+                refusal = await self._peer_refusal(sock) if kind == PEER else self._client_refusal(sock)
+            except BaseException:
+                sock.close()
+                raise
             self.now = self._node.clock.monotonic()
-            refusal = self._refusal(sock, kind)
             if refusal is not None:
                 self._refused += 1
                 logger.warning("refusing a connection peer=%s reason=%s", sock.peer, refusal)
@@ -245,40 +243,46 @@ class Server:
             connection = Connection(self, sock, kind, self.now)
             self._connections[connection] = None
             if kind == PEER:
-                self._strangers[connection] = None
+                self._strangers.add(connection, _address(sock))
 
-    async def _make_room_for_a_stranger(self) -> None:
-        """Whoever fills the peer listener's places keeps no node out: the oldest stranger gives way to the newest.
-
-        Each has its moment to introduce itself before that. While more come than so have room, they wait in the listener's backlog.
-        """
-        while len(self._strangers) >= STRANGERS_MAX:
-            oldest = next(iter(self._strangers))
+    async def _peer_refusal(self, sock: Socket) -> str | None:
+        """Why the peer listener has no place for this connection; the oldest of its pool makes room where it can."""
+        address = _address(sock)
+        while True:
+            try:
+                oldest = self._strangers.place_taken_by(address)
+            except Full as full:
+                return str(full)
+            if oldest is None:
+                return None
             now = self._node.clock.monotonic()
-            if now - oldest.since < STRANGER_SECONDS_MIN:
+            if self._strangers.may_go(oldest, now):
+                self._refused += 1
+                self._warn_of_crowd(now, oldest)
+                oldest.close()
+            elif self._strangers.is_known(address):
                 await trio.sleep(STRANGER_SECONDS_MIN / 10)
-                continue
-            self._refused += 1
-            if now - self._crowd_told_at >= _CROWD_TOLD_EVERY_SECONDS:
-                self._crowd_told_at = now
-                logger.warning(
-                    "%d connections to the peer listener have not introduced themselves: the oldest are closed; let only the nodes of the"
-                    " cluster reach its port peer=%s",
-                    len(self._strangers),
-                    oldest.peer,
-                )
-            oldest.close()
+            else:
+                return "too many connections have not introduced themselves"
+
+    def _warn_of_crowd(self, now: float, oldest: Connection) -> None:
+        if now - self._crowd_told_at >= _CROWD_TOLD_EVERY_SECONDS:
+            self._crowd_told_at = now
+            logger.warning(
+                "%d connections to the peer listener have not introduced themselves: the oldest are closed; let only the nodes of the"
+                " cluster reach its port peer=%s",
+                len(self._strangers),
+                oldest.peer,
+            )
 
     def introduced(self, connection: Connection) -> None:
         """A stranger has become a node of the cluster. Raises ProtocolError where there are too many connections of nodes."""
         if self._by_kind[PEER] - len(self._strangers) >= PEER_CONNECTIONS_MAX:
             raise ProtocolError(f"{PEER_CONNECTIONS_MAX} connections of other nodes are open")
-        self._strangers.pop(connection, None)
+        self._strangers.introduced(connection, _address(connection.sock))
 
-    def _refusal(self, sock: Socket, kind: str) -> str | None:
-        if kind == PEER:
-            return None
-        of_kind = self._by_kind[kind]
+    def _client_refusal(self, sock: Socket) -> str | None:
+        of_kind = self._by_kind[CLIENT]
         if of_kind >= self._current_config().integer("max.connections"):
             return f"{of_kind} connections are open and max.connections allows no more"
         address = _address(sock)
@@ -288,7 +292,7 @@ class Server:
 
     def closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
-        self._strangers.pop(connection, None)
+        self._strangers.discard(connection)
         self._by_kind[connection.listener] -= 1
         if connection.listener == CLIENT:
             address = _address(connection.sock)

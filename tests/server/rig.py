@@ -264,6 +264,7 @@ class Rig:
         self.publisher = _Publisher(ME, self.config, self.replica)
         self.raft = SimpleNamespace()
         self.node: Any = SimpleNamespace(
+            peers=SimpleNamespace(nodes={OTHER: SimpleNamespace(id=OTHER, host="10.0.0.1")}),
             node_id=ME,
             config=self.config,
             clock=self.clock,

@@ -20,7 +20,9 @@ from mqd.limits import (
     RECEIVE_BYTES_MAX,
     SEND_QUEUE_BYTES_MAX,
     STRANGER_SECONDS_MIN,
+    STRANGERS_ELSEWHERE_MAX,
     STRANGERS_MAX,
+    STRANGERS_PER_ADDRESS_MAX,
 )
 from mqd.server.context import CLIENT, PEER
 from tests.log.support import batch
@@ -85,6 +87,24 @@ async def test_strangers_at_the_peer_listener_keep_no_node_out(tmp_path: Path, m
             await settle()
         assert [number for number, stranger in enumerate(strangers) if stranger.sock.closed] == [2]
         assert [await serves(client) for client in (newcomer, *others)] == [True] * 3
+
+
+async def test_a_flood_from_other_addresses_takes_no_place_of_a_node(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path) as node:
+        flood = [await node.connect(PEER, address=f"10.9.{number % 50}.1") for number in range(1000)]
+        peer = await node.connect(PEER)  # from the address of the peers file
+        assert sum(not client.sock.closed for client in flood) == STRANGERS_ELSEWHERE_MAX
+        assert await serves(peer)
+        mock_clock.jump(STRANGER_SECONDS_MIN)
+        newcomer = await node.connect(PEER, address="10.8.1.1")  # the oldest had its time
+        assert await serves(newcomer) and flood[0].sock.closed
+        for _ in range(STRANGERS_PER_ADDRESS_MAX):
+            mock_clock.jump(STRANGER_SECONDS_MIN)
+            last = await node.connect(PEER, address="10.8.1.1")
+        assert last.sock.closed and not newcomer.sock.closed
+        next(one for one in node.server._strangers if one.sock is newcomer.sock).introduced(2)
+        again = [await node.connect(PEER, address="10.8.1.1") for _ in range(STRANGERS_MAX)]  # now known
+        assert not any(client.sock.closed for client in again)
 
 
 async def test_nodes_have_their_own_bound_whatever_strangers_do(tmp_path: Path, mock_clock: MockClock) -> None:
