@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 from pyspark_mqd.pipelines.brokers import require_brokers
+from pyspark_mqd.pipelines.checkpoint_owner import claim
 from pyspark_mqd.pipelines.cli import DEFAULT_MASTER, Settings, signals
 from pyspark_mqd.pipelines.java import prepare
 from pyspark_mqd.pipelines.progress import jvm_errors
@@ -88,11 +89,13 @@ def session(
 ) -> Iterator[SparkSession]:
     """A session for the length of a block.
 
-    With `brokers`, a command fails before Spark starts if they do not answer. Raises Failure, and
-    JavaMissing where Spark has no Java.
+    With `brokers`, a command fails before Spark starts if they do not answer. So does one whose
+    checkpoint is of another pipeline. Raises Failure, and JavaMissing where Spark has no Java.
     """
     if brokers:
         require_brokers(settings)
+    if settings.checkpoint:
+        claim(settings.checkpoint, name)
     submitted = is_submitted()
     if not submitted:
         prepare()
