@@ -9,13 +9,18 @@ from typing import Any
 
 
 class FakeRegistry:
-    """Answers as a schema registry does. `failures`: so many requests get status 503 first."""
+    """Answers as a schema registry does. `failures`: so many requests get status 503 first.
+
+    `fixed`: path -> body instead. `moved`: the server that all other paths are redirected to.
+    """
 
     def __init__(self) -> None:
         self.schemas: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.authorizations: list[str] = []
         self.failures = 0
+        self.fixed: dict[str, Any] = {}
+        self.moved = ""
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -25,6 +30,8 @@ class FakeRegistry:
                     registry.authorizations.append(self.headers["Authorization"])
                 code, body = registry.answer(self.path)
                 self.send_response(code)
+                if code == 302:
+                    self.send_header("Location", registry.moved + self.path)
                 self.end_headers()
                 self.wfile.write(json.dumps(body).encode())
 
@@ -46,6 +53,10 @@ class FakeRegistry:
         if self.failures > 0:
             self.failures -= 1
             return 503, {}
+        if path in self.fixed:
+            return 200, self.fixed[path]
+        if self.moved:
+            return 302, {}
         parts = path.strip("/").split("/")
         for each in reversed(self.schemas):
             if parts[:2] == ["schemas", "ids"] and parts[2] == str(each["id"]):

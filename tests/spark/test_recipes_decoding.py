@@ -102,6 +102,67 @@ def test_user_and_password_of_the_url_go_into_a_header(registry: FakeRegistry) -
     assert registry.authorizations == ["Basic YW5uOnNlY3JldA=="]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        [],
+        None,
+        5,
+        {"schema": None},
+        {"schema": {"type": "int"}},
+        {"schema": "{"},
+        {"schema": '"int"', "references": {}},
+        {"schema": '"int"', "references": [{"subject": "a"}]},
+        {"schema": '"int"', "schemaType": 5},
+    ],
+)
+def test_a_response_that_is_no_schema_is_an_outage(registry: FakeRegistry, body: Any) -> None:
+    registry.fixed["/schemas/ids/1"] = body
+    client = Registry(registry.url, pause=lambda _: None)
+    with pytest.raises(Outage, match="cannot be used: its response"):
+        client.schema(1)
+    del registry.fixed["/schemas/ids/1"]
+    assert client.schema(registry.add("orders-value", ORDER_V1)).id == 1  # nothing was cached
+
+
+def test_a_newest_schema_without_an_id_is_an_outage(registry: FakeRegistry) -> None:
+    registry.fixed["/subjects/s/versions/latest"] = {"schema": '"int"'}
+    with pytest.raises(Outage, match="its response has no id"):
+        Registry(registry.url, pause=lambda _: None).latest("s")
+
+
+def test_references_in_a_circle_end(registry: FakeRegistry) -> None:
+    registry.add("a", "int", references=[{"name": "b", "subject": "b", "version": 1}])
+    registry.add("b", "int", references=[{"name": "a", "subject": "a", "version": 1}])
+    assert Registry(registry.url).schema(1).references == ('"int"', '"int"')
+    assert len(registry.paths) == 3
+
+
+def test_many_references_are_refused_once(registry: FakeRegistry) -> None:
+    names = [{"name": "x", "subject": "x", "version": 1 + each} for each in range(201)]
+    for _ in names:
+        registry.add("x", "int")
+    known = registry.add("orders-value", "int", references=names)
+    client = Registry(registry.url)
+    for _ in range(2):
+        with pytest.raises(Undecodable, match="refers to more than 200 schemas"):
+            client.schema(known)
+    assert len(registry.paths) == 202
+
+
+def test_a_redirect_to_another_server_gets_no_password(registry: FakeRegistry) -> None:
+    known = registry.add("orders-value", ORDER_V1)
+    with FakeRegistry() as front:
+        front.moved = registry.url
+        Registry(front.url.replace("//", "//ann:secret@")).schema(known)
+        assert len(front.authorizations) == 1 and registry.authorizations == []
+        front.moved, registry.moved = "", registry.url + "/x"  # on the same server
+        registry.fixed[f"/x/schemas/ids/{known}"] = {"schema": '"int"'}
+        Registry(registry.url.replace("//", "//ann:secret@")).schema(known)
+        assert len(registry.authorizations) == 2
+
+
 # -- Avro
 
 
@@ -142,6 +203,49 @@ def test_references_between_schemas_are_followed(registry: FakeRegistry) -> None
     registry.add("orders-value", order, references=[{"name": "shop.Money", "subject": "money", "version": 1}])
     reader = avro_registry.reader_schema(registry.url, "orders-value")
     assert avro_registry.arrow_type(avro_registry.parse(reader)) == pa.struct([("price", pa.struct([("cents", pa.int64())]))])
+
+
+def record(name: str, *types: Any) -> dict[str, Any]:
+    fields = [{"name": f"f{index}", "type": each} for index, each in enumerate(types)]
+    return {"type": "record", "name": name, "fields": fields}
+
+
+def nested(levels: int) -> Any:
+    return {"type": "array", "items": nested(levels - 1)} if levels else "int"
+
+
+def doubling(levels: int) -> Any:
+    """Each level has the one below twice: 2 to the power of `levels` types."""
+    return record(f"R{levels}", doubling(levels - 1), f"R{levels - 1}") if levels else record("R0", "int")
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (record("R", "int", ["null", "R"]), "is recursive: 'R' contains itself"),
+        (record("R", {"type": "array", "items": "R"}), "is recursive: 'R' contains itself"),
+        (record("R", {"type": "map", "values": record("S", "R")}), "is recursive"),
+        (record("R", {"type": "array", "items": "null"}), "array of values that take no bytes"),
+        (record("R", {"type": "array", "items": record("S", "null")}), "array of values that take"),
+        (nested(100), "over 64 levels"),
+        (doubling(25), "over 20000 types"),
+        (record("R", "nothing"), "cannot be parsed"),
+        ("nothing", "cannot be parsed"),
+    ],
+)
+def test_writer_schemas_that_exhaust_a_worker_are_undecodable(
+    registry: FakeRegistry, schema: Any, message: str
+) -> None:
+    reader = registry.add("orders-value", ORDER_V1)
+    decode = avro_registry.decoder_of(registry.url, Registry(registry.url).schema(reader))
+    value = PREFIX.pack(0, registry.add("hostile", schema)) + b"\2" * 4_000_000
+    registry.paths.clear()
+    for _ in range(2):
+        with pytest.raises(Undecodable, match=message):
+            decode(value)
+    assert len(registry.paths) == 1
+    with pytest.raises(Failure, match="The newest schema of the subject 'hostile' cannot be used"):
+        avro_registry.reader_schema(registry.url, "hostile")
 
 
 @pytest.mark.parametrize(

@@ -108,16 +108,76 @@ def _refused(path: str, what: str) -> Failure:
     )
 
 
-def parse(schema: Schema) -> Any:
-    """The schema as fastavro wants it, with those that it refers to."""
-    import fastavro
+DEPTH_MAX = 64
+NODES_MAX = 20_000
+"""Levels and types of a schema, where each use of a named type counts."""
 
+
+def parse(schema: Schema) -> Any:
+    """The schema as fastavro wants it, with those that it refers to.
+
+    Raises Undecodable for a schema that cannot be parsed, or with which a small value can exhaust
+    the worker: fastavro's reader recurses in C without a limit.
+    """
     if schema.type != "AVRO":
         raise Undecodable(f"The schema {schema.id} is of type {schema.type}, not Avro.")
-    named: dict[str, Any] = {}
+    try:
+        named: dict[str, Any] = {}
+        _is_empty(_parsed(schema, named, expand=False), named, frozenset(), 0, [NODES_MAX])
+        return _parsed(schema, {}, expand=True)
+    except Undecodable as error:
+        raise Undecodable(f"The Avro schema {schema.id} {error}.") from None
+    except Exception as error:
+        raise Undecodable(f"The Avro schema {schema.id} cannot be parsed: {error}") from None
+
+
+def _parsed(schema: Schema, named: dict[str, Any], *, expand: bool) -> Any:
+    import fastavro
+
     for text in schema.references:
         fastavro.parse_schema(json.loads(text), named_schemas=named)
-    return fastavro.parse_schema(json.loads(schema.text), named_schemas=named, expand=True)
+    return fastavro.parse_schema(json.loads(schema.text), named_schemas=named, expand=expand)
+
+
+def _is_empty(
+    schema: Any, named: dict[str, Any], inside: frozenset[str], depth: int, left: list[int]
+) -> bool:
+    """Whether values of this type take no bytes. `inside` has the records around it.
+
+    Raises Undecodable for recursive and for large types, and for arrays of values without bytes:
+    five bytes would be an array of millions of them.
+    """
+    left[0] -= 1
+    if depth > DEPTH_MAX or left[0] < 0:
+        raise Undecodable(f"has over {DEPTH_MAX} levels or over {NODES_MAX} types")
+
+    def within(inner: Any, around: frozenset[str] = inside) -> bool:
+        return _is_empty(inner, named, around, depth + 1, left)
+
+    if isinstance(schema, list):
+        for each in schema:
+            within(each)
+        return False
+    if isinstance(schema, str):
+        if schema in named:
+            return within(named[schema])
+        return schema == "null"
+    kind = schema["type"]
+    if kind in ("record", "error"):
+        if schema["name"] in inside:
+            raise Undecodable(f"is recursive: '{schema['name']}' contains itself")
+        around = inside | {schema["name"]}
+        return all([within(each["type"], around) for each in schema["fields"]])
+    if kind == "array":
+        if within(schema["items"]):
+            raise Undecodable("has an array of values that take no bytes")
+        return False
+    if kind == "map":
+        within(schema["values"])
+        return False
+    if kind == "fixed":
+        return bool(schema["size"] == 0)
+    return False if kind == "enum" else within(kind)
 
 
 def decoder_of(url: str, reader: Schema) -> Decoder:
@@ -126,13 +186,21 @@ def decoder_of(url: str, reader: Schema) -> Decoder:
     import fastavro.read
 
     fastavro.read.LOGICAL_READERS["string-uuid"] = lambda text, *_: text  # Arrow has no UUIDs
-    registry, own, writers = Registry(url), parse(reader), dict[int, Any]()
+    registry, own = Registry(url), parse(reader)
+    writers: dict[int, Any] = {}  # a schema id -> the schema, or why it is Undecodable
 
     def decode(value: bytes) -> Mapping[str, Any]:
         schema_id, body = split_prefix(value)
         writer = writers.get(schema_id)
         if writer is None:
-            writer = writers[schema_id] = parse(registry.schema(schema_id))
+            schema = registry.schema(schema_id)
+            try:
+                writer = parse(schema)
+            except Undecodable as error:
+                writer = error
+            writers[schema_id] = writer
+        if isinstance(writer, Undecodable):
+            raise Undecodable(str(writer))
         stream = io.BytesIO(body)
         row = fastavro.schemaless_reader(stream, writer, own)
         if stream.tell() != len(body):
@@ -145,8 +213,16 @@ def decoder_of(url: str, reader: Schema) -> Decoder:
 
 
 def reader_schema(url: str, subject: str) -> Schema:
-    """The newest schema of a subject. Raises Failure where there is none, Outage."""
-    found = Registry(url).latest(subject)
+    """The newest schema of a subject. Raises Failure where none can be used, Outage."""
+    try:
+        found = Registry(url).latest(subject)
+        if found is not None and found.type == "AVRO":
+            parse(found)
+    except Undecodable as error:
+        raise Failure(
+            f"The newest schema of the subject '{subject}' cannot be used. {error}",
+            remedy="Change the schema, or decode this topic in a program of your own.",
+        ) from None
     if found is None:
         raise Failure(
             f"The schema registry has no subject '{subject}'.",
