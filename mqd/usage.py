@@ -1,4 +1,6 @@
-"""How much of a bound is used, and when an operator must know: at a half, at three quarters and at nine tenths."""
+"""How much of a bound is used, and when an operator must know: at a half, at three quarters and at
+nine tenths.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from typing import Final, NamedTuple
 THRESHOLDS: Final = (0.5, 0.75, 0.9)
 """Shares of a bound that are reported, each once while it is passed."""
 _HYSTERESIS: Final = 0.05
-"""A threshold counts as left when usage is this share below it: usage that swings around it is reported once."""
+"""A threshold counts as left when usage is this share below it: usage that swings around it is
+reported once.
+"""
 
 
 class Usage(NamedTuple):
@@ -29,7 +33,9 @@ class UsageWatch:
         self._passed = 0.0
 
     def passed(self, usage: Usage) -> float | None:
-        """The highest threshold that usage has passed since the last call; None where there is nothing new to report."""
+        """The highest threshold that usage has passed since the last call; None where there is
+        nothing new to report.
+        """
         share = usage.share
         reached = max((threshold for threshold in THRESHOLDS if share >= threshold), default=0.0)
         if reached > self._passed:

@@ -1,14 +1,16 @@
 """The size of the metadata, and the bound on it: what every node must be able to load again.
 
-`growth` is the one definition: the image adds it up while it applies records, and a decision asks for it before it makes one.
-A part counts as the most that it can ever take in a snapshot's text, about what it takes in memory. A replica counts for
-all the lists that may name it. So elections, changes of the ISR and lost replicas change no size, and are never refused.
+`growth` is the one definition: the image adds it up while it applies records, and a decision asks
+for it before it makes one. A part counts as the most that it can ever take in a snapshot's text,
+about what it takes in memory. A replica counts for all the lists that may name it. So elections,
+changes of the ISR and lost replicas change no size, and are never refused.
 
-What may grow: topics, partitions, replica sets, overrides, brokers. Finite by themselves: features (a fixed set of names),
-producer ids (one number), losses (counted with the replica). Voters and observers are in the peers file, not here.
+What may grow: topics, partitions, replica sets, overrides, brokers. Finite by themselves: features
+(a fixed set of names), producer ids (one number), losses (counted with the replica). Voters and
+observers are in the peers file, not here.
 
-Invariants: the size of an image is `recount` of it; its snapshot's text is never longer; only a change that makes the
-image larger is refused; `restore` refuses nothing for its size.
+Invariants: the size of an image is `recount` of it; its snapshot's text is never longer; only a
+change that makes the image larger is refused; `restore` refuses nothing for its size.
 """
 
 from __future__ import annotations
@@ -56,13 +58,19 @@ _ESCAPED_MAX: Final = 6
 
 
 GROUPS_SHARE: Final = 4
-"""Overrides of groups, which need not exist, take no more than this part of the bound: topics are not crowded out."""
+"""Overrides of groups, which need not exist, take no more than this part of the bound: topics are
+not crowded out.
+"""
 RESERVED_SHARE: Final = 16
-"""This part of the bound is left to internal topics: a client that fills the rest keeps no coordinator from its first group."""
+"""This part of the bound is left to internal topics: a client that fills the rest keeps no
+coordinator from its first group.
+"""
 
 
 class Room:
-    """What one decision may add. Take each record before it is decided; what is refused takes nothing."""
+    """What one decision may add. Take each record before it is decided; what is refused takes
+    nothing.
+    """
 
     def __init__(self, image: MetadataImage, bytes_max: int) -> None:
         self._image = image

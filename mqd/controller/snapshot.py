@@ -1,4 +1,6 @@
-"""The metadata image as bytes: one JSON object, deflated. Made in pieces, so that a worker thread can make it beside the event loop."""
+"""The metadata image as bytes: one JSON object, deflated. Made in pieces, so that a worker thread
+can make it beside the event loop.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,8 @@ def deflated(text: Iterator[str]) -> Iterator[bytes]:
 def inflate(data: bytes) -> dict[str, Any]:
     """The object that `deflated` wrote. Raises ValueError.
 
-    No bound on its size: what was decided once must be loaded, on every node and after every restart. Decisions are bounded (size.py).
+    No bound on its size: what was decided once must be loaded, on every node and after every
+    restart. Decisions are bounded (size.py).
     """
     inflater = zlib.decompressobj()
     try:

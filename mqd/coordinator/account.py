@@ -1,11 +1,14 @@
-"""What the state of one shard takes in memory, and its share of what the coordinator of a node may take.
+"""What the state of one shard takes in memory, and its share of what the coordinator of a node may
+take.
 
-The bound of a topic's coordinator (`group.coordinator.memory.bytes`, `transaction.coordinator.memory.bytes`) is divided by the number
-of partitions of the topic. So a node that comes to lead all of them, and replays all of their logs, needs no more than the bound.
-Whatever a log holds is loaded; only growth is refused, and what a record replaces counts.
+The bound of a topic's coordinator (`group.coordinator.memory.bytes`,
+`transaction.coordinator.memory.bytes`) is divided by the number of partitions of the topic. So a
+node that comes to lead all of them, and replays all of their logs, needs no more than the bound. A
+log is always loaded. Only growth is refused: a record in place of another one of its size is none.
 
-Part of the state is exact at any time. The rest, which a count over all groups finds, is an estimate in between: what was let in
-is added up, and counted anew where nothing else could be let in, not more often than every `_COUNT_SECONDS`.
+Part of the state is exact at any time. The rest, which a count over all groups finds, is an
+estimate in between: what was let in is added up, and counted anew where nothing else could be let
+in, not more often than every `_COUNT_SECONDS`.
 """
 
 from __future__ import annotations
@@ -38,8 +41,10 @@ class Account:
     """Of one shard."""
 
     def __init__(self, name: str, share: Callable[[], int], exact: Callable[[], int], count: Callable[[], int] = lambda: 0) -> None:
-        """`name`: of the shard's partition, for the log. `share()`: bytes that it may take. `exact()`, `count()`: bytes that it takes, as
-        above; the first is called often, the second seldom."""
+        """`name`: of the shard's partition, for the log. `share()`: bytes that it may take.
+        `exact()`, `count()`: bytes that it takes, as above; the first is called often, the second
+        seldom.
+        """
         self.name = name
         self._share = share
         self._exact = exact
@@ -88,7 +93,9 @@ class Account:
         return most - used
 
     def make_room(self, wanted: int, what: str, now: Moment) -> None:
-        """Raise COORDINATOR_NOT_AVAILABLE, upon which clients try again until their own time is over, where so much cannot be added."""
+        """Raise COORDINATOR_NOT_AVAILABLE, upon which clients try again until their own time is
+        over, where so much cannot be added.
+        """
         if wanted > 0 and wanted > self.left(wanted, now):
             logger.warning("no room in a coordinator partition=%s for=%s bytes=%d bytes_max=%d", self.name, what, wanted, self._share())
             raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The state of {self.name} takes all the memory that it may have.")

@@ -1,4 +1,4 @@
-"""How much memory this process may count on: the machine's, or less where a control group says so."""
+"""How much memory this process may count on: the machine's, or the limit of a control group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 
 
 def memory_bytes(limits: Iterable[Path] = _CGROUP_LIMITS) -> int:
-    """Bytes of memory. A control group without a limit says "max", or a number beyond all machines."""
+    """Bytes of memory. A control group without a limit has "max", or a number beyond all machines."""
     found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in limits:
         with suppress(OSError, ValueError):

@@ -1,7 +1,9 @@
-"""A snapshot is built beside the event loop: in a worker thread, some pieces at a time, with a rest after each slice.
+"""A snapshot is built beside the event loop: in a worker thread, some pieces at a time, with a rest
+after each slice.
 
-The machine's pieces hold the state of one moment (machine.py), so the loop applies commands meanwhile. A slice holds Python's lock for
-some milliseconds; the rest after it leaves the processor to the loop.
+The machine's pieces hold the state of one moment (machine.py), so the loop applies commands
+meanwhile. A slice holds Python's lock for some milliseconds; the rest after it leaves the processor
+to the loop.
 """
 
 from __future__ import annotations

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 Build = Callable[[Iterator[bytes], Callable[[bytes], None]], None]
-"""(pieces, done): joins the pieces of a snapshot, wherever it likes, and calls `done` with them; never during a flush."""
+"""(pieces, done): joins the pieces of a snapshot, wherever it likes, and calls `done` with them;
+never during a flush.
+"""
 
 
 def build_at_once(pieces: Iterator[bytes], done: Callable[[bytes], None]) -> None:
-    """Within the turn: for whoever has no event loop to spare."""
+    """Within the turn, for a node without an event loop."""
     done(b"".join(pieces))
 
 

@@ -361,7 +361,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[], Iterable[Record]], Produc
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_counted_is_what_it_takes(kind: str) -> None:
-    """Bytes as Python's allocator is asked for them; every record comes from the log, so that its texts are its own."""
+    """Bytes as Python's allocator counts them; every record comes from the log, so that its texts are its own."""
     make_shard, records, producer = KINDS[kind]
     log = [(bytes(bytearray(record.key)), bytes(bytearray(record.value or b""))) for record in records()]
     shard = make_shard()

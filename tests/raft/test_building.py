@@ -32,7 +32,7 @@ LOOP_SECONDS_MAX = 0.05
 
 async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     with trio.fail_after(seconds):
-        while not condition():  # noqa: ASYNC110  # the service tells nobody else
+        while not condition():  # noqa: ASYNC110  # the service has no event for it
             await trio.sleep(0.002)
 
 
