@@ -57,7 +57,10 @@ def test_an_entry_of_the_log_is_read_and_written_unchanged() -> None:
     [
         ("v9\n{}\n{}", "version 'v9' of Spark's offset log"),
         ("v1\n{}", "is cut short"),
-        ("v1\n{]\n{}", "is damaged: line 2"),
+        ("v1\n{]\n{}", "'offsets/3' of the checkpoint is damaged: line 2"),
+        ("v1\nx]\n{}", "'offsets/3' of the checkpoint is damaged: line 2"),
+        ('v1\n{}\n{"a":{"0":', "'offsets/3' of the checkpoint is damaged: line 3"),
+        ("v1\n{}\n", "'offsets/3' of the checkpoint is damaged: line 3"),
     ],
 )
 def test_an_entry_that_cannot_be_understood_is_refused(text: str, message: str) -> None:
@@ -73,6 +76,15 @@ def test_a_folder_is_read_as_spark_does(tmp_path: Path) -> None:
     assert [each.batch for each in found.entries] == [8, 9, 10]
     assert found.planned is not None and found.planned.batch == 10
     assert found.done is not None and found.done.batch == 9
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"v1\n{}\n{", b"v1"])
+def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
+    folder = write(tmp_path / "c", [entry(each, at(p0=each)) for each in (8, 9)], committed=9)
+    (folder / "offsets" / "9").write_bytes(content)
+    with pytest.raises(CheckpointError, match="'offsets/9' of the checkpoint is damaged") as failed:
+        checkpoint.read_checkpoint(folder)
+    assert "Restore the checkpoint" in failed.value.remedy
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:

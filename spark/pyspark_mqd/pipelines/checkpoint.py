@@ -116,12 +116,29 @@ def parse_entry(batch: int, text: str) -> Entry:
             remedy="Use the mqd-spark that belongs to the Spark of the query.",
         )
     if len(lines) < 3:
-        raise CheckpointError(f"'{OFFSET_LOG}/{batch}' is cut short: it names no source.")
-    try:
-        json.loads(lines[1] or "{}")
-    except ValueError:
-        raise CheckpointError(f"'{OFFSET_LOG}/{batch}' is damaged: line 2 is not JSON.") from None
+        raise _damaged(batch, "it is cut short and names no source")
+    for number, line in enumerate(lines[1:], 2):
+        # Another source may write its offsets in other forms than JSON.
+        is_known = line.startswith("{") or (not line if number == 2 else bool(line))
+        if not is_known or not _is_whole(line):
+            raise _damaged(batch, f"line {number} is not JSON")
     return Entry(batch, lines[1], tuple(lines[2:]))
+
+
+def _is_whole(line: str) -> bool:
+    if line.startswith("{"):
+        try:
+            json.loads(line)
+        except (ValueError, RecursionError):
+            return False
+    return True
+
+
+def _damaged(batch: int, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"The file '{OFFSET_LOG}/{batch}' of the checkpoint is damaged: {why}.",
+        remedy="Restore the checkpoint from a copy, or start the query with a new one.",
+    )
 
 
 def render_entry(entry: Entry) -> str:
@@ -227,10 +244,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """The content of a checkpoint folder. Raises CheckpointError."""
     try:
         query_id = str(json.loads((folder / "metadata").read_text())["id"])
-        batches = _numbered(folder / OFFSET_LOG)
-        entries = tuple(
-            parse_entry(each, (folder / OFFSET_LOG / str(each)).read_text()) for each in batches
-        )
+        entries = tuple(_read_entry(folder, each) for each in _numbered(folder / OFFSET_LOG))
         committed = max(_numbered(folder / COMMIT_LOG), default=-1)
     except FileNotFoundError:
         raise CheckpointError(
@@ -247,6 +261,13 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             remedy="Set that option instead.",
         )
     return Checkpoint(query_id, entries, committed, (folder / "state").is_dir())
+
+
+def _read_entry(folder: Path, batch: int) -> Entry:
+    try:
+        return parse_entry(batch, (folder / OFFSET_LOG / str(batch)).read_text("utf-8"))
+    except UnicodeDecodeError:
+        raise _damaged(batch, "it is not text in UTF-8") from None
 
 
 def _numbered(folder: Path) -> list[int]:
