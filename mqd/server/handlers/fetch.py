@@ -48,6 +48,8 @@ _ERROR_CODES_FROM = 7
 _BY_ID_FROM = 13
 _UNKNOWN = frozenset({int(ErrorCode.UNKNOWN_TOPIC_ID), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
 _SLICE_ROWS = DECODED_AT_ONCE_ROWS
+_PLANNED_AT_ONCE = 100
+"""Partitions that are looked at before others have a turn: 2 ms."""
 
 Plan = tuple[list[tuple[Wanted, Row]], int, bool, list[Partition]]
 """Rows, bytes found, whether something must be answered at once, partitions on which the fetch can wait."""
@@ -270,7 +272,7 @@ class Fetch:
         size = 0
         urgent = not fetching.wanted
         for number, wanted in enumerate(fetching.wanted, 1):
-            if not number % _SLICE_ROWS:
+            if not number % _PLANNED_AT_ONCE:
                 yield _SLICE_ROWS
                 if not fetching.slot.connection.open:
                     break

@@ -55,7 +55,8 @@ _ABORTABLE_FROM, _ADDS_FROM = 11, 12
 _ADMIN_CLIENT = b"__admin_client"
 """The one client that may write to internal topics, as with Apache Kafka."""
 _SLICE_BYTES = MIB
-"""Records that are appended before others have a turn."""
+_SLICE_ROWS = 100
+"""Records and batches that are appended before others have a turn: 2 ms."""
 _TOO_MANY_PRODUCERS = "Transactional records contained more than one producer ID"
 
 Row = tuple[Any, ...]
@@ -466,7 +467,7 @@ def _slices(asked: Sequence[ProduceTopic], answer: list[Topic]) -> Iterator[list
         for position, (_, start, stop) in enumerate(partitions, 1):
             count += 1
             size += stop - start
-            if count >= DECODED_AT_ONCE_ROWS or size >= _SLICE_BYTES:
+            if count >= _SLICE_ROWS or size >= _SLICE_BYTES:
                 pieces.append((name, topic_id, partitions[first:position], rows))
                 yield pieces
                 pieces, first, count, size = [], position, 0, 0

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from mqd.errors import ErrorCode
 from mqd.limits import DECODED_AT_ONCE_ROWS, KIB, PRODUCED_AT_ONCE_BYTES_MAX
+from mqd.server.handlers import produce
 from tests.log.support import batch
 from tests.server.coordinator import SaysSo
 from tests.server.handlers.test_large_fetch import MANY, create_many
@@ -20,7 +21,8 @@ from tests.server.handlers.test_transactional_produce import TX, part
 from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
 
 VALUE = batch(b"v")
-SLICES = MANY // DECODED_AT_ONCE_ROWS + 1
+SLICE = produce._SLICE_ROWS
+SLICES = -(-MANY // SLICE)
 
 
 def produce_of(node: Rig, rows: Any, *, version: int = 9, **options: Any) -> dict[str, Any]:
@@ -181,16 +183,16 @@ async def test_a_slice_that_could_not_be_written_is_refused_though_a_later_one_r
     async with rig(tmp_path) as node:
         node.create("t", partitions=2)
         client = await node.connect()
-        rows: list[Any] = [(0, VALUE)] * (DECODED_AT_ONCE_ROWS - 1)
-        rows += [(1, batch(b"x" * 100_000)), *[(1, VALUE)] * DECODED_AT_ONCE_ROWS * 5]
+        rows: list[Any] = [(0, VALUE)] * (SLICE - 1)
+        rows += [(1, batch(b"x" * 100_000)), *[(1, VALUE)] * SLICE * 10]
         node.disk.free = 60_000
         client.post("produce", 9, produce_of(node, rows))
         await until_begun(node, "t", 1)
         node.disk.free = 1 << 40
         await settle()
         (answer,) = client.answers()
-        assert codes(answer)[DECODED_AT_ONCE_ROWS - 1] == ErrorCode.KAFKA_STORAGE_ERROR
-        later = codes(answer)[DECODED_AT_ONCE_ROWS:]
+        assert codes(answer)[SLICE - 1] == ErrorCode.KAFKA_STORAGE_ERROR
+        later = codes(answer)[SLICE:]
         stored = values((await client.fetch("t", 0, partition=1)).records)
         assert later.count(0) == len(stored) > 0
 

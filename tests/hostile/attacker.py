@@ -1,0 +1,49 @@
+"""The attacker's process: `python -m tests.hostile.attacker PORT ATTACK CONNECTIONS KNOWN`, until it is killed.
+
+It writes a line when all connections are open. A connection that the broker closes is opened anew.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+from tests.hostile.attacks import ATTACKS, Attack
+from tests.hostile.wire import Wire
+
+REOPEN_SECONDS = 0.05
+
+
+def run(attack: Attack, port: int, begun: threading.Semaphore) -> None:
+    first = True
+    while True:
+        wire = None
+        try:
+            wire = Wire(port)
+            if first:
+                begun.release()
+                first = False
+            while True:
+                attack.round(wire)
+        except OSError:
+            time.sleep(REOPEN_SECONDS)
+        finally:
+            if wire is not None:
+                wire.close()
+
+
+def main() -> None:
+    port, name, connections, known = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    attack = ATTACKS[name](known)
+    begun = threading.Semaphore(0)
+    for _ in range(connections):
+        threading.Thread(target=run, args=(attack, port, begun), daemon=True).start()
+    for _ in range(connections):
+        begun.acquire()
+    print("begun", flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

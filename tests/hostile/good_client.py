@@ -1,0 +1,43 @@
+"""The good client's process: `python -m tests.hostile.good_client PORT SECONDS` produces 1 KB every 10 ms with acks=all.
+
+It writes the longest wait for an answer and the number of answers as one line of JSON, times in seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from mqd.protocol.batch import build_batch
+from tests.hostile.wire import Wire, decoded, frame
+
+TOPIC = "good"
+EVERY_SECONDS = 0.01
+VERSION = 9
+
+
+def main() -> None:
+    port, seconds = int(sys.argv[1]), float(sys.argv[2])
+    batch = bytes(build_batch([(None, b"x" * 1000)], timestamp=1_700_000_000_000))
+    rows = [{"index": 0, "records": batch}]
+    request = frame("produce", VERSION, {"acks": -1, "timeout_ms": 30_000, "topic_data": [{"name": TOPIC, "partition_data": rows}]})
+    wire = Wire(port)
+    waits = []
+    ends_at = time.monotonic() + seconds
+    due = time.monotonic()
+    while due < ends_at:
+        time.sleep(max(0.0, due - time.monotonic()))
+        sent = time.monotonic()
+        wire.send(request)
+        answer = decoded("produce", VERSION, wire.receive())
+        waits.append(time.monotonic() - sent)
+        code = answer.responses[0].partition_responses[0].error_code
+        assert code == 0, code
+        due = max(due + EVERY_SECONDS, time.monotonic())
+    waits.sort()
+    print(json.dumps({"longest": waits[-1], "median": waits[len(waits) // 2], "answers": len(waits)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""One attack on one broker, and how long the good client beside it waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from chaos.node import KafkaNode, Node, free_port
+from tests.hostile.attacks import KNOWN_TOPIC
+from tests.hostile.good_client import TOPIC
+from tests.hostile.wire import Wire
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+READY_SECONDS = 60.0
+
+
+class Waits(NamedTuple):
+    """Seconds for which the good client waited, and how many answers it got."""
+
+    longest: float
+    median: float
+    answers: int
+
+
+@contextmanager
+def mqd(directory: Path, known: int) -> Iterator[int]:
+    """A node of its own process; gives its port. `known`: partitions of the attacked topic."""
+    directory.mkdir(parents=True, exist_ok=True)
+    node = Node(directory, ("max.connections.per.ip=1000",))
+    node.start()
+    try:
+        create_topics(node.port, known)
+        yield node.port
+    finally:
+        node.kill()
+
+
+@contextmanager
+def kafka(directory: Path, known: int) -> Iterator[int]:
+    """Apache Kafka 4.3.1 likewise."""
+    port = free_port()
+    script = str(KafkaNode.SCRIPT)
+    subprocess.run(["bash", script, "start", "1", str(port), str(directory)], check=True, stdout=subprocess.DEVNULL)
+    try:
+        create_topics(port, known)
+        yield port
+    finally:
+        subprocess.run(["bash", script, "stop", str(directory)], check=True, stdout=subprocess.DEVNULL)
+
+
+def create_topics(port: int, known: int) -> None:
+    """The good client's topic and the attacked one; returns when both are led."""
+    wire = Wire(port)
+    for name, partitions in ((TOPIC, 1), (KNOWN_TOPIC, known)):
+        topic = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+        answer = wire.ask("create_topics", 7, {"topics": [topic], "timeout_ms": 60_000})
+        assert answer.topics[0].error_code == 0, answer
+        ends_at = time.monotonic() + READY_SECONDS
+        rows = [{"partition_index": partitions - 1, "timestamp": -1}]
+        while wire.ask("list_offsets", 7, {"topics": [{"name": name, "partitions": rows}]}).topics[0].partitions[0].error_code:
+            assert time.monotonic() < ends_at, f"Topic '{name}' is not led after {READY_SECONDS} s."
+    wire.close()
+
+
+def good_client(port: int, seconds: float) -> Waits:
+    """Run the good client for so long."""
+    command = [sys.executable, "-m", "tests.hostile.good_client", str(port), str(seconds)]
+    found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=_environment())
+    return Waits(**json.loads(found.stdout))
+
+
+def waits_under(port: int, attack: str, connections: int, known: int, seconds: float) -> Waits:
+    """The good client's waits while `connections` connections attack."""
+    command = [sys.executable, "-m", "tests.hostile.attacker", str(port), attack, str(connections), str(known)]
+    attacker = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=_environment())
+    try:
+        assert attacker.stdout is not None
+        assert attacker.stdout.readline() == "begun\n"
+        return good_client(port, seconds)
+    finally:
+        attacker.kill()
+        attacker.wait()
+        if attacker.stdout is not None:
+            attacker.stdout.close()
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -1,0 +1,65 @@
+"""A blocking connection: bytes out, whole answers in. Attackers and the good client share nothing else."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from mqd.protocol import apis
+from mqd.protocol.schema import Api, decode_response_header, encode_request_header
+
+CORRELATION_ID = 7
+TIMEOUT_SECONDS = 60.0
+
+
+def api_of(name: str) -> Api:
+    api = apis.by_name(name)
+    assert api is not None, name
+    return api
+
+
+def frame(name: str, version: int, body: Mapping[str, Any]) -> bytes:
+    """A request with its length and header."""
+    api = api_of(name)
+    encoded = encode_request_header(api, version, CORRELATION_ID, "hostile") + api.encode_request(version, body)
+    return struct.pack(">i", len(encoded)) + encoded
+
+
+class Wire:
+    """One connection to a broker on loopback."""
+
+    def __init__(self, port: int) -> None:
+        self._sock = socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, data: bytes) -> None:
+        self._sock.sendall(data)
+
+    def receive(self) -> bytes:
+        """The next answer, without its length."""
+        return self._exactly(struct.unpack(">i", self._exactly(4))[0])
+
+    def ask(self, name: str, version: int, body: Mapping[str, Any]) -> Any:
+        """Send a request, and decode its answer."""
+        self.send(frame(name, version, body))
+        return decoded(name, version, self.receive())
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def _exactly(self, size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            received = self._sock.recv(min(1 << 20, size - len(found)))
+            if not received:
+                raise ConnectionError("The broker closed the connection.")
+            found += received
+        return bytes(found)
+
+
+def decoded(name: str, version: int, answer: bytes) -> Any:
+    api = api_of(name)
+    _, position = decode_response_header(api, version, answer)
+    return api.decode_response(version, answer, position)
