@@ -84,7 +84,12 @@ def parse_limit(own: Mapping[str, str], side: str, default: Limit) -> Limit:
         return Latest()
     if text.strip().lower() == "earliest":
         return Earliest()
-    return ByOffset(parse_offsets(text.strip()))
+    try:
+        return ByOffset(parse_offsets(text.strip()))
+    except OptionError as error:
+        raise OptionError(
+            f"Option '{side}Offsets' must be 'earliest', 'latest' or offsets as JSON. {error}"
+        ) from None
 
 
 def check_batch(start: Limit, end: EndLimit) -> None:

@@ -18,7 +18,7 @@ import click
 
 from pyspark_mqd.pipelines import report
 from pyspark_mqd.pipelines.archive_layout import listing
-from pyspark_mqd.pipelines.cli import Failure, Settings, options, split_list
+from pyspark_mqd.pipelines.cli import Failure, Settings, check_source, options, topics_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -256,10 +256,8 @@ def command(
     \b
     Example: mqd-spark archive --topics orders --to lake --checkpoint state/orders
     """
-    if (topics is None) == (topics_pattern is None):
-        raise click.UsageError("Specify the topics: --topics NAME,.. or --topics-pattern REGEX")
+    names = topics_of(topics, topics_pattern)
     root = local_folder(to, "--to")
-    names = split_list(topics or "")
     if starting_offsets == FROM_ARCHIVE:
         if not names:
             raise click.UsageError("--starting-offsets from-archive needs --topics NAME,..")
@@ -273,6 +271,7 @@ def command(
         "failOnDataLoss": str(not allow_data_loss).lower(),
         **({"minPartitions": str(min_partitions)} if min_partitions else {}),
     }
+    check_source(source)
     configuration = Configuration(source, root, settings.checkpoint, delta, codec, headers)
     _run(settings, Runner(configuration))
 

@@ -170,6 +170,26 @@ def split_list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def topics_of(topics: str | None, pattern: str | None) -> list[str]:
+    """`--topics` as names; empty with `--topics-pattern`. A usage error unless one is given."""
+    if topics is not None and pattern is not None:
+        raise click.UsageError("Specify only one of --topics and --topics-pattern")
+    if topics is None and pattern is None:
+        raise click.UsageError("Specify the topics: --topics NAME,.. or --topics-pattern REGEX")
+    return split_list(topics or "")
+
+
+def check_source(source: Mapping[str, str]) -> None:
+    """Find mistakes in the options of a streaming source before Spark starts: a usage error."""
+    from pyspark_mqd.errors import OptionError
+    from pyspark_mqd.options import parse_options
+
+    try:
+        parse_options(source, streaming=True)
+    except OptionError as error:
+        raise click.UsageError(str(error)) from None
+
+
 def _client_of(given: Sequence[str]) -> dict[str, str]:
     """`--client` as options of the format `mqd`; a usage error names an unknown property."""
     if not given:
@@ -245,6 +265,12 @@ _STREAM = (
         help="Process the records that are available now, then exit.",
     ),
 )
+
+
+accept_option = click.option(
+    "--accept-missing-markers", is_flag=True,
+    help="Write the next micro-batch although its markers may have expired. Use it for one start.",
+)  # fmt: skip
 
 
 def confirm(plan: str, *, yes: bool) -> None:
@@ -381,13 +407,25 @@ def failure_of(error: Exception) -> Failure | None:
 _PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Failure|Loss|Missing)): (.+)$")
 
 
+_FLAGS = (
+    (
+        "set option 'acceptMissingMarkers' to 'true' for one start to write the batch",
+        "re-run once with --accept-missing-markers to write the batch",
+    ),
+)
+"""What a user of `mqd-spark` does in place of setting an option of the sink."""
+
+
 def spark_message(text: str) -> str:
     """The sentence that matters in an error of Spark: the connector's own, else the last one of
     Python's, else the first line."""
     lines = [line.strip() for line in text.splitlines()]
     own = [line.partition(": ")[2] for line in lines if line.startswith("pyspark_mqd.")]
     if own and own[-1]:
-        return own[-1]
+        message = own[-1]
+        for option, flag in _FLAGS:
+            message = message.replace(option, flag)
+        return message
     python = [found[1] for line in lines if (found := _PYTHON_ERROR.match(line))]
     if python:
         return python[-1]

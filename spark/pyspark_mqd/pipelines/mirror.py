@@ -15,7 +15,15 @@ import click
 
 from pyspark_mqd.options import compile_pattern
 from pyspark_mqd.pipelines import report
-from pyspark_mqd.pipelines.cli import Failure, Settings, options, parse_pairs, split_list
+from pyspark_mqd.pipelines.cli import (
+    Failure,
+    Settings,
+    accept_option,
+    check_source,
+    options,
+    parse_pairs,
+    topics_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -174,6 +182,7 @@ def topics_read(query: StreamingQuery) -> set[str]:
     "--marker-topic", metavar="NAME",
     help="Target topic under whose name the sink commits its markers  [default: the first one]",
 )  # fmt: skip
+@accept_option
 def command(
     settings: Settings,
     topics: str | None,
@@ -186,6 +195,7 @@ def command(
     starting_offsets: str,
     max_offsets_per_trigger: int,
     marker_topic: str | None,
+    accept_missing_markers: bool,
 ) -> None:
     """Copy topics to another cluster, with keys, headers, timestamps and partitions.
 
@@ -196,9 +206,7 @@ def command(
     \b
     Example: mqd-spark mirror --topics orders --to west:9092 --checkpoint state/mirror
     """
-    if (topics is None) == (topics_pattern is None):
-        raise click.UsageError("Specify the topics: --topics NAME,.. or --topics-pattern REGEX")
-    names = split_list(topics or "")
+    names = topics_of(topics, topics_pattern)
     source = {
         **settings.source_options(),
         **({"subscribe": ",".join(names)} if names else {"subscribePattern": topics_pattern or ""}),
@@ -207,11 +215,13 @@ def command(
         "maxOffsetsPerTrigger": str(max_offsets_per_trigger),
         "kafka.isolation.level": "read_committed",
     }
+    check_source(source)
     target = {
         **settings.client,
         "kafka.bootstrap.servers": to,
         "timestampColumn": "timestamp",
         "deliveryGuarantee": delivery_guarantee,
+        "acceptMissingMarkers": str(accept_missing_markers).lower(),
     }
     configuration = Configuration(
         source,

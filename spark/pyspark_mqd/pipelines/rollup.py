@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspark_mqd.pipelines import report
-from pyspark_mqd.pipelines.cli import Failure, Settings, options, split_list
+from pyspark_mqd.pipelines.cli import Failure, Settings, accept_option, check_source, options, split_list
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -254,6 +254,7 @@ def start(
     type=click.Choice(["exactly-once", "atomic-batch", "at-least-once"]),
     help="Delivery guarantee of --to-topic.",
 )  # fmt: skip
+@accept_option
 def command(
     settings: Settings,
     topics: str,
@@ -270,6 +271,7 @@ def command(
     max_offsets_per_trigger: int | None,
     delivery_guarantee: str,
     isolation: str,
+    accept_missing_markers: bool,
 ) -> None:
     """Aggregate records over windows of time, into a topic, Parquet files or a live table.
 
@@ -305,8 +307,13 @@ def command(
         by=groups,
         aggregates=tuple(parse_aggregate(each) for each in aggregates),
         event_time=event_time,
-        sink={**settings.source_options(), "deliveryGuarantee": delivery_guarantee},
+        sink={
+            **settings.source_options(),
+            "deliveryGuarantee": delivery_guarantee,
+            "acceptMissingMarkers": str(accept_missing_markers).lower(),
+        },
     )
+    check_source(configuration.source)
     _run(settings, configuration, to_topic, to_parquet, limit)
 
 

@@ -213,7 +213,13 @@ def abort(settings: Settings, query: str | None, yes: bool) -> None:
     """
     name = required(query_of(settings, query))
     with connected(settings) as client:
-        found = [each for each in gather(client, name) if each.is_open]
+        known = gather(client, name)
+        if not known:
+            raise Failure(
+                f"The cluster has no transactional id of the query '{name}'.",
+                remedy="See the names of queries with `mqd-spark txn list --all`.",
+            )
+        found = [each for each in known if each.is_open]
         if not found:
             show(settings.output, [], {})
             return
