@@ -1,40 +1,54 @@
 """A good client waits at most 50 ms whatever one connection sends, and at most 250 ms whatever fifty send.
 
-These bounds are for a quiet machine. `MQD_HOSTILE_FACTOR` multiplies them: CI sets 4, because its runners share their cores.
+Times are CPU time of the node's event loop between a request and its answer, so that a machine with other work gives the same results.
+`python -m tests.hostile` measures the wall clock, with the good client in a process of its own; it needs a quiet machine.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+import logging
+import time
+from pathlib import Path
 
 import pytest
+import trio
 
-from tests.hostile.attacks import ATTACKS
-from tests.hostile.trial import mqd, waits_under
+from tests.hostile.attacks import ATTACKS, KNOWN_TOPIC
+from tests.hostile.good_client import EVERY_SECONDS, TOPIC
+from tests.hostile.trial import attacking
+from tests.nodes import ask, batch, connected, create_topic, node, produce
 
-KNOWN = 2_000
-SECONDS = 3.0
-TRIES = 3
-FACTOR = float(os.environ.get("MQD_HOSTILE_FACTOR", "1"))
+KNOWN = 500
+REQUESTS = 100
 BOUNDS = {1: 0.05, 50: 0.25}
 
 
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with mqd(tmp_path_factory.mktemp("hostile") / "node", KNOWN) as found:
-        yield found
-
-
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("connections", BOUNDS)
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_good_client_waits_no_longer_than_promised(port: int, attack: str, connections: int) -> None:
-    tried = []
-    for _ in range(TRIES):
-        tried.append(waits_under(port, attack, connections, KNOWN, SECONDS).longest)
-        if tried[-1] <= BOUNDS[connections] * FACTOR:
-            break
-    print(f"{attack:36} {connections:3} connections: {1000 * min(tried):5.0f} ms")
-    assert min(tried) <= BOUNDS[connections] * FACTOR, tried
+async def test_a_good_client_waits_no_longer_than_promised(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, attack: str, connections: int
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    records = batch(b"x" * 1000)
+    waits = []
+    async with node(tmp_path, options={"max.connections.per.ip": "1000"}) as running, connected(running) as client:
+        await create_topic(client, TOPIC)
+        await create_topic(client, KNOWN_TOPIC, KNOWN)
+        with trio.fail_after(30):
+            rows = [{"partition_index": KNOWN - 1, "timestamp": -1}]
+            while (
+                (await ask(client, "list_offsets", 7, {"topics": [{"name": KNOWN_TOPIC, "partitions": rows}]}))
+                .topics[0]
+                .partitions[0]
+                .error_code
+            ):
+                await trio.lowlevel.checkpoint()
+        async with attacking(running.port, attack, connections, KNOWN):
+            for _ in range(REQUESTS):
+                began = time.thread_time()
+                assert (await produce(client, TOPIC, records)).error_code == 0
+                waits.append(time.thread_time() - began)
+                await trio.sleep(EVERY_SECONDS)
+    print(f"{attack:36} {connections:3} connections: {1000 * max(waits):5.1f} ms, median {1000 * sorted(waits)[REQUESTS // 2]:5.1f} ms")
+    assert max(waits) < BOUNDS[connections], sorted(waits)[-5:]

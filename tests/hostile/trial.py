@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+import trio
 
 from chaos.node import KafkaNode, Node, free_port
 from tests.hostile.attacks import KNOWN_TOPIC
@@ -78,17 +80,36 @@ def good_client(port: int, seconds: float) -> Waits:
 
 def waits_under(port: int, attack: str, connections: int, known: int, seconds: float) -> Waits:
     """The good client's waits while `connections` connections attack."""
+    with _attacker(port, attack, connections, known) as attacker:
+        _wait_until_begun(attacker)
+        return good_client(port, seconds)
+
+
+@asynccontextmanager
+async def attacking(port: int, attack: str, connections: int, known: int) -> AsyncIterator[None]:
+    """Within it, a process attacks the node on this port, which may run in this one."""
+    with _attacker(port, attack, connections, known) as attacker:
+        await trio.to_thread.run_sync(_wait_until_begun, attacker)
+        yield
+
+
+@contextmanager
+def _attacker(port: int, attack: str, connections: int, known: int) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tests.hostile.attacker", str(port), attack, str(connections), str(known)]
     attacker = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=_environment())
     try:
-        assert attacker.stdout is not None
-        assert attacker.stdout.readline() == "begun\n"
-        return good_client(port, seconds)
+        yield attacker
     finally:
         attacker.kill()
         attacker.wait()
-        if attacker.stdout is not None:
-            attacker.stdout.close()
+        assert attacker.stdout is not None
+        attacker.stdout.close()
+
+
+def _wait_until_begun(attacker: subprocess.Popen[str]) -> None:
+    assert attacker.stdout is not None
+    line = attacker.stdout.readline()
+    assert line == "begun\n", line
 
 
 def _environment() -> dict[str, str]:
