@@ -548,3 +548,40 @@ def test_records_of_a_fetch_are_passed_through_and_not_copied() -> None:
         parts = hot_fetch.encode_fetch_response_parts(version, 1, 0, 0, 0, [(b"t", bytes(16), rows)])
         assert sum(part is file_range for part in parts) == 1
         assert all(part for part in parts)
+
+
+# -- slices
+
+
+def slices_of(work: Any) -> list[int]:
+    """What a generator yields until its end."""
+    return list(work)
+
+
+@pytest.mark.parametrize("version", [8, 9, 11, 12])
+def test_requests_larger_than_a_slice_are_not_decoded_at_once(version: int) -> None:
+    most = limits.DECODED_AT_ONCE_ROWS
+    api, key, array = (PRODUCE, "topic_data", "partition_data") if version < 11 else (FETCH, "topics", "partitions")
+    for shape in ("partitions", "topics"):
+        for rows, at_once in ((most - 2, True), (most, False), (4 * most, False)):
+            row = {"index": 1, "records": b"x" * 200, "partition": 1, "fetch_offset": 5}
+            names = range(1 if shape == "partitions" else rows)
+            topics = [{"name": f"t{name}", "topic": f"t{name}", array: [row] * rows if shape == "partitions" else []} for name in names]
+            body = api.encode_request(version, {key: topics})
+            if version < 11:
+                found: Any = hot.decode_produce_at_once(body, 0, len(body), version)
+                work: Any = hot.decode_produce_in_slices(body, 0, len(body), version)
+            else:
+                found = hot_fetch.decode_fetch_at_once(body, 0, len(body), version)
+                work = hot_fetch.decode_fetch_in_slices(body, 0, len(body), version)
+            slices = slices_of(work)
+            assert (found is not None) == at_once, (shape, rows)
+            assert all(size <= most for size in slices) and (not slices) == at_once
+
+
+def test_tagged_fields_count_as_work() -> None:
+    tags = b"\x88\x27" + b"".join(bytes((tag & 127 | 128, tag >> 7, 0)) for tag in range(5000))
+    row = bytes(4) + b"\x01"
+    body = b"\0\0\x01" + bytes(4) + b"\x02\x02t" + bytes((11,)) + (row + tags) * 10 + b"\0\0"
+    work = hot.decode_produce_in_slices(body, 0, len(body), 9)
+    assert len(slices_of(work)) >= 5
