@@ -7,6 +7,7 @@ from pathlib import Path
 
 import trio
 
+from mqd.client.errors import ClientError
 from mqd.peers import Peers, parse_peers
 from tests.nodes import READY_SECONDS, RunningNode, ask, batch, connected, create_topic, fetch, free_ports, node, produce
 
@@ -86,3 +87,86 @@ async def test_an_observer_follows_serves_and_forwards(tmp_path: Path) -> None:
         async with connected(observer) as connection:
             await create_topic(connection, "t", partitions=4)
         assert set((await agreed([voter, observer], "t", 4)).values()) == {1, 2}
+
+
+class Changing:
+    """Three nodes, each with a peers file of its own, that restart one at a time."""
+
+    def __init__(self, directory: Path, nursery: trio.Nursery) -> None:
+        self.directory, self.nursery = directory, nursery
+        self.ports = free_ports(6)
+        self.stops: dict[int, tuple[trio.Event, trio.Event]] = {}
+        """Of each node that runs: when to stop, and when it has."""
+        self.running: dict[int, RunningNode] = {}
+
+    async def start(self, node_id: int, voters: set[int]) -> None:
+        text = 'cluster_id = "changing"\ncluster_secret = "known to all three of them"\n'
+        for number in (1, 2, 3):
+            port, peer_port = self.ports[2 * number - 2 : 2 * number]
+            vote = str(number in voters).lower()
+            text += f'[[node]]\nid = {number}\nhost = "127.0.0.1"\nport = {port}\npeer_port = {peer_port}\nvoter = {vote}\n'
+        peers = parse_peers(text, Path("peers.toml"))
+        await self.nursery.start(self._run, peers, node_id)
+
+    async def _run(self, peers: Peers, node_id: int, task_status: trio.TaskStatus[None]) -> None:
+        stop, stopped = self.stops[node_id] = trio.Event(), trio.Event()
+        async with node(self.directory / str(node_id), peers=peers, node_id=node_id, wait=False) as self.running[node_id]:
+            task_status.started()
+            await stop.wait()
+        stopped.set()
+
+    async def stop(self, node_id: int) -> None:
+        stop, stopped = self.stops[node_id]
+        stop.set()
+        await stopped.wait()
+
+    async def voters(self, asked: int) -> set[int]:
+        body = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
+        try:
+            async with connected(self.running[asked]) as connection:
+                answer = await ask(connection, "describe_quorum", 2, body)
+        except ClientError:
+            return set()
+        return {row.replica_id for topic in answer.topics for one in topic.partitions for row in one.current_voters}
+
+    async def until_alive(self, count: int, asked: int) -> None:
+        with trio.fail_after(READY_SECONDS):
+            while True:
+                try:
+                    await all_alive(self.running[asked], count)
+                    return
+                except ClientError:  # it does not serve yet
+                    await trio.sleep(0.02)
+
+    async def until_voters(self, wanted: set[int], asked: int) -> None:
+        with trio.fail_after(READY_SECONDS):
+            while await self.voters(asked) != wanted:  # noqa: ASYNC110  # another process would be asked likewise
+                await trio.sleep(0.02)
+
+
+async def test_a_voter_is_added_and_removed_by_editing_files_and_restarting_node_by_node(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        nodes = Changing(tmp_path, nursery)
+        for node_id in (1, 2, 3):
+            await nodes.start(node_id, {1, 2})
+        await nodes.until_voters({1, 2}, asked=1)
+        for node_id in (3, 1, 2):  # the new voter first
+            await nodes.stop(node_id)
+            await nodes.start(node_id, {1, 2, 3})
+            await nodes.until_alive(3, asked=node_id)
+        await nodes.until_voters({1, 2, 3}, asked=3)
+        await nodes.stop(1)
+        await nodes.until_voters({1, 2, 3}, asked=2)  # two of three are a majority
+        await nodes.until_alive(2, asked=2)
+        async with connected(nodes.running[2]) as connection:
+            await create_topic(connection, "with-two-of-three")
+        await nodes.start(1, {1, 2, 3})
+        await nodes.until_voters({1, 2, 3}, asked=1)
+        for node_id in (2, 3, 1):  # the removed one last
+            await nodes.stop(node_id)
+            await nodes.start(node_id, {2, 3})
+            await nodes.until_alive(3, asked=node_id)
+        await nodes.until_voters({2, 3}, asked=1)
+        async with connected(nodes.running[1]) as connection:
+            await create_topic(connection, "asked-of-an-observer")
+        nursery.cancel_scope.cancel()

@@ -433,7 +433,9 @@ class World:
             return
         if self.random.random() < 0.3:
             self.mistakes += 1
-            strange = frozenset(self.random.sample(self.ids, self.random.randint(1, len(self.ids))))
+            strange = self.target
+            while len(strange ^ self.target) < 2:  # one voter more or less would be a change
+                strange = frozenset(self.random.sample(self.ids, self.random.randint(1, len(self.ids))))
             chosen = self.random.sample(self.ids, self.random.randint(1, len(self.ids) // 2))
             self.cut_in_two(chosen)
             for i in chosen:
