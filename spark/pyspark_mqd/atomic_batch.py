@@ -7,12 +7,14 @@ written before the first of them is committed. The order of steps is the protoco
 
 1. Plan, on the driver: fence older drivers; read D, and commit what it lists, if that is not done;
    list orphans; write D with a new claim; abort the orphans.
-2. Tasks: begin, send, prepare; then read D. A task whose batch is decided, or whose claim is
+2. Tasks: begin, send, prepare; then read D. In a second run of a decided batch, tasks sum their
+   rows only. A task whose batch is decided, or whose claim is
    superseded, aborts: the driver may have listed orphans before the task began. The message for the
    driver names the transaction and the claim.
 3. `commit(N)`: fence; read D, which must have the claim; write D = N; commit each; list orphans;
    write D = N, ended, without the claim; abort the orphans. In a second run of a decided batch the
-   first write only removes the claim, so that tasks that are late notice it.
+   first write only removes the claim, so that tasks that are late notice it. A batch that has the
+   id of D and other contents is refused: an older checkpoint was restored.
 4. `abort(N)`: fence; read D; abort the transactions of N, unless D has decided N.
 
 Orphans are transactions of attempts that died or that Spark superseded. They are listed before the
@@ -36,10 +38,11 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from .checkpoint_files import planned_ms_of, query_id_of
 from .connection import client_for
-from .decisions import NO_BATCH, Prepared, Slots
+from .decisions import NO_BATCH, NO_ROWS, Contents, Prepared, Slots
 from .errors import OptionError
-from .markers import ExactlyOnceError
+from .markers import ExactlyOnceError, RowSum
 from .sink_options import Columns, SinkOptions
 from .transaction_ids import WORKER_DIGITS, identity_of, worker_id
 
@@ -59,7 +62,7 @@ class TaskPrepared(WriterCommitMessage):
     query_id: str
     claim: str
     task: int
-    rows: int
+    rows: RowSum
     transaction: Prepared | None
 
 
@@ -94,14 +97,21 @@ def prepare_rows(
     query: str,
     query_id: str,
     claim: str,
+    decided: int,
     task: Task,
 ) -> TaskPrepared:
-    """Write the rows of a task in a transaction, and prepare it."""
-    from .sink_tasks import encoder_for, send_rows
+    """Write the rows of a task in a transaction, and prepare it.
+
+    Of a batch that the plan found decided, rows are summed and not sent: `commit` compares the sum.
+    """
+    from .sink_tasks import count_rows, encoder_for, send_rows
 
     process = _this_process()
     client = client_for(options.connection)
-    encoder = encoder_for(client, options, columns, task)
+    encoder = encoder_for(client, options, columns, task, summed=True)
+    if task.batch_id <= decided:
+        count_rows(encoder, batches)
+        return TaskPrepared(query, query_id, claim, task.partition, encoder.sum, None)
     with process.lock:
         slot = process.slots.take(query, task.batch_id)
     try:
@@ -123,7 +133,7 @@ def prepare_rows(
     if ready.producer_id >= 0:
         transaction = Prepared(ready.transactional_id, ready.producer_id, ready.producer_epoch)
         _driver(options, query).check_undecided(task.batch_id, claim, transaction)
-    return TaskPrepared(query, query_id, claim, task.partition, encoder.rows, transaction)
+    return TaskPrepared(query, query_id, claim, task.partition, encoder.sum, transaction)
 
 
 # -- writers
@@ -137,6 +147,7 @@ class AtomicStreamWriter(DataSourceStreamArrowWriter):
         self._columns = columns
         self._query = options.identity or ""
         self._claim = ""
+        self._decided = NO_BATCH
 
     def __getstate__(self) -> dict[str, Any]:
         """Step 1. Spark calls it twice for each micro-batch; the second call finds it done."""
@@ -145,7 +156,9 @@ class AtomicStreamWriter(DataSourceStreamArrowWriter):
             if query_id is None and self._options.identity is None:
                 raise unknown_query(self._options.checkpoint)
             self._query = self._options.identity or identity_of(query_id or "")
-            self._claim = _driver(self._options, self._query).plan(query_id)
+            driver = _driver(self._options, self._query)
+            self._claim = driver.plan(query_id)
+            self._decided = driver.decided
         return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -159,6 +172,7 @@ class AtomicStreamWriter(DataSourceStreamArrowWriter):
             query=self._query,
             query_id=task.query_id,
             claim=self._claim,
+            decided=self._decided,
             task=task,
         )
 
@@ -183,8 +197,7 @@ class AtomicWriter(DataSourceArrowWriter):
         if not self._claim:
             driver = _driver(self._options, self._query)
             self._claim = driver.plan(self._query)
-            decision = driver.read()
-            if decision is not None and decision.batch_id > NO_BATCH:
+            if driver.decided > NO_BATCH:
                 raise job_is_complete(self._query)
         return self.__dict__
 
@@ -199,6 +212,7 @@ class AtomicWriter(DataSourceArrowWriter):
             query=self._query,
             query_id=self._query,
             claim=self._claim,
+            decided=NO_BATCH,
             task=task,
         )
 
@@ -221,6 +235,7 @@ def _driver(options: SinkOptions, query: str) -> Any:
         query,
         options.marker_topic,
         accept_missing=options.accept_missing_markers,
+        accept_changed=options.accept_changed_rows,
     )
 
 
@@ -240,7 +255,11 @@ def _commit(
         )
     transactions = [each.transaction for each in tasks if each.transaction is not None]
     first = tasks[0]
-    _driver(options, first.query).commit(batch_id, first.query_id, first.claim, transactions)
+    rows = sum((each.rows for each in tasks), NO_ROWS)
+    contents = Contents(rows, planned_ms_of(options.checkpoint, batch_id))
+    _driver(options, first.query).commit(
+        batch_id, first.query_id, first.claim, transactions, contents
+    )
 
 
 def _abort(
@@ -250,23 +269,6 @@ def _abort(
     transactions = [each.transaction for each in tasks if each.transaction is not None]
     if transactions:
         _driver(options, tasks[0].query).abort(batch_id, tasks[0].claim, transactions)
-
-
-def query_id_of(checkpoint: str | None) -> str | None:
-    """The query's id, from the file `metadata` of its checkpoint; None if it is not on this file
-    system."""
-    import json
-    from pathlib import Path
-
-    if not checkpoint:
-        return None
-    path = checkpoint.removeprefix("file://") if checkpoint.startswith("file://") else checkpoint
-    path = path.removeprefix("file:")
-    try:
-        fields = json.loads((Path(path) / "metadata").read_text(encoding="utf-8"))
-        return str(fields["id"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
 
 
 def job_is_complete(job: str) -> ExactlyOnceError:

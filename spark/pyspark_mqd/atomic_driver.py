@@ -22,9 +22,11 @@ from mqd.types import TopicPartition
 
 from .decisions import (
     NO_BATCH,
+    Contents,
     Course,
     Decision,
     Prepared,
+    changed_batch,
     check_query,
     course_of,
     decision_of,
@@ -61,12 +63,21 @@ class Driver:
     """The driver of one query."""
 
     def __init__(
-        self, client: BlockingClient, query: str, topic: str, *, accept_missing: bool = False
+        self,
+        client: BlockingClient,
+        query: str,
+        topic: str,
+        *,
+        accept_missing: bool = False,
+        accept_changed: bool = False,
     ) -> None:
         self._client = client
         self._query = query
         self._topic = topic
         self._accept_missing = accept_missing
+        self._accept_changed = accept_changed
+        self.decided = NO_BATCH
+        """The last batch that was decided before `plan`."""
 
     def plan(self, query_id: str | None) -> str:
         """Before tasks start: fence older drivers, commit what D lists, abort orphans, and claim.
@@ -83,30 +94,48 @@ class Driver:
             orphans = self._orphans(decision)
             claim = secrets.token_hex(8)
             self._write(producer, replace(decision.as_ended(), claim=claim))
+            self.decided = decision.batch_id
         self._abort_all(orphans)
         return claim
 
     def commit(
-        self, batch_id: int, query_id: str, claim: str, transactions: Sequence[Prepared]
+        self,
+        batch_id: int,
+        query_id: str,
+        claim: str,
+        transactions: Sequence[Prepared],
+        contents: Contents,
     ) -> None:
-        """Make the batch visible, or find that it is. Raises ExactlyOnceError and ClientError."""
+        """Make the batch visible, or find that it is. Raises ExactlyOnceError and ClientError.
+
+        A batch that is refused leaves no transaction open: readers would wait for it.
+        """
         with self._fencing() as producer:
             decision = self.read()
-            course = course_of(
-                decision,
-                batch_id=batch_id,
-                query_id=query_id,
-                query=self._query,
-                claim=claim,
-                accept_missing=self._accept_missing,
-            )
+            try:
+                course = course_of(
+                    decision,
+                    batch_id=batch_id,
+                    query_id=query_id,
+                    query=self._query,
+                    claim=claim,
+                    contents=contents,
+                    accept_missing=self._accept_missing,
+                    accept_changed=self._accept_changed,
+                )
+            except ExactlyOnceError:
+                decided = () if decision is None else decision.transactions
+                self._abort_all(set(transactions) - set(decided))
+                raise
             assert decision is not None
             if course is Course.DECIDE:
                 rows = tuple(transactions)
-                decision = Decision(batch_id, query_id, rows, ended=False, claim=claim)
+                decision = Decision(batch_id, query_id, rows, False, claim, contents)
                 self._write(producer, decision)
             else:
                 logger.info("Batch %d of '%s' was decided before.", batch_id, self._query)
+                if not decision.contents.is_same(contents):
+                    logger.warning(changed_batch(decision, contents))
                 self._write(producer, replace(decision, claim=""))
                 self._abort_all(set(transactions) - set(decision.transactions))
             self._end_all(decision.transactions, commit=True)

@@ -6,6 +6,10 @@ D not ended commits the rest. D is a set of committed offsets of the group `<que
 written in a transaction of the driver, which fences drivers that were started before. Each plan of
 a batch leaves its claim in D, and `commit` decides under the claim of its own plan only.
 
+A batch id does not identify rows: after an older checkpoint was restored, Spark plans the same id
+again, with other offsets. So D has the contents of its batch: when Spark planned it, and the sum of
+its rows. A second batch with the id of D is the same one if either is equal.
+
 Brokers accept 4,096 characters of metadata an offset, for partitions that exist. So D is cut into
 entries: the first has a head line with the number of entries and a checksum of the whole. Entries
 go to the partitions of the marker topic, and then to further groups (`<query>.driver.<n>`), all in
@@ -21,9 +25,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
-from .markers import ExactlyOnceError
+from .markers import ExactlyOnceError, RowSum
 
-VERSION = 1
+VERSION = 2
 ENTRY_CHARACTERS_MAX = 4096
 HEAD_CHARACTERS_MAX = 512
 NO_BATCH = -1
@@ -38,6 +42,28 @@ class Prepared(NamedTuple):
     producer_epoch: int
 
 
+NO_ROWS = RowSum()
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What identifies a batch, beside its id."""
+
+    rows: RowSum = NO_ROWS
+    """Of all tasks, in any order."""
+    planned_ms: int | None = None
+    """`checkpoint_files.planned_ms_of`; None where the driver cannot read the checkpoint."""
+
+    def is_same(self, other: Contents) -> bool:
+        """Whether both are of the same batch. A plan that is not deterministic has other rows."""
+        if self.planned_ms is not None and self.planned_ms == other.planned_ms:
+            return True
+        return self.rows == other.rows
+
+
+NO_CONTENTS = Contents()
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """D: the last decided batch of a query."""
@@ -49,6 +75,7 @@ class Decision:
     claim: str = ""
     """Of the newest plan; empty once its batch is complete. A commit or a task under another claim
     is superseded."""
+    contents: Contents = NO_CONTENTS
 
     def as_ended(self) -> Decision:
         """The same, with every transaction committed. The list is not needed any more."""
@@ -83,6 +110,9 @@ def entries_of(decision: Decision, query: str) -> list[str]:
         "query": decision.query_id,
         "claim": decision.claim,
         "ended": decision.ended,
+        "rows": decision.contents.rows.rows,
+        "hash": decision.contents.rows.hashes,
+        "planned": decision.contents.planned_ms,
         "entries": 1 + len(chunks),
         "crc": zlib.crc32(body.encode()),
     }
@@ -125,23 +155,36 @@ def decision_of(offsets: Sequence[int], entries: Sequence[str], query: str) -> D
     for row in body.split():
         name, producer_id, epoch = row.rsplit(":", 2)
         transactions.append(Prepared(f"{query}.{name}", int(producer_id), int(epoch)))
+    planned_ms = fields["planned"]
     return Decision(
         offsets[0] - 1,
         str(fields["query"]),
         tuple(transactions),
         bool(fields["ended"]),
         str(fields["claim"]),
+        Contents(
+            RowSum(int(fields["rows"]), int(fields["hash"])),
+            None if planned_ms is None else int(planned_ms),
+        ),
     )
+
+
+_FIELDS = {"query", "claim", "ended", "rows", "hash", "planned", "entries", "crc"}
 
 
 def _head_fields(head: str, group: str) -> Mapping[str, Any]:
     try:
         fields = json.loads(head)
-        if (
-            fields["v"] == VERSION
-            and {"query", "claim", "ended", "entries", "crc"} <= fields.keys()
-        ):
+        version = fields["v"]
+        if version == VERSION and fields.keys() >= _FIELDS:
             return dict(fields)
+        if isinstance(version, int) and version != VERSION:
+            raise ExactlyOnceError(
+                f"Group '{group}' has a decision record of format {version}, but this version of the "
+                f"connector reads format {VERSION} only. Let the query complete its last batch with "
+                "the version that wrote the record. Then set option 'exactlyOnceId' to a new name, "
+                "and option 'acceptMissingMarkers' to 'true' for one start."
+            )
     except (ValueError, TypeError, KeyError, AttributeError):
         fields = None
     raise _damaged(group, f"the head is '{head[:HEAD_CHARACTERS_MAX]}'")
@@ -170,7 +213,9 @@ def course_of(
     query_id: str,
     query: str,
     claim: str,
+    contents: Contents,
     accept_missing: bool,
+    accept_changed: bool,
 ) -> Course:
     """What commit(`batch_id`) has to do after it has read D. Raises ExactlyOnceError."""
     assert batch_id >= 0
@@ -186,9 +231,11 @@ def course_of(
             raise ExactlyOnceError(
                 f"Batch {batch_id} of '{query}' is to be committed, but batch {decision.batch_id} "
                 "is decided already: the checkpoint is older than what was written, or another "
-                "run of this query is active. Stop the other run, or restore the newest checkpoint."
+                "run of this query is active. No row of this run is visible. Stop the other run, "
+                "or restore the newest checkpoint."
             )
         if decision.batch_id == batch_id:
+            check_same_contents(decision, contents, query, accept_changed=accept_changed)
             return Course.ALREADY_COMMITTED if decision.ended else Course.ROLL_FORWARD
         if decision.batch_id == batch_id - 1:
             if not decision.ended:
@@ -209,6 +256,47 @@ def course_of(
         "query whose delivery guarantee has changed has none. Rows of this batch may be in the "
         "topic already. Compare the topic with the batch; then set option 'acceptMissingMarkers' "
         "to 'true' for one start to write the batch, or start with a new checkpoint."
+    )
+
+
+def check_same_contents(
+    decision: Decision, contents: Contents, query: str, *, accept_changed: bool
+) -> None:
+    """The batch of D is the one that runs now. Raises ExactlyOnceError.
+
+    With `accept_changed`, decided rows stand for other rows, unless this run has more of them:
+    those would be lost.
+    """
+    decided, found = decision.contents.rows, contents.rows
+    if decision.contents.is_same(contents):
+        return
+    if accept_changed and found.rows <= decided.rows:
+        return
+    remedy = (
+        "Otherwise compare the topic with the batch; then set option 'acceptChangedRows' to 'true' "
+        "for one start: the rows in the topic stay, and this run writes none."
+    )
+    if found.rows > decided.rows:
+        remedy = (
+            "Otherwise start with a new checkpoint and a new topic. Option 'acceptChangedRows' does "
+            f"not apply, because {found.rows - decided.rows} rows would be lost."
+        )
+    raise ExactlyOnceError(
+        f"Batch {decision.batch_id} of '{query}' is in the topic with {decided.rows} rows (hash "
+        f"{decided.hashes}), but this run of the batch has {found.rows} rows (hash "
+        f"{found.hashes}): the checkpoint is older than what was written, and the batch was planned "
+        "again with other offsets; or the checkpoint is not on the driver's file system, and the "
+        "plan is not deterministic or the source has lost records. No row of this run is visible. "
+        f"If an older checkpoint was restored, restore the newest one. {remedy}"
+    )
+
+
+def changed_batch(decision: Decision, contents: Contents) -> str:
+    """What a user reads who has set `acceptChangedRows`."""
+    return (
+        f"Batch {decision.batch_id} keeps the {decision.contents.rows.rows} rows that are in the "
+        f"topic, and the {contents.rows.rows} other rows of this run are not written, because "
+        "option 'acceptChangedRows' is 'true'. Remove the option before the next start."
     )
 
 

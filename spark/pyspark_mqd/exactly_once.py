@@ -2,10 +2,13 @@
 
 The order of a task's steps is the protocol (tests/spark/exactly_once_model.py):
 
-1. InitProducerId for `<query>-<task>`: fences every other attempt, and ends what it left open.
-2. Read the marker of the task. If it is that of this batch, the rows are committed: compare them.
-   If it is neither that nor the one of the batch before, read the batch marker of the batch before.
-3. Send the rows, add the marker (TxnOffsetCommit), and commit. Both are visible, or none. Task 0
+1. Plan, on the driver. In the first batch of a run: fence the tasks of earlier runs, then read the
+   markers of all tasks. The newest one goes to the tasks.
+2. InitProducerId for `<query>-<task>`: fences every other attempt, and ends what it left open.
+3. Read the marker of the task, and both batch markers. If one of them, or the newest one, shows that
+   the checkpoint is an older one, stop. If the task's marker is that of this batch, the rows are
+   committed: compare them. If it is not the one of the batch before, the batch marker must be.
+4. Send the rows, add the marker (TxnOffsetCommit), and commit. Both are visible, or none. Task 0
    adds the batch marker, too.
 
 A retry, a speculative copy, a zombie or a second run of the batch is fenced, or finds the marker. A
@@ -16,14 +19,11 @@ run of the batch had no further tasks.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -33,6 +33,7 @@ from mqd.client.group import GroupMetadata
 from mqd.client.offsets import CommittedOffset
 from mqd.types import TopicPartition
 
+from .checkpoint_files import last_batch_of, planned_ms_of, query_id_of
 from .connection import client_for
 from .markers import (
     DEFAULT_RETENTION_MS,
@@ -42,6 +43,7 @@ from .markers import (
     Verdict,
     check_extra_tasks,
     check_first_batch,
+    check_newest,
     check_same_rows,
     is_young,
     judge,
@@ -86,6 +88,27 @@ class TaskCommitted(WriterCommitMessage):
     """Rows of this attempt that were not written, although others are committed in their stead."""
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the driver knows before the tasks of a batch start."""
+
+    batch_id: int | None = None
+    """None where the checkpoint is not on the driver's file system."""
+    planned_ms: int | None = None
+    """`checkpoint_files.planned_ms_of` this batch."""
+    newest: Mapping[str, Marker] = field(default_factory=dict)
+    """By group: the newest marker of all tasks; empty after the first batch of a run."""
+    alone: bool = True
+    """The driver does not know the query's identity, so each task looks for itself."""
+
+    def planned_ms_of(self, batch_id: int) -> int | None:
+        """The same for a task, which knows its batch."""
+        return self.planned_ms if self.batch_id == batch_id else None
+
+
+_planned_last: dict[str, int | None] = {}
+"""In the driver's Python worker that plans: query -> the batch that it has planned last."""
+
 _completed_in: dict[str, str | None] = {}
 """In the driver's Python worker: query -> the run that has completed a batch."""
 
@@ -96,7 +119,13 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
-        self._planned_ms = first_batch_planned_ms(options.checkpoint)
+        self._plan: Plan | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Step 1. Spark calls it twice for each micro-batch; the second call finds it done."""
+        if self._plan is None:
+            self._plan = plan(self._options)
+        return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         from .sink_tasks import current_task, local_property
@@ -108,7 +137,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
             current_task(),
             iterator,
             run=local_property(RUN),
-            planned_ms=self._planned_ms,
+            plan=self._plan or Plan(),
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -140,11 +169,11 @@ def commit_rows(
     batches: Iterator[pa.RecordBatch],
     *,
     run: str | None = None,
-    planned_ms: int | None = None,
+    plan: Plan,
 ) -> TaskCommitted:
     """Write the rows of a task and its marker in one transaction, unless that was done.
 
-    `run`: the query's run id. `planned_ms`: wall time when batch 0 was planned. None: not known.
+    `run`: the query's run id; None: not known.
     """
     from .sink_tasks import count_rows, encoder_for, send_rows
 
@@ -160,7 +189,7 @@ def commit_rows(
         buffer_bytes_max=options.buffer_bytes,
         delivery_timeout_s=options.delivery_timeout_ms / 1000,
     ) as producer:
-        committed = committed_rows(client, options, query, task, planned_ms)
+        committed = committed_rows(client, options, query, task, plan)
         if committed is not None:
             count_rows(encoder, batches)
             same = check_same_rows(
@@ -174,7 +203,9 @@ def commit_rows(
             return report
         producer.begin()
         send_rows(producer, encoder, batches)
-        marker = Marker(task.batch_id, task.query_id, encoder.rows, encoder.sum.hashes, wall_ms())
+        planned_ms = plan.planned_ms_of(task.batch_id)
+        summed = encoder.sum
+        marker = Marker(task.batch_id, task.query_id, summed.rows, summed.hashes, wall_ms(), planned_ms)
         assert options.marker_topic is not None
         offsets = {TopicPartition(options.marker_topic, 0): CommittedOffset(task.batch_id, marker.metadata())}
         producer.send_offsets(offsets, GroupMetadata(name))
@@ -239,13 +270,24 @@ def check_plan(settings: dict[str, str | None]) -> None:
         )
 
 
-def committed_rows(client: BlockingClient, options: SinkOptions, query: str, task: Task, planned_ms: int | None) -> Marker | None:
+def committed_rows(client: BlockingClient, options: SinkOptions, query: str, task: Task, plan: Plan) -> Marker | None:
     """The task's marker if it has committed this batch; None if it is to write it.
 
     Raises ExactlyOnceError where neither is certain. Called after InitProducerId only.
     """
     group = task_id(query, task.partition)
-    marker = read_marker(client, group)
+    batch_groups = [batch_group(query, batch_id) for batch_id in (0, 1)]
+    markers = read_markers(client, [group, *batch_groups])
+    marker = markers[group]
+    planned_ms = plan.planned_ms_of(task.batch_id)
+    has_committed = marker is not None and marker.batch_id == task.batch_id
+    check_newest(
+        {**plan.newest, **markers},
+        batch_id=task.batch_id,
+        query_id=task.query_id,
+        planned_ms=None if has_committed else planned_ms,  # then its rows are compared
+        alone=plan.alone,
+    )
     verdict = judge(
         marker,
         batch_id=task.batch_id,
@@ -257,14 +299,14 @@ def committed_rows(client: BlockingClient, options: SinkOptions, query: str, tas
     now_ms = wall_ms()
     if verdict is Verdict.LOOK_AT_BATCH_MARKER:
         group = batch_group(query, task.batch_id - 1)
-        found = read_marker(client, group)
+        found = markers[group]
         verdict = judge_by_batch_marker(
             found,
             batch_id=task.batch_id,
             query_id=task.query_id,
             group=group,
             now_ms=now_ms,
-            retention_ms=retention_ms(client, None if found is None else found.time_ms, now_ms),
+            retention_ms=retention_ms(client, _time_of(found, task.batch_id - 1), now_ms),
         )
     elif planned_ms is not None and marker is None and not options.accept_missing_markers:
         check_first_batch(planned_ms, now_ms=now_ms, retention_ms=retention_ms(client, planned_ms, now_ms))
@@ -274,6 +316,11 @@ def committed_rows(client: BlockingClient, options: SinkOptions, query: str, tas
 def wall_ms() -> int:
     """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+def _time_of(marker: Marker | None, batch_id: int) -> int | None:
+    """When the marker of this batch was committed; None where it is missing."""
+    return None if marker is None or marker.batch_id != batch_id else marker.time_ms
 
 
 def retention_ms(client: BlockingClient, time_ms: int | None, now_ms: int) -> int:
@@ -295,19 +342,43 @@ def retention_ms(client: BlockingClient, time_ms: int | None, now_ms: int) -> in
     return min(minutes) * 60_000 if minutes else DEFAULT_RETENTION_MS
 
 
-def first_batch_planned_ms(checkpoint: str | None) -> int | None:
-    """On the driver: wall time when batch 0 was planned, out of Spark's offset log.
+def plan(options: SinkOptions) -> Plan:
+    """On the driver, before tasks start. Raises ExactlyOnceError and ClientError."""
+    batch_id = last_batch_of(options.checkpoint)
+    planned_ms = None if batch_id is None else planned_ms_of(options.checkpoint, batch_id)
+    query_id = query_id_of(options.checkpoint)
+    query = options.identity or (query_id and identity_of(query_id))
+    if not query:
+        return Plan(batch_id, planned_ms)
+    newest = newest_markers(client_for(options.connection), query, batch_id)
+    return Plan(batch_id, planned_ms, newest, alone=False)
 
-    None if its entry is not on this file system, or not there any more.
+
+def newest_markers(client: BlockingClient, query: str, batch_id: int | None) -> dict[str, Marker]:
+    """The newest marker of each checkpoint, by its group, when no earlier run may add one.
+
+    A batch that follows the one that this process has planned before is no first batch of a run: no
+    marker is read. Without a batch id all markers are read, and only a process's first plan fences.
     """
-    path = (checkpoint or "").removeprefix("file://").removeprefix("file:")
-    if not os.path.isabs(path):
-        return None
-    try:
-        lines = (Path(path) / "offsets" / "0").read_text(encoding="utf-8").splitlines()
-        return int(json.loads(lines[1])["batchTimestampMs"])
-    except (OSError, ValueError, TypeError, KeyError, IndexError):
-        return None
+    again = query in _planned_last
+    before = _planned_last.get(query)
+    if again and batch_id is not None and before == batch_id - 1:
+        _planned_last[query] = batch_id
+        return {}
+    if not again or batch_id is not None:
+        fence_further_tasks(client, query, 0)
+    names = [each.group_id for each in client.admin.list_groups()]
+    groups = [name for name in names if is_further(name, query, 0)]
+    groups += [batch_group(query, number) for number in (0, 1)]
+    newest: dict[str, tuple[str, Marker]] = {}
+    for group, marker in read_markers(client, groups).items():
+        if marker is None:
+            continue
+        known = newest.get(marker.query_id)
+        if known is None or known[1].batch_id < marker.batch_id:
+            newest[marker.query_id] = group, marker
+    _planned_last[query] = batch_id
+    return dict(newest.values())
 
 
 def read_marker(client: BlockingClient, group: str) -> Marker | None:

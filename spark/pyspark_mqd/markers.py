@@ -8,10 +8,15 @@ batch, so the batch marker of N - 1 stays while batch N is written.
 
 Markers expire, each for itself: `offsets.retention.minutes` after it was committed, 7 days by
 default. So a missing marker proves nothing by itself. A task may write batch N if its own marker is
-that of batch N - 1: a marker of batch N would have replaced it. A task without one looks at the
+that of batch N - 1: it has not committed batch N. A task without one looks at the
 batch marker of N - 1. Every marker of batch N is younger than that one. So if it is younger than
 the retention, no marker of batch N has expired, and the task has not committed. Its presence alone
 would not do: each coordinator looks for expired offsets at its own times.
+
+A task's own marker says nothing about the rows of other tasks. After an older checkpoint was
+restored, Spark plans batch N again, perhaps with rows that another task has committed in batch N or
+later. So the newest marker of all tasks counts, too (`check_newest`): it must not be of a later
+batch, nor of a batch N that was planned at another time.
 
 The sum does not depend on the order of rows: a shuffle may deliver the same rows in another order.
 The model in tests/spark/exactly_once_model.py checks these rules.
@@ -62,6 +67,8 @@ class Marker:
     """Of `RowSum`."""
     time_ms: int
     """Wall time of the task, in milliseconds since 1970, before it committed."""
+    planned_ms: int | None = None
+    """`checkpoint_files.planned_ms_of`; None where the driver cannot read the checkpoint."""
 
     @property
     def row_sum(self) -> RowSum:
@@ -71,7 +78,8 @@ class Marker:
     def metadata(self) -> str:
         """The text beside the committed offset."""
         fields = {"v": VERSION, "query": self.query_id, "rows": self.rows, "hash": self.hashes}
-        return json.dumps(fields | {"time": self.time_ms}, separators=(",", ":"))
+        fields |= {"time": self.time_ms, "planned": self.planned_ms}
+        return json.dumps(fields, separators=(",", ":"))
 
 
 def marker_of(offset: int, metadata: str, group: str) -> Marker:
@@ -81,8 +89,11 @@ def marker_of(offset: int, metadata: str, group: str) -> Marker:
         fields = json.loads(metadata)
         version = fields["v"]
         if version == VERSION:
-            query_id, time_ms = str(fields["query"]), int(fields["time"])
-            return Marker(offset, query_id, int(fields["rows"]), int(fields["hash"]), time_ms)
+            rows, hashes = int(fields["rows"]), int(fields["hash"])
+            planned_ms = fields.get("planned")
+            planned_ms = None if planned_ms is None else int(planned_ms)
+            time_ms = int(fields["time"])
+            return Marker(offset, str(fields["query"]), rows, hashes, time_ms, planned_ms)
     except (ValueError, TypeError, KeyError):
         version = None
     if isinstance(version, int):
@@ -120,12 +131,7 @@ def judge(
     assert batch_id >= 0 and task >= 0
     if marker is not None:
         _check_query(marker, query_id, group)
-        if marker.batch_id > batch_id:
-            raise ExactlyOnceError(
-                f"Task {task} is to write batch {batch_id}, but group '{group}' has the marker of "
-                f"batch {marker.batch_id}: the checkpoint is older than what was written. Restore "
-                "the newest checkpoint, or start with a new one to write everything again."
-            )
+        assert marker.batch_id <= batch_id, "check_newest comes first"
         if marker.batch_id == batch_id:
             return Verdict.ALREADY_COMMITTED
         if marker.batch_id == batch_id - 1:
@@ -133,6 +139,41 @@ def judge(
     if batch_id == 0 or accept_missing:
         return Verdict.WRITE
     return Verdict.LOOK_AT_BATCH_MARKER
+
+
+def check_newest(
+    markers: Mapping[str, Marker | None],
+    *,
+    batch_id: int,
+    query_id: str,
+    planned_ms: int | None,
+    alone: bool,
+) -> None:
+    """No task has committed what this batch may have in other tasks. Raises ExactlyOnceError.
+
+    `markers`: by group. `planned_ms`: when Spark planned this batch. `alone`: the driver has not
+    looked, so other tasks may have written rows before this one looks.
+    """
+    for group, marker in markers.items():
+        if marker is None or marker.query_id != query_id or marker.batch_id < batch_id:
+            continue
+        if marker.batch_id > batch_id:
+            what = f"the marker of batch {marker.batch_id}"
+        elif planned_ms not in (None, marker.planned_ms) and marker.planned_ms is not None:
+            what = "a marker of the batch from before Spark planned it again"
+        else:
+            continue
+        effect = "This run has written no row"
+        if alone:
+            effect = (
+                "Other tasks of this run may have written rows a second time: compare the topic "
+                "with the source. Option 'exactlyOnceId' lets the driver look before any task writes"
+            )
+        raise ExactlyOnceError(
+            f"Batch {batch_id} is not written, because group '{group}' has {what}: the checkpoint "
+            f"is older than what was written. {effect}. Restore the newest checkpoint, or start "
+            "with a new checkpoint and a new topic to write everything again."
+        )
 
 
 def judge_by_batch_marker(
@@ -206,8 +247,8 @@ def check_same_rows(marker: Marker, sum_of_rows: RowSum, *, task: int, accept_ch
     raise ExactlyOnceError(
         f"Task {task} of batch {marker.batch_id} has committed {marker.rows} rows (hash "
         f"{marker.hashes}) already, but this run of the batch has {sum_of_rows.rows} rows (hash "
-        f"{sum_of_rows.hashes}): {_more_rows(marker, sum_of_rows, accept_changed)}the plan is not "
-        "deterministic, its number of tasks has changed, or the source has lost records between "
+        f"{sum_of_rows.hashes}): {_more_rows(marker, sum_of_rows, accept_changed)}an older checkpoint "
+        "was restored, the plan is not deterministic, its number of tasks has changed, or the source has lost records between "
         "the two runs, by compaction or retention. Mode 'exactly-once' needs the same rows in the "
         "same task when Spark runs a batch again: do not use rand() or uuid(), keep "
         "'minPartitions' and 'spark.sql.shuffle.partitions', and set "

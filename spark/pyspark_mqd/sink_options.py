@@ -71,7 +71,7 @@ class SinkOptions:
     marker_topic: str | None = None
     accept_missing_markers: bool = False
     accept_changed_rows: bool = False
-    """A task that has committed other rows keeps them: for one start."""
+    """A task or a batch that has committed other rows keeps them: for one start."""
     checkpoint: str | None = None
     codec: Codec = Codec.NONE
     batch_bytes: int = DEFAULT_BATCH_BYTES
@@ -176,11 +176,11 @@ def _refuse(options: Mapping[str, str]) -> None:
 
 def _accept_changed_rows(options: Mapping[str, str], guarantee: Guarantee) -> bool:
     accept = _flag(options, "acceptChangedRows")
-    if accept and guarantee is not Guarantee.EXACTLY_ONCE:
+    if accept and guarantee is Guarantee.AT_LEAST_ONCE:
         raise OptionError(
             f"Option 'acceptChangedRows' is 'true', but option 'deliveryGuarantee' is "
             f"'{guarantee}', which compares no rows. Remove 'acceptChangedRows'; it is for one "
-            "start of a query with 'exactly-once'."
+            "start of a query with 'exactly-once' or 'atomic-batch'."
         )
     return accept
 

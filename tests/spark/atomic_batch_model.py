@@ -41,6 +41,10 @@ class DriverCommits:
     """A task opens its transaction some time after its start, perhaps when orphans were listed."""
     checks: bool = True
     """With `late`: a task that has prepared reads D, and aborts its transaction if it came late."""
+    restores: bool = False
+    """Once, the checkpoint before the last batch is restored when the source has one row more."""
+    contents_compared: bool = True
+    """With `restores`: a batch with the id of D must have its contents."""
 
 
 class Attempt(NamedTuple):
@@ -55,6 +59,8 @@ class Attempt(NamedTuple):
     """"n" none yet, "o" open, "c" committed, "a" aborted."""
     claim: int = 0
     """With `late`: of the plan that it was launched by."""
+    more: bool = False
+    """It has the row by which the source has grown: task 0 of the batch that is planned again."""
 
 
 class Work(NamedTuple):
@@ -91,11 +97,16 @@ class A(NamedTuple):
     """The claim of the current run."""
     work: Work | None
     zombie: Work | None
+    again: int = -1
+    """The batch that was planned again after an older checkpoint was restored."""
+    decided_again: bool = False
+    """D has the contents of the second plan."""
 
 
 def driver_commits(v: DriverCommits, *, walks: int = 0) -> Report:
     """Search the variant, or take walks through it."""
-    first = A("PLAN", 0, 0, 0, (), (0,) * (v.tasks * v.batches), None, False, 0, 0, 0, None, None)
+    counts = (0,) * (v.tasks * v.batches + v.restores)  # the last one: of the row of the source
+    first = A("PLAN", 0, 0, 0, (), counts, None, False, 0, 0, 0, None, None)
     search = (
         first,
         lambda state: _driver_steps(state, v),
@@ -118,6 +129,8 @@ def _driver_findings(state: A, v: DriverCommits) -> Iterator[str]:
     logged = v.batches if state.phase == "END" else state.batch
     if logged and min(state.visible[: logged * v.tasks]) < 1:
         yield "LOSS"
+    if 0 <= state.again < logged and not state.visible[-1]:
+        yield "LOSS"
     needless = any(each.status == "s" and each.claim == state.plan for each in state.attempts)
     if state.phase == "STOPPED" or (state.phase == "TASKS" and needless):
         yield "STUCK"
@@ -139,12 +152,19 @@ def _ended(state: A, index: int, v: DriverCommits, *, commit: bool) -> tuple[A, 
     if commit:
         place = attempt.batch * v.tasks + attempt.task
         visible = replaced(visible, place, visible[place] + 1)
+        if attempt.more:
+            visible = replaced(visible, -1 % len(visible), visible[-1] + 1)
     attempts = replaced(state.attempts, index, attempt._replace(txn="c" if commit else "a"))
     return state._replace(attempts=attempts, visible=visible), True
 
 
 def _driver_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
     yield from _attempt_steps(state, v)
+    if v.restores and state.again < 0 and state.phase in ("PLAN", "END"):
+        completed = state.batch - (state.phase == "PLAN")
+        if completed >= 0:
+            world = state._replace(phase="PLAN", batch=completed, again=completed, run=state.run + 1)
+            yield "an older checkpoint is restored, the source has grown", world
     if state.phase == "END":
         return
     if state.phase == "PLAN":
@@ -236,7 +256,8 @@ def _launch_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
         done = [i for i in mine if state.attempts[i].status == "d"]
         chosen += done[:1]  # Spark's commit coordinator takes the first that finishes
         if len(mine) < 2 and len(state.attempts) < v.attempts and not done:
-            attempt = Attempt(task, state.batch, state.run, "r", "o")
+            more = task == 0 and state.batch == state.again
+            attempt = Attempt(task, state.batch, state.run, "r", "o", more=more)
             if v.late:
                 attempt = attempt._replace(txn="n", claim=state.plan)
             yield f"launch task {task}", state._replace(attempts=(*state.attempts, attempt))
@@ -289,6 +310,7 @@ def _work_steps(state: A, place: _Place, v: DriverCommits) -> Iterator[tuple[str
             yield f"{name}write is fenced", place.fenced(state, v)
         else:
             decided = state._replace(decision=(work.batch, work.chosen, False))
+            decided = decided._replace(decided_again=work.batch == state.again)
             yield f"{name}write decision", place.at(decided, 0)
     elif step == "close":
         if work.owner != state.owner:
@@ -310,6 +332,11 @@ def _read_steps(state: A, place: _Place, v: DriverCommits) -> Iterator[tuple[str
     work, name, decision = place.work, place.name, state.decision
     if v.decision_record and v.claims and state.claim != work.claim:
         yield f"{name}superseded", place.fenced(state, v)
+    elif v.decision_record and decision is not None and _is_refused(state, work, decision[0], v):
+        world = state
+        for index in work.chosen:
+            world, _ = _ended(world, index, v, commit=False)
+        yield f"{name}other contents", place.stopped(world)
     elif v.decision_record and decision is not None and decision[0] >= work.batch:
         world, complete = state, True
         if decision[0] == work.batch and not decision[2]:
@@ -326,6 +353,14 @@ def _read_steps(state: A, place: _Place, v: DriverCommits) -> Iterator[tuple[str
     else:
         first: str | int = "write" if v.decision_record or v.fence == "before" else 0
         yield f"{name}not decided", place.at(state, first)
+
+
+def _is_refused(state: A, work: Work, decided: int, v: DriverCommits) -> bool:
+    """D is of a later batch, or of this one with other contents."""
+    if not v.restores or not v.contents_compared:
+        return False
+    planned_again = work.batch == state.again
+    return decided > work.batch or (decided == work.batch and state.decided_again != planned_again)
 
 
 def _sweep_steps(state: A, place: _Place, v: DriverCommits) -> Iterator[tuple[str, A]]:

@@ -13,8 +13,9 @@ from chaos.ensemble import Ensemble
 from mqd.client.sync import BlockingClient
 from pyspark_mqd.atomic_batch import TaskPrepared, prepare_rows
 from pyspark_mqd.atomic_driver import Driver
-from pyspark_mqd.decisions import Prepared
-from pyspark_mqd.exactly_once import TaskCommitted, commit_rows
+from pyspark_mqd.decisions import NO_BATCH, Contents, Prepared
+from pyspark_mqd.exactly_once import Plan, TaskCommitted, commit_rows
+from pyspark_mqd.markers import RowSum
 from pyspark_mqd.sink_options import SinkOptions, columns_of, parse_sink_options
 from pyspark_mqd.sink_tasks import Task
 
@@ -48,6 +49,9 @@ class Query:
     options: dict[str, str] = field(default_factory=dict)
     query_id: str = ""
     claim: str = ""
+    decided: int = NO_BATCH
+    planned_ms: int | None = None
+    """When Spark planned the batch; None where the driver cannot read the checkpoint."""
 
     def __post_init__(self) -> None:
         self.query_id = self.query_id or f"id{next(_numbers)}of{self.topic}"
@@ -72,17 +76,25 @@ class Query:
         values: list[bytes] | None = None,
         midway: Callable[[], Any] = lambda: None,
         run: str | None = None,
+        plan: Plan | None = None,
     ) -> TaskCommitted:
         """A task of mode exactly-once. `midway` is called when its rows are sent in part."""
         batches = self._batches(task, batch_id, values, midway)
         options = self.parsed
         return commit_rows(
-            options, columns_of(COLUMNS, options), self._task(task, batch_id), batches, run=run
+            options,
+            columns_of(COLUMNS, options),
+            self._task(task, batch_id),
+            batches,
+            run=run,
+            plan=plan or Plan(),
         )
 
     def plan(self) -> None:
         """Mode atomic-batch: the driver, before tasks."""
-        self.claim = self.driver().plan(self.query_id)
+        driver = self.driver()
+        self.claim = driver.plan(self.query_id)
+        self.decided = driver.decided
 
     def prepare_rows(
         self,
@@ -102,17 +114,25 @@ class Query:
             query=self.name,
             query_id=self.query_id,
             claim=self.claim,
+            decided=self.decided,
             task=self._task(task, batch_id),
         )
 
     def driver(self, client: Any = None) -> Driver:
         """A driver; `client` may fail where a test wants it to."""
-        accept = self.parsed.accept_missing_markers
-        return Driver(client or self.client, self.name, self.topic, accept_missing=accept)
+        return Driver(
+            client or self.client,
+            self.name,
+            self.topic,
+            accept_missing=self.parsed.accept_missing_markers,
+            accept_changed=self.parsed.accept_changed_rows,
+        )
 
     def commit(self, batch_id: int, tasks: list[TaskPrepared], client: Any = None) -> None:
         """Mode atomic-batch: commit() of the driver."""
-        self.driver(client).commit(batch_id, self.query_id, self.claim, transactions(tasks))
+        contents = Contents(sum((each.rows for each in tasks), RowSum()), self.planned_ms)
+        ready = transactions(tasks)
+        self.driver(client).commit(batch_id, self.query_id, self.claim, ready, contents)
 
     def abort(self, batch_id: int, tasks: list[TaskPrepared]) -> None:
         """Mode atomic-batch: abort() of the driver."""

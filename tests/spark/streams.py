@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +79,16 @@ class Stream:
         """Remove the batch from Spark's log of completed batches: the next run repeats it."""
         for name in (str(batch_id), f".{batch_id}.crc"):
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
+
+
+    @contextmanager
+    def older_checkpoint(self, keep: Path) -> Iterator[None]:
+        """Restore the checkpoint as it was before this block; the newest one is in `keep` then."""
+        older = keep.with_name(f"{keep.name}-older")
+        shutil.copytree(self.checkpoint, older)
+        yield
+        self.checkpoint.rename(keep)
+        older.rename(self.checkpoint)
 
 
 def failing_on(value: bytes) -> Callable[[Any], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,8 @@ pytest.importorskip("pyspark")
 
 from chaos.ensemble import Ensemble
 from mqd.client.sync import BlockingClient
-from pyspark_mqd.atomic_batch import query_id_of, unknown_query
+from pyspark_mqd.atomic_batch import unknown_query
+from pyspark_mqd.checkpoint_files import query_id_of
 from pyspark_mqd.transaction_ids import identity_of
 from tests.spark.reading import open_transactions, values_in
 from tests.spark.streams import Stream, fill, query_id_of_checkpoint
@@ -55,6 +57,28 @@ def test_failing_tasks_and_a_replayed_batch(client: BlockingClient, stream: Stre
     stream.run(value="concat(cast(value as string), '-', uuid())")
     names = [b"-".join(value.split(b"-")[:2]) for value in values_in(client, stream.target)]
     assert sorted(names) == values_in(client, stream.source)
+
+
+@pytest.mark.slow
+def test_an_older_checkpoint_with_a_source_that_has_grown_loses_nothing_silently(
+    client: BlockingClient, stream: Stream, tmp_path: Path
+) -> None:
+    fill(client, stream.source, range(10), 8)
+    stream.run()
+    with stream.older_checkpoint(tmp_path / "newest"):
+        fill(client, stream.source, range(10, 20), 8)
+        stream.run()
+    fill(client, stream.source, range(20, 100), 8)
+    with pytest.raises(Exception, match=r"with 10 rows .* has 90 rows .*restore the newest one"):
+        stream.run()
+    query = identity_of(query_id_of_checkpoint(stream.checkpoint))
+    assert open_transactions(client, query) == []
+    assert len(values_in(client, stream.target)) == 20
+
+    shutil.rmtree(stream.checkpoint)
+    (tmp_path / "newest").rename(stream.checkpoint)
+    stream.run()
+    assert values_in(client, stream.target) == values_in(client, stream.source)
 
 
 def test_a_batch_write_is_visible_at_once_and_once(

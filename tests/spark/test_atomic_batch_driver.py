@@ -16,7 +16,7 @@ from mqd.client.sync import BlockingClient
 from pyspark_mqd.decisions import Decision, Prepared
 from pyspark_mqd.markers import ExactlyOnceError
 from pyspark_mqd.transaction_ids import driver_id
-from tests.spark.reading import open_transactions, values_in, wait_stable
+from tests.spark.reading import ends_of, open_transactions, values_in, wait_stable
 from tests.spark.sink_tasks import Died, Failing, Query, rows, transactions
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
@@ -208,6 +208,69 @@ def test_an_expired_record_stops_the_query(client: BlockingClient, query: Query)
     query.plan()
     query.commit(2, [query.prepare_rows(0, 2)])
     assert values_in(client, query.topic) == sorted(rows(0, 0) + rows(0, 1) + rows(0, 2))
+
+
+def test_an_older_checkpoint_with_a_source_that_has_grown_stops(
+    client: BlockingClient, query: Query
+) -> None:
+    """Batch 1 is planned again with more rows. Nothing is lost silently, and nothing stays open."""
+    for batch_id, planned_ms in ((0, 1_000), (1, 2_000)):
+        query.planned_ms = planned_ms
+        query.plan()
+        query.commit(batch_id, [query.prepare_rows(task, batch_id) for task in (0, 1)])
+
+    query.planned_ms = 3_000
+    query.plan()
+    more = [query.prepare_rows(0, 1, values=[*rows(0, 1), b"more"]), query.prepare_rows(1, 1)]
+    with pytest.raises(ExactlyOnceError, match=r"with 6 rows .* has 7 rows .*restore the newest"):
+        query.commit(1, more)
+    query.abort(1, more)
+    with pytest.raises(ExactlyOnceError, match="the checkpoint is older"):
+        query.commit(0, [query.prepare_rows(0, 0)])
+    assert values_in(client, query.topic) == sorted(both(0) + both(1))
+    query.plan()
+    query.commit(2, [query.prepare_rows(0, 2)])  # the newest checkpoint is restored
+    assert values_in(client, query.topic) == sorted(both(0) + both(1) + rows(0, 2))
+
+
+def test_a_batch_that_is_refused_leaves_no_transaction_open(
+    client: BlockingClient, query: Query
+) -> None:
+    """Prepared transactions do not time out, and readers would wait for them."""
+    query.plan()
+    query.commit(0, [query.prepare_rows(0, 0)])
+    query.plan()
+    tasks = [query.prepare_rows(task, 2) for task in (0, 1)]
+    with pytest.raises(ExactlyOnceError, match="the record of batch 1 is missing"):
+        query.commit(2, tasks)
+
+    assert open_transactions(client, query.name) == []
+    assert values_in(client, query.topic) == rows(0, 0)
+
+
+@pytest.mark.parametrize("planned_ms", [None, 1_000])
+def test_a_second_run_of_a_decided_batch_sends_nothing(
+    client: BlockingClient, query: Query, planned_ms: int | None
+) -> None:
+    query.planned_ms = planned_ms
+    query.plan()
+    query.commit(0, [query.prepare_rows(task, 0) for task in (0, 1)])
+    ends = ends_of(client, query.topic, committed=False)
+
+    query.plan()
+    again = [query.prepare_rows(0, 0, values=both(0)), query.prepare_rows(1, 0, values=[])]
+    assert transactions(again) == [], "a shuffle moved rows between tasks: the sum is the same"
+    query.commit(0, again)
+    query.plan()
+    other = [query.prepare_rows(0, 0, values=[b"other"])]
+    if planned_ms is None:
+        with pytest.raises(ExactlyOnceError, match="not on the driver's file system"):
+            query.commit(0, other)
+        query.options["acceptChangedRows"] = "true"
+        query.plan()
+    query.commit(0, other)
+    assert ends_of(client, query.topic, committed=False) == ends
+    assert values_in(client, query.topic) == both(0)
 
 
 def test_a_lost_transaction_stops_the_query(client: BlockingClient, query: Query) -> None:

@@ -7,6 +7,8 @@ import pytest
 from pyspark_mqd.decisions import (
     ENTRY_CHARACTERS_MAX,
     NO_BATCH,
+    NO_CONTENTS,
+    Contents,
     Course,
     Decision,
     Place,
@@ -20,7 +22,7 @@ from pyspark_mqd.decisions import (
     places,
 )
 from pyspark_mqd.errors import OptionError
-from pyspark_mqd.markers import ExactlyOnceError
+from pyspark_mqd.markers import ExactlyOnceError, RowSum
 from pyspark_mqd.transaction_ids import (
     Kind,
     Owner,
@@ -37,6 +39,7 @@ from pyspark_mqd.transaction_ids import (
 QUERY = "orders"
 QUERY_ID = "1f0b3c0e-2f44-4b0e-9a52-0d7a3f7b2f10"
 CLAIM = "0123456789abcdef"
+CONTENTS = Contents(RowSum(10, 77), 1_795_420_344_914)
 NOTHING = Decision(NO_BATCH, QUERY_ID, (), True, CLAIM)
 
 
@@ -45,12 +48,26 @@ def decision(batch_id: int, count: int = 2, *, ended: bool = False) -> Decision:
         Prepared(worker_id(QUERY, f"{index:012x}", index % 3), 1000 + index, index % 50)
         for index in range(count)
     )
-    return Decision(batch_id, QUERY_ID, rows, ended, CLAIM)
+    return Decision(batch_id, QUERY_ID, rows, ended, CLAIM, CONTENTS)
 
 
-def course(found: Decision | None, batch_id: int, *, accept: bool = False) -> Course:
+def course(
+    found: Decision | None,
+    batch_id: int,
+    *,
+    accept: bool = False,
+    contents: Contents = CONTENTS,
+    accept_changed: bool = False,
+) -> Course:
     return course_of(
-        found, batch_id=batch_id, query_id=QUERY_ID, query=QUERY, claim=CLAIM, accept_missing=accept
+        found,
+        batch_id=batch_id,
+        query_id=QUERY_ID,
+        query=QUERY,
+        claim=CLAIM,
+        contents=contents,
+        accept_missing=accept,
+        accept_changed=accept_changed,
     )
 
 
@@ -86,6 +103,13 @@ def test_entries_that_do_not_fit_together_are_refused() -> None:
             decision_of(batch_ids, found, QUERY)
 
 
+def test_a_record_of_another_format_stops_the_query() -> None:
+    head = '{"v":1,"query":"a","claim":"","ended":true,"entries":1,"crc":0}'
+
+    with pytest.raises(ExactlyOnceError, match=r"'orders\.driver' has a decision record of format 1"):
+        decision_of([8], [head], QUERY)
+
+
 @pytest.mark.parametrize(
     ("found", "batch_id", "expected"),
     [
@@ -97,6 +121,57 @@ def test_entries_that_do_not_fit_together_are_refused() -> None:
 )
 def test_what_commit_does(found: Decision | None, batch_id: int, expected: Course) -> None:
     assert course(found, batch_id) is expected
+
+
+PLANNED_MS = CONTENTS.planned_ms
+DECIDED = [decision(7), decision(7).as_ended()]
+
+
+@pytest.mark.parametrize("found", DECIDED, ids=["not ended", "ended"])
+@pytest.mark.parametrize(
+    "contents",
+    [
+        pytest.param(Contents(RowSum(90, 5), 1_795_420_399_999), id="planned again"),
+        pytest.param(Contents(RowSum(90, 5)), id="without a local checkpoint"),
+        pytest.param(Contents(RowSum(10, 78)), id="other rows"),
+    ],
+)
+def test_the_same_id_with_other_contents_stops_the_query(
+    found: Decision, contents: Contents
+) -> None:
+    """Spark plans an id again when an older checkpoint was restored: its rows are not in D."""
+    with pytest.raises(ExactlyOnceError, match=r"10 rows \(hash 77\), but this run of the batch has"):
+        course(found, 7, contents=contents)
+
+
+@pytest.mark.parametrize("found", DECIDED, ids=["not ended", "ended"])
+@pytest.mark.parametrize(
+    "contents",
+    [
+        pytest.param(Contents(RowSum(10, 78), PLANNED_MS), id="a plan that is not deterministic"),
+        pytest.param(Contents(RowSum(10, 77), 1_795_420_399_999), id="planned again, same offsets"),
+        pytest.param(Contents(RowSum(10, 77)), id="without a local checkpoint"),
+    ],
+)
+def test_the_same_batch_is_committed_already(found: Decision, contents: Contents) -> None:
+    assert course(found, 7, contents=contents) is not Course.DECIDE
+
+
+def test_changed_rows_are_accepted_where_none_is_lost() -> None:
+    found = decision(7).as_ended()
+
+    fewer = Contents(RowSum(9, 5))
+    assert course(found, 7, contents=fewer, accept_changed=True) is Course.ALREADY_COMMITTED
+    with pytest.raises(ExactlyOnceError, match="set option 'acceptChangedRows' to 'true'"):
+        course(found, 7, contents=fewer)
+    for accept_changed in (True, False):
+        with pytest.raises(ExactlyOnceError, match="does not apply, because 1 rows would be lost"):
+            course(found, 7, contents=Contents(RowSum(11, 5)), accept_changed=accept_changed)
+
+
+def test_no_contents_are_those_of_no_rows() -> None:
+    assert NO_CONTENTS.is_same(Contents(RowSum(), 5))
+    assert not Contents(RowSum(1, 5)).is_same(Contents(RowSum(1, 6)))
 
 
 @pytest.mark.parametrize("found", [NOTHING, decision(5).as_ended()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,44 @@ def test_expired_markers_stop_a_resumed_query(client: BlockingClient, stream: St
     assert len(values_in(client, stream.target)) == 80
     stream.run(acceptMissingMarkers="true")
     assert values_in(client, stream.target) == values_in(client, stream.source)
+
+
+@pytest.mark.slow
+def test_an_older_checkpoint_stops_the_query_before_it_doubles_rows(
+    client: BlockingClient, stream: Stream, tmp_path: Path
+) -> None:
+    """Batch 1 has rows of partition 0, and batch 2 those of partition 1: both in task 0."""
+    fill(client, stream.source, range(16), 8)
+    stream.run()
+    with stream.older_checkpoint(tmp_path / "newest"):
+        for first in (16, 17):
+            fill(client, stream.source, [first], 8)
+            stream.run()
+    with pytest.raises(Exception, match="has the marker of batch 2: the checkpoint is older"):
+        stream.run()
+    assert values_in(client, stream.target) == values_in(client, stream.source)
+
+    shutil.rmtree(stream.checkpoint)
+    (tmp_path / "newest").rename(stream.checkpoint)
+    fill(client, stream.source, range(18, 32), 8)
+    stream.run()
+    assert values_in(client, stream.target) == values_in(client, stream.source)
+
+
+@pytest.mark.slow
+def test_a_batch_that_an_older_checkpoint_plans_again_doubles_nothing(
+    client: BlockingClient, stream: Stream, tmp_path: Path
+) -> None:
+    """Batch 1 has rows of partition 1 in task 0; then partition 0 has new rows, too."""
+    fill(client, stream.source, range(16), 8)
+    stream.run()
+    with stream.older_checkpoint(tmp_path / "newest"):
+        fill(client, stream.source, [17], 8)
+        stream.run()
+    fill(client, stream.source, [16], 8)
+    with pytest.raises(Exception, match=r"planned it again|an older checkpoint was restored"):
+        stream.run()
+    assert len(values_in(client, stream.target)) == 17
 
 
 def test_other_rows_in_a_second_run_stop_the_query(client: BlockingClient, stream: Stream) -> None:

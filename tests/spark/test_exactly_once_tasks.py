@@ -11,11 +11,14 @@ pytest.importorskip("pyspark")
 from chaos.ensemble import Ensemble
 from mqd.client.errors import ClientError
 from mqd.client.sync import BlockingClient
+from pyspark_mqd import exactly_once
 from pyspark_mqd.exactly_once import (
     ExactlyOnceWriter,
+    Plan,
     TaskCommitted,
     check_plan,
     committed_rows,
+    newest_markers,
     retention_ms,
     wall_ms,
 )
@@ -130,13 +133,13 @@ def test_an_old_batch_marker_stops_the_query(client: BlockingClient, query: Quer
 def test_a_first_batch_that_was_planned_before_markers_expired_stops(client: BlockingClient, query: Query) -> None:
     options, task = query.parsed, Task(0, 0, 0, query.query_id)
     now_ms = wall_ms()
-    assert committed_rows(client, options, query.name, task, now_ms) is None
-    assert committed_rows(client, options, query.name, task, now_ms - 3_600_000) is None
+    assert committed_rows(client, options, query.name, task, Plan(0, now_ms)) is None
+    assert committed_rows(client, options, query.name, task, Plan(0, now_ms - 3_600_000)) is None
     old_ms = now_ms - DEFAULT_RETENTION_MS
     with pytest.raises(ExactlyOnceError, match="Batch 0 was planned and not completed"):
-        committed_rows(client, options, query.name, task, old_ms)
+        committed_rows(client, options, query.name, task, Plan(0, old_ms))
     query.options["acceptMissingMarkers"] = "true"
-    assert committed_rows(client, query.parsed, query.name, task, old_ms) is None
+    assert committed_rows(client, query.parsed, query.name, task, Plan(0, old_ms)) is None
 
 
 def test_the_retention_of_the_brokers(client: BlockingClient) -> None:
@@ -144,9 +147,9 @@ def test_the_retention_of_the_brokers(client: BlockingClient) -> None:
 
 
 def test_expired_markers_stop_the_query(client: BlockingClient, query: Query) -> None:
-    for task in (0, 1):
-        query.commit_rows(task, 0)
-        query.commit_rows(task, 1)
+    for batch_id in (0, 1):
+        for task in (0, 1):
+            query.commit_rows(task, batch_id)
     expire(client, [task_id(query.name, task) for task in (0, 1)])
     expire(client, [batch_group(query.name, batch_id) for batch_id in (0, 1)])
 
@@ -182,6 +185,87 @@ def test_rows_of_a_source_that_has_shrunk_are_accepted_for_one_start(client: Blo
     with pytest.raises(ExactlyOnceError, match="because 1 rows would be lost"):
         query.again().commit_rows(0, 0, values=[*rows(0, 0), b"more"])
     assert values_in(client, query.topic) == rows(0, 0)
+
+
+def planned(client: BlockingClient, query: Query, batch_id: int, planned_ms: int) -> Plan:
+    """The plan of the first batch of a run, as a new process of the driver makes it."""
+    exactly_once._planned_last.pop(query.name, None)
+    newest = newest_markers(client, query.name, batch_id)
+    return Plan(batch_id, planned_ms, newest, alone=False)
+
+
+def test_an_older_checkpoint_stops_before_a_task_writes(client: BlockingClient, query: Query) -> None:
+    """Batch 0 has tasks 0 and 1; batch 1 and batch 2 have task 0 only, with rows of both."""
+    query.commit_rows(0, 0)
+    query.commit_rows(1, 0)
+    query.commit_rows(0, 1)
+    query.commit_rows(0, 2, values=[b"again"])
+    plan = planned(client, query, 1, 5_000)
+    written = values_in(client, query.topic)
+
+    for task in (1, 0):
+        with pytest.raises(ExactlyOnceError, match=r"of batch 2: the checkpoint is older .*This run has written no row"):
+            query.again().commit_rows(task, 1, values=[b"again"], plan=plan)
+    with pytest.raises(ExactlyOnceError, match="may have written rows a second time"):
+        query.again().commit_rows(1, 1, values=[b"again"])  # the driver does not know the query
+    assert values_in(client, query.topic) == written
+
+
+def test_an_older_checkpoint_is_found_by_a_task_beside_task_0(client: BlockingClient, query: Query) -> None:
+    """Batch 2 was cut short: task 0 has committed no batch marker of it, and task 1 its rows."""
+    for task in (0, 1, 2):
+        query.commit_rows(task, 0)
+    query.commit_rows(0, 1)
+    query.commit_rows(1, 2, values=[b"again"])
+
+    with pytest.raises(ExactlyOnceError, match=r"-1' has the marker of batch 2"):
+        query.again().commit_rows(2, 1, values=[b"again"], plan=planned(client, query, 1, 5_000))
+    assert values_in(client, query.topic).count(b"again") == 1
+
+
+def test_a_batch_that_is_planned_again_stops_where_a_task_would_write(client: BlockingClient, query: Query) -> None:
+    """The rows of partition 1 are those of task 0 in batch 1. Then partition 0 has rows, too."""
+    query.commit_rows(0, 0)
+    query.commit_rows(1, 0)
+    query.commit_rows(0, 1, values=[b"again"], plan=Plan(1, 2_000))
+    plan = planned(client, query, 1, 5_000)
+
+    with pytest.raises(ExactlyOnceError, match="from before Spark planned it again"):
+        query.again().commit_rows(1, 1, values=[b"again"], plan=plan)
+    with pytest.raises(ExactlyOnceError, match="an older checkpoint was restored"):
+        query.again().commit_rows(0, 1, values=[b"new"], plan=plan)
+    assert query.again().commit_rows(0, 1, values=[b"again"], plan=plan).already
+    query.again().commit_rows(1, 1, plan=planned(client, query, 1, 2_000))  # a crash
+    assert values_in(client, query.topic).count(b"again") == 1
+
+
+def test_the_first_plan_of_a_run_fences_tasks_of_earlier_runs(client: BlockingClient, query: Query) -> None:
+    """A task of batch 2 writes on while an older checkpoint is restored and batch 1 is planned."""
+    for task in (0, 1, 2):
+        query.commit_rows(task, 0)
+    query.commit_rows(0, 1)
+    with pytest.raises(ClientError) as caught:
+        query.commit_rows(1, 2, midway=lambda: planned(client, query, 1, 5_000))
+
+    assert "FENCED" in caught.value.code.name or "EPOCH" in caught.value.code.name
+
+
+def test_later_plans_of_a_run_read_no_markers(client: BlockingClient, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[str] = []
+    monkeypatch.setattr(
+        "pyspark_mqd.exactly_once.fence_further_tasks",
+        lambda client, name, count: searches.append(name),
+    )
+    query.commit_rows(0, 0)
+    for batch_id in (1, 2, 3):
+        newest_markers(client, query.name, batch_id)
+    assert len(searches) == 1
+    for batch_id in (3, 1):  # a start after a crash, and after an older checkpoint was restored
+        assert [each.batch_id for each in newest_markers(client, query.name, batch_id).values()] == [0]
+    assert len(searches) == 3
+    for _ in range(2):
+        newest_markers(client, query.name, None)
+    assert len(searches) == 3, "without a batch id the first plan of a process fences"
 
 
 def test_another_checkpoint_under_the_same_name_stops(client: BlockingClient, cluster: Ensemble, new_topic: NewTopic) -> None:

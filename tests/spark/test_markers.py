@@ -11,6 +11,7 @@ from pyspark_mqd.markers import (
     Verdict,
     check_extra_tasks,
     check_first_batch,
+    check_newest,
     check_same_rows,
     judge,
     judge_by_batch_marker,
@@ -23,8 +24,10 @@ WEEK_MS = 7 * 24 * 3_600_000
 NOW_MS = 1_795_420_344_914
 
 
-def marker(batch_id: int, query_id: str = QUERY, *, age_ms: int = 1_000) -> Marker:
-    return Marker(batch_id, query_id, 100, 7, NOW_MS - age_ms)
+def marker(
+    batch_id: int, query_id: str = QUERY, *, age_ms: int = 1_000, planned_ms: int | None = None
+) -> Marker:
+    return Marker(batch_id, query_id, 100, 7, NOW_MS - age_ms, planned_ms)
 
 
 def verdict(found: Marker | None, batch_id: int, task: int = 0, *, accept: bool = False) -> Verdict:
@@ -50,10 +53,15 @@ def by_batch_marker(found: Marker | None, *, retention_ms: int = WEEK_MS) -> Ver
 
 
 def test_a_marker_survives_its_metadata() -> None:
-    written = marker(12)
+    for written in (marker(12), marker(12, planned_ms=NOW_MS)):
+        assert marker_of(12, written.metadata(), "q-0") == written
+        assert len(written.metadata()) < 200
 
-    assert marker_of(12, written.metadata(), "q-0") == written
-    assert len(written.metadata()) < 200
+
+def test_a_marker_without_the_time_of_its_plan_is_read() -> None:
+    metadata = f'{{"v":2,"query":"{QUERY}","rows":100,"hash":7,"time":{NOW_MS - 1_000}}}'
+
+    assert marker_of(12, metadata, "q-0") == marker(12)
 
 
 @pytest.mark.parametrize("metadata", ["", "x", "{}", '{"v":2,"query":"a","rows":1}', "[1]"])
@@ -121,9 +129,33 @@ def test_a_first_batch_that_was_planned_long_ago_stops() -> None:
         check_first_batch(NOW_MS - WEEK_MS, now_ms=NOW_MS, retention_ms=WEEK_MS)
 
 
-def test_an_older_checkpoint_stops() -> None:
-    with pytest.raises(ExactlyOnceError, match="the checkpoint is older"):
-        verdict(marker(9), 7)
+def look(*found: Marker | None, planned_ms: int | None = None, alone: bool = False) -> None:
+    check_newest(
+        {f"q-{number}": each for number, each in enumerate(found)},
+        batch_id=7,
+        query_id=QUERY,
+        planned_ms=planned_ms,
+        alone=alone,
+    )
+
+
+def test_a_marker_of_a_later_batch_stops_every_task() -> None:
+    with pytest.raises(ExactlyOnceError, match=r"'q-1' has the marker of batch 9: the checkpoint is older .*has written no row"):
+        look(marker(6), marker(9))
+    with pytest.raises(ExactlyOnceError, match=r"may have written rows a second time: compare .*Restore"):
+        look(marker(6), marker(8), alone=True)
+
+
+def test_a_marker_of_a_batch_that_was_planned_again_stops_tasks_that_would_write() -> None:
+    with pytest.raises(ExactlyOnceError, match="from before Spark planned it again"):
+        look(marker(7, planned_ms=NOW_MS - 60_000), planned_ms=NOW_MS)
+
+
+def test_markers_that_permit_a_batch() -> None:
+    """A crash leaves markers of the batch itself, and those of older batches."""
+    look(None, marker(6), marker(7), marker(9, "another"), planned_ms=NOW_MS)
+    look(marker(7, planned_ms=NOW_MS), planned_ms=NOW_MS)
+    look(marker(7, planned_ms=NOW_MS), planned_ms=None)
 
 
 def test_markers_of_another_checkpoint_stop_the_query() -> None:

@@ -17,7 +17,7 @@ from mqd.client.errors import ClientError
 from mqd.client.sync import BlockingClient
 from mqd.types import TopicPartition
 from pyspark_mqd.atomic_driver import Driver
-from pyspark_mqd.decisions import Prepared
+from pyspark_mqd.decisions import NO_CONTENTS, Prepared
 from pyspark_mqd.pipelines import doctor, lag, offsets, txn
 from pyspark_mqd.pipelines.cli import Failure
 from pyspark_mqd.transaction_ids import task_id, worker_id
@@ -149,7 +149,7 @@ def test_decided_transactions_are_committed_and_never_aborted(
     transaction = prepare(client, topic, decided)
     driver._end_all = lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):  # the driver dies right after its decision
-        driver.commit(0, "query-id", claim, [transaction])
+        driver.commit(0, "query-id", claim, [transaction], NO_CONTENTS)
     prepare(client, topic, orphan)
 
     listed = {row["transactional_id"]: row["fate"] for row in call(txn.command, "list", "--query", query)}
@@ -173,7 +173,7 @@ def test_a_driver_that_is_alive_cannot_decide_what_was_aborted(
     transaction = prepare(client, topic, worker_id(topic, "a" * 12, 0))
     assert call(txn.command, "abort", "--query", topic, "--yes")["aborted"] == [transaction.transactional_id]
     with pytest.raises(Exception, match=topic):
-        driver.commit(0, "query-id", claim, [transaction])
+        driver.commit(0, "query-id", claim, [transaction], NO_CONTENTS)
     assert committed(client, topic) == []
     assert call(txn.command, "list", "--query", topic) == []
 
@@ -200,7 +200,7 @@ def test_abort_leaves_a_run_alone_that_starts_meanwhile(
     monkeypatch.setattr(Driver, "_abort_all", starting)
     assert call(txn.command, "abort", "--query", topic, "--yes")["aborted"] == [dead]
     ((claim, transaction),) = started
-    driver.commit(0, "query-id", claim, [transaction])
+    driver.commit(0, "query-id", claim, [transaction], NO_CONTENTS)
     assert committed(client, topic) == [alive.encode()]
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.spark.atomic_batch_model import DriverCommits, driver_commits
 from tests.spark.exactly_once_model import TaskCommits, task_commits
+from tests.spark.older_checkpoint_model import OlderCheckpoint, older_checkpoint
 
 WHOLE = pytest.mark.skipif("MQD_WHOLE_MODEL" not in os.environ, reason="set MQD_WHOLE_MODEL=1")
 
@@ -29,6 +30,8 @@ ZOMBIES = DriverCommits(tasks=1, batches=2, attempts=3, zombie_commits=True)
 A8 = DriverCommits(tasks=1, batches=2, attempts=3, zombie_commits=True, list_first=False)
 LATE = DriverCommits(tasks=1, batches=2, attempts=3, late=True)
 A10 = DriverCommits(tasks=1, attempts=2, late=True, checks=False)
+RESTORES = DriverCommits(tasks=1, batches=2, attempts=3, restores=True)
+A11 = replace(RESTORES, contents_compared=False)
 A9 = DriverCommits(tasks=1, batches=2, attempts=3, zombie_commits=True, claims=False)
 
 B1 = TaskCommits(attempts=3, crashes=1)
@@ -61,6 +64,7 @@ B11 = replace(MORE, deaths=0, rows_compared=False)
         pytest.param(A8, "STUCK", id="A8 a fenced driver sweeps"),
         pytest.param(A9, "STUCK", id="A9 without claims"),
         pytest.param(A10, "OPEN", id="A10 a task prepares after the sweep"),
+        pytest.param(A11, "LOSS", id="A11 equal batch ids are equal"),
     ],
 )
 def test_wrong_variants_of_atomic_batch_are_found(variant: DriverCommits, kind: str) -> None:
@@ -89,6 +93,43 @@ def test_a_killed_driver_whose_commit_continues_does_no_harm() -> None:
 
     assert report.traces == {}
     assert report.ends > 100
+
+
+def test_atomic_batch_stops_when_an_older_checkpoint_is_restored() -> None:
+    report = driver_commits(RESTORES)
+
+    assert report.found.keys() == {"STUCK"}
+    assert "other contents" in report.traces["STUCK"][-1]
+    assert report.ends > report.found["STUCK"]
+
+
+OLDER = OlderCheckpoint()
+B12 = replace(OLDER, batch_markers=False, driver_looks=False)
+B13 = replace(OLDER, driver_looks=False)
+B14 = replace(OLDER, fenced=False)
+B15 = replace(OLDER, plans_compared=False)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(B12, id="B12 own markers only"),
+        pytest.param(B13, id="B13 own and batch markers only"),
+        pytest.param(B14, id="B14 tasks of earlier runs are not fenced"),
+        pytest.param(B15, id="B15 equal batch ids are equal"),
+    ],
+)
+def test_rows_that_an_older_checkpoint_doubles_are_found(variant: OlderCheckpoint) -> None:
+    assert older_checkpoint(variant).traces["DUPLICATE"]
+
+
+def test_exactly_once_stops_when_an_older_checkpoint_is_restored() -> None:
+    report = older_checkpoint(OLDER)
+
+    assert report.found.keys() == {"STUCK"}
+    restored = [name for name in report.traces["STUCK"] if name.startswith("restore")]
+    assert restored and "older" in report.traces["STUCK"][-1]
+    assert report.ends > report.found["STUCK"]
 
 
 @pytest.mark.parametrize(
@@ -187,6 +228,11 @@ def test_walks_find_planted_bugs() -> None:
     assert task_commits(B3, walks=WALKS).found["DUPLICATE"]
     assert task_commits(B8, walks=WALKS).found["DUPLICATE"]
     assert driver_commits(A1, walks=WALKS).found["DUPLICATE"]
+
+
+@WHOLE
+def test_a_crash_and_an_older_checkpoint() -> None:
+    assert older_checkpoint(replace(OLDER, crashes=True)).found.keys() == {"STUCK"}
 
 
 @WHOLE
