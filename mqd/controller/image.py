@@ -38,13 +38,9 @@ from mqd.controller.records import (
     UpdatePartitions,
     decode_command,
 )
-from mqd.controller.size import GROUP, empty_size, growth, is_of_group, recount, recount_groups
+from mqd.controller.size import GROUP, NODE, TOPIC, empty_size, growth, is_of_group, recount, recount_groups
 from mqd.controller.snapshot import deflated, inflate, snapshot_text
 from mqd.types import INTERNAL_TOPICS, NO_EPOCH, NO_NODE, NodeId, TopicPartition
-
-TOPIC = "topic"
-NODE = "node"
-"""With GROUP: types of configured resources: the first half of a key of `MetadataImage.configs`."""
 
 
 @dataclass(frozen=True, slots=True)

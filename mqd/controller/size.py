@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+TOPIC: Final = "topic"
+NODE: Final = "node"
 GROUP: Final = "group"
-"""Type of the overrides of a group: the first half of a key of `MetadataImage.configs`."""
+"""Types of configured resources: the first half of a key of `MetadataImage.configs`."""
 
 _EMPTY: Final = 1_024
 """An image without anything in it."""
@@ -62,8 +64,8 @@ GROUPS_SHARE: Final = 4
 not crowded out.
 """
 RESERVED_SHARE: Final = 16
-"""This part of the bound is left to internal topics: a client that fills the rest keeps no
-coordinator from its first group.
+"""This part of the bound is left to what keeps a full cluster at work: internal topics, moves of
+partitions, and options of nodes, which are few.
 """
 
 
@@ -81,7 +83,7 @@ class Room:
     def take(self, record: Record) -> None:
         """Raise POLICY_VIOLATION where the record makes the metadata larger than it may be."""
         more = growth(self._image, record)
-        reserved = 0 if isinstance(record, CreateTopic) and record.name in INTERNAL_TOPICS else self._bytes_max // RESERVED_SHARE
+        reserved = 0 if _may_use_reserve(record) else self._bytes_max // RESERVED_SHARE
         if is_of_group(record):
             if more > 0 and more > self._left_to_groups:
                 raise MqError(
@@ -120,6 +122,16 @@ class SizeWatch:
 def is_of_group(record: Record) -> bool:
     """Whether it changes overrides of a group."""
     return isinstance(record, SetConfigs) and record.resource_type == GROUP
+
+
+def _may_use_reserve(record: Record) -> bool:
+    match record:
+        case CreateTopic():
+            return record.name in INTERNAL_TOPICS
+        case SetConfigs():
+            return record.resource_type == NODE
+        case _:
+            return isinstance(record, UpdatePartitions)
 
 
 def growth(image: MetadataImage, record: Record) -> int:

@@ -100,7 +100,7 @@ def test_configs_of_topics_and_of_nodes() -> None:
     create_topics(replica, new_topic("t"))
     wide = ",".join(f"{n}:1" for n in range(2_000))
     throttled = changes(ResourceType.TOPIC, "t", ("leader.replication.throttled.replicas", wide))
-    rate = changes(ResourceType.BROKER, "1", ("log.cleaner.io.buffer.size", "1" + " " * 9_000))
+    rate = changes(ResourceType.BROKER, "1", ("log.cleaner.io.buffer.size", "1" + " " * 12_000))
     rules = room_for(replica, 8_000)
     assert codes(alter(replica, rules, throttled, rate)) == [FULL, FULL]
     assert not replica.image.configs
@@ -124,13 +124,17 @@ def test_configs_of_groups_that_do_not_exist_cannot_fill_the_metadata() -> None:
     assert codes(replica.run(decide_create_topics, CreateTopics((new_topic("t", 100),), 1, 1), rules)) == [ErrorCode.NONE]
 
 
-def test_internal_topics_have_a_reserve() -> None:
-    """Else the first group, or the first transaction, would find no coordinator."""
+def test_what_keeps_a_full_cluster_at_work_has_a_reserve() -> None:
+    """Without internal topics the first group, or the first transaction, would find no coordinator."""
     replica = with_brokers(1, 2, 3)
     rules = Rules(image_bytes_max=MIB)
     number = 0
     while codes(replica.run(decide_create_topics, CreateTopics((new_topic(f"t{number}", 1, 1),), 1, 1), rules)) == [ErrorCode.NONE]:
         number += 1
+    raised = changes(ResourceType.BROKER, "", ("metadata.image.max.bytes", str(2 * MIB)))
+    assert codes(alter(replica, rules, raised)) == [ErrorCode.NONE], "or nobody could raise the bound while nodes run"
+    moved = AlterReassignments((Reassignment(TopicPartition("t0", 0), (NodeId(2), NodeId(3))),))
+    assert codes(replica.run(decide_alter_reassignments, moved, rules)) == [ErrorCode.NONE], "or no node could be drained"
     for name in ("__consumer_offsets", "__transaction_state"):
         assert codes(replica.run(decide_create_topics, CreateTopics((new_topic(name, 50, 3),), 1, 1), rules)) == [ErrorCode.NONE]
     assert replica.image.size <= MIB
@@ -160,7 +164,7 @@ def test_replica_sets() -> None:
     create_topics(replica, new_topic("t", 10, 1))
     everywhere = (NodeId(1), NodeId(2), NodeId(3))
     wishes = tuple(Reassignment(TopicPartition("t", n), everywhere) for n in range(10))
-    rules = room_for(replica, 500)
+    rules = Rules(image_bytes_max=replica.image.size + 500)
     rows = replica.run(decide_alter_reassignments, AlterReassignments(wishes), rules)
     assert set(codes(rows)) == {ErrorCode.NONE, FULL}
     assert replica.image.size <= rules.image_bytes_max and replica.image.size == recount(replica.image)
