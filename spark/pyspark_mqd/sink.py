@@ -40,7 +40,9 @@ def batch_writer(
         raise refuse_batch_exactly_once()
     if parsed.guarantee is Guarantee.ATOMIC_BATCH:
         from .atomic_batch import AtomicWriter
+        from .two_phase import require_two_phase
 
+        require_two_phase(parsed.connection)
         return AtomicWriter(parsed, columns)
     from .at_least_once import Writer
 
@@ -58,7 +60,9 @@ def stream_writer(
         return ExactlyOnceWriter(parsed, columns)
     if parsed.guarantee is Guarantee.ATOMIC_BATCH:
         from .atomic_batch import AtomicStreamWriter
+        from .two_phase import require_two_phase
 
+        require_two_phase(parsed.connection)
         return AtomicStreamWriter(parsed, columns)
     from .at_least_once import StreamWriter
 

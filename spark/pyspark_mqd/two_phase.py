@@ -1,0 +1,64 @@
+"""Whether the brokers offer two-phase commit (KIP-939), which delivery guarantee atomic-batch needs.
+
+Checked on the driver, before tasks start: each task would fail with the same error otherwise.
+"""
+
+from __future__ import annotations
+
+from mqd.client.errors import ClientError
+
+from .connection import Connection
+from .errors import ConnectorError
+
+INIT_PRODUCER_ID = 22
+VERSION_MIN = 6
+"""Of InitProducerId: a broker serves it where two-phase commit is enabled."""
+
+_checked: set[Connection] = set()
+
+
+def require_two_phase(connection: Connection) -> None:
+    """Raises ConnectorError where a broker that answers has two-phase commit disabled.
+
+    Asks once a process. Brokers that do not answer are left to the query, which waits for them.
+    """
+    if connection in _checked:
+        return
+    try:
+        lacking = _nodes_without(connection)
+    except ClientError:
+        return
+    if lacking:
+        raise ConnectorError(
+            "Option 'deliveryGuarantee' is 'atomic-batch', but two-phase commit is not enabled on "
+            f"node {', '.join(map(str, lacking))}. Start every broker with "
+            "transaction.two.phase.commit.enable=true (on Apache Kafka also "
+            "unstable.api.versions.enable=true), or use 'exactly-once'."
+        )
+    _checked.add(connection)
+
+
+def _nodes_without(connection: Connection) -> list[int]:
+    import trio
+
+    from mqd.client.admin import Admin
+    from mqd.client.cluster import connect
+
+    async def main() -> list[int]:
+        async with connect(
+            connection.bootstrap,
+            client_id=connection.client_id,
+            request_timeout_s=connection.request_timeout_ms / 1000,
+            connect_timeout_s=connection.connect_timeout_ms / 1000,
+        ) as client:
+            found = await Admin(client, timeout_s=client.request_timeout_s).describe_cluster()
+            lacking = []
+            for broker in found.brokers:
+                if broker.node_id in found.fenced:
+                    continue
+                versions = (await client.connection_to(broker.address)).versions
+                if versions.get(INIT_PRODUCER_ID, (0, 0))[1] < VERSION_MIN:
+                    lacking.append(broker.node_id)
+            return sorted(lacking)
+
+    return trio.run(main)
