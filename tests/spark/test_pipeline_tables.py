@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import zlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -236,18 +238,23 @@ def user(number: int, name: str, **more: Any) -> dict[str, Any]:
 
 
 def merged(
-    spark: Any, target: upsert.Target, batches: Sequence[Sequence[str | None]], query: str = "q"
+    spark: Any,
+    target: upsert.Target,
+    batches: Sequence[Sequence[str | None]],
+    query: str = "q",
+    first: int = 0,
 ) -> dict[int, str]:
     """The table's rows after these batches of values."""
     import deltalake
 
     offset = 0
-    for number, values in enumerate(batches):
+    for number, values in enumerate(batches, first):
         rows = []
         for value in values:
             rows.append(("k", value, 0, offset, 0.0))
             offset += 1
-        target.merge_as(query, upsert.envelopes(rows_of(spark, rows)), number)
+        planned = zlib.crc32(repr(values).encode())
+        target.merge_as(query, upsert.envelopes(rows_of(spark, rows)), number, planned)
     table = deltalake.DeltaTable(str(target._configuration.to)).to_pyarrow_table()
     return {row["id"]: row["name"] for row in table.to_pylist() if not row["_deleted"]}
 
@@ -286,7 +293,7 @@ def test_changes_are_applied_in_the_order_of_the_source(
     assert merged(spark, it, [first, second]) == {1: "newest", 3: "drei"}
     assert it.counts == {
         "events": 12, "inserted": 3, "updated": 1, "deleted": 1, "no_row": 3,
-        "malformed": 0, "truncate": 0, "without_key": 0,
+        "malformed": 0, "truncate": 0, "without_key": 0, "bad_column": 0,
     }  # fmt: skip
 
 
@@ -322,7 +329,7 @@ def test_events_that_cannot_be_applied_are_counted_or_refused(
     assert merged(spark, it, [batch]) == {1: "good"}
     assert it.counts == {
         "events": 10, "inserted": 1, "updated": 0, "deleted": 0, "no_row": 0,
-        "malformed": 4, "truncate": 1, "without_key": 4,
+        "malformed": 4, "truncate": 1, "without_key": 4, "bad_column": 0,
     }  # fmt: skip
 
 
@@ -345,9 +352,98 @@ def test_a_repeated_batch_changes_nothing(
     batches = [[event("c", 1, after=user(1, "a"))], [event("u", 2, after=user(1, "b"))]]
     merged(spark, it, batches)
     version = deltalake.DeltaTable(str(it._configuration.to)).version()
-    assert merged(spark, it, batches) == {1: "b"}
+    assert merged(spark, it, batches[1:], first=1) == {1: "b"}
     assert deltalake.DeltaTable(str(it._configuration.to)).version() == version
     assert merged(spark, it, batches[:1], query="other") == {1: "b"}  # older than the row
+
+
+@pytest.mark.parametrize("gone", ["old copy", "table", "other"])
+def test_a_checkpoint_that_is_not_of_the_table_is_refused(
+    spark: Any, target: Callable[..., upsert.Target], gone: str
+) -> None:
+    it = target()
+    batches = [[event("c", 1, after=user(1, "a"))], [event("c", 2, after=user(2, "b"))]]
+    merged(spark, it, batches)
+    if gone == "old copy":
+        with pytest.raises(Failure, match="with other offsets than the checkpoint plans"):
+            merged(spark, it, [[event("c", 3, after=user(3, "c"))]], first=1)
+    elif gone == "table":
+        shutil.rmtree(it._configuration.to)
+        with pytest.raises(Failure, match=r"has no micro-batch of query 'q'.*micro-batch 2"):
+            it.merge_as("q", upsert.envelopes(rows_of(spark, [])), 2, 0)
+    else:
+        with pytest.raises(Failure, match="has micro-batch 1 as the last one"):
+            it.merge_as("q", upsert.envelopes(rows_of(spark, [])), 0, 0)
+
+
+def test_micro_batches_without_a_row_are_remembered(
+    spark: Any, target: Callable[..., upsert.Target]
+) -> None:
+    note, row = json.dumps({"op": "m"}), event("c", 1, after=user(1, "a"))
+    late = event("u", 0, after=user(1, "late"))
+    it = target()
+    assert merged(spark, it, [[note], [None], [row], [late], [note]]) == {1: "a"}
+    assert it._table().transaction_version("q") == 4
+
+
+NAMES = (
+    "a.b", " ", "a,b", 'a"b', "a'b", "_rank", "rank", "row", "VOID", "ä", "a:b", "a<b",
+    "OBJECT<", "x;y", "{z}", "(y)", "a\tb", "a\\b", "kind", "a=b", "op",
+)  # fmt: skip
+
+
+def test_columns_of_any_name(spark: Any, target: Callable[..., upsert.Target]) -> None:
+    it = target()
+    row = dict.fromkeys(NAMES, "x")
+    names = iter("abc")
+    batches = [[event("u", 1, after=user(1, next(names)))]]
+    batches += [[event("u", lsn, after=user(1, next(names), **row))] for lsn in (2, 3)]
+    merged(spark, it, batches)
+    (found,) = it._table().to_pyarrow_table().to_pylist()
+    assert {name: found.get(name) for name in ("name", *NAMES)} == {"name": "c", **row}
+
+
+@pytest.mark.parametrize("name", ["_order", "_deleted", "_Deleted", "", "a`b"])
+def test_reserved_names_are_unusable(
+    spark: Any, target: Callable[..., upsert.Target], name: str
+) -> None:
+    good, bad = event("c", 1, after=user(1, "a")), event("c", 2, after=user(2, "b", **{name: "x"}))
+    with pytest.raises(Failure, match=r"1 bad column \(.*the first is 't-0' offset 1\)"):
+        merged(spark, target(), [[good, bad]])
+    skipping = target(skip_malformed=True)
+    assert merged(spark, skipping, [[good, bad]]) == {1: "a"}
+    assert skipping.counts["bad_column"] == 1
+    given = target(schema="id long, name string")
+    assert merged(spark, given, [[good, bad]], query="given") == {1: "a", 2: "b"}
+
+
+def test_a_panic_of_the_delta_library_is_a_failure(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no Exception: in a callback of the JVM it would leave the query without a response."""
+    pytest.importorskip("deltalake")
+    (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
+    for batch in range(2):
+        text = f'v1\n{{}}\n{{"t":{{"0":{batch + 1}}}}}'
+        (tmp_path / "checkpoint" / "offsets" / str(batch)).write_text(text)
+    checkpoint = str(tmp_path / "checkpoint")
+    it = upsert.Target(upsert.Configuration({}, tmp_path / "t", checkpoint, ("id",)))
+    good, bad = user(1, "a"), user(2, "b", _deleted="x")
+    monkeypatch.setattr(upsert, "without_bad_columns", lambda frame: frame)
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", "q")
+    try:
+        it.merge(upsert.envelopes(rows_of(spark, [("k", event("c", 1, after=good), 0, 0, 0.0)])), 0)
+        with pytest.raises(Failure, match="stopped with an internal error at micro-batch 1"):
+            it.merge(upsert.envelopes(rows_of(spark, [("k", event("c", 2, after=bad), 0, 1, 0.0)])), 1)
+    finally:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
+
+
+def test_a_reserved_name_in_the_schema_is_refused(
+    spark: Any, target: Callable[..., upsert.Target]
+) -> None:
+    with pytest.raises(Failure, match="The column '_order' of --schema has a reserved name"):
+        merged(spark, target(schema="id long, _order long"), [[event("c", 1, after=user(1, "a"))]])
 
 
 def test_soft_deletes_remember_the_order(
@@ -396,5 +492,24 @@ def test_upsert_from_a_topic(
     )
     it = upsert.Target(configuration)
     upsert.start(spark, configuration, it, NOW).awaitTermination()
+    _refuses_an_old_copy(spark, client, configuration, topic)
     rows = deltalake.DeltaTable(str(configuration.to)).to_pyarrow_table().to_pylist()
     assert {row["id"]: row["name"] for row in rows} == {n: f"v{30 + n}" for n in range(5)}
+
+
+def _refuses_an_old_copy(
+    spark: Any, client: BlockingClient, configuration: upsert.Configuration, topic: str
+) -> None:
+    """The last micro-batch is planned anew with more offsets, as by a copy of the checkpoint."""
+    checkpoint = Path(configuration.checkpoint)
+    newest = max(int(each.name) for each in (checkpoint / "commits").glob("[0-9]*"))
+    for log in ("commits", "offsets"):
+        for name in (f"{newest}", f".{newest}.crc"):
+            (checkpoint / log / name).unlink(missing_ok=True)
+    with client.producer() as producer:
+        producer.enqueue(topic, event("c", 99, after=user(99, "lost")).encode(), key=b"99")
+        producer.flush()
+    it = upsert.Target(configuration)
+    with pytest.raises(Exception, match="with other offsets than the checkpoint plans"):
+        upsert.start(spark, configuration, it, NOW).awaitTermination()
+    assert it.failure is not None and "newest checkpoint" in it.failure.remedy

@@ -1,8 +1,10 @@
 """`mqd-spark upsert`: change events in Debezium's envelope, merged into a Delta table.
 
 `envelopes` and `changes` are pure: rows of the source to one row a key, its newest change. A Delta
-MERGE applies them through delta-rs. Its commit carries the app transaction (query id, batch id), so
-that a re-run of a micro-batch changes nothing.
+MERGE applies them through delta-rs. Its commit carries the app transaction (query id, batch id) and
+one with a digest of the planned offsets, so that a re-run of a micro-batch changes nothing. The
+same id with other offsets is an old copy of the checkpoint, and stops the query. A micro-batch
+without a change has such a commit too: a table without one is not the table of the checkpoint.
 
 The order of changes is (source.file; source.lsn, .pos or .scn; source.ts_ms; offset). A change that
 is older than the row in the table has no effect. After a hard delete no row is left to compare
@@ -16,7 +18,7 @@ Events that cannot be applied (`UNUSABLE`) stop the query before their micro-bat
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,24 +26,31 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspark_mqd.pipelines import report
+from pyspark_mqd.pipelines.batch_turns import (
+    check_turn,
+    digest_of,
+    ranges_app,
+    refuse_other_ranges,
+)
 from pyspark_mqd.pipelines.cli import Failure, Settings, options, split_list
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
 MAX_OFFSETS = 500_000
 ORDER = "_order"
 DELETED = "_deleted"
 KIND = "_kind"
-CHANGE, NO_ROW, MALFORMED, TRUNCATE, WITHOUT_KEY = (
+CHANGE, NO_ROW, MALFORMED, TRUNCATE, WITHOUT_KEY, BAD_COLUMN = (
     "change",
     "no_row",
     "malformed",
     "truncate",
     "without_key",
+    "bad_column",
 )
 """Kinds of events. NO_ROW has no row by its nature: a message (op `m`), a schema change, or the
 begin or end of a transaction."""
@@ -49,9 +58,18 @@ UNUSABLE = {
     MALFORMED: "not JSON, or not an envelope with a known op",
     TRUNCATE: "op 't': the source's table was truncated",
     WITHOUT_KEY: "a null in a column of --key",
+    BAD_COLUMN: "a column without a name, with a backtick in it, or named _order or _deleted",
 }
 OWN_COLUMNS = (ORDER, DELETED)
+RIGHT_CHECKPOINT = (
+    "Use the newest checkpoint of the query that wrote this table. Or use a new checkpoint with"
+    " --starting-offsets earliest: changes that the table has already have no effect."
+)
 _DIGITS = 20
+_TYPES = re.compile(r"`(?:[^`]|``)*`|\bVOID\b(?!:)|\bOBJECT<")
+"""Types in the schema of a variant that DDL does not have; quoted names are skipped."""
+_DDL = {"VOID": "STRING", "OBJECT<": "STRUCT<"}
+"""A column that has only nulls so far becomes text."""
 _SIMPLE_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -146,9 +164,31 @@ def changes(frame: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     from pyspark.sql import Window, functions as f
 
     usable = frame.where(f.col(KIND) == CHANGE)
-    flat = usable.select("row.*", ORDER, (f.col("op") == "d").alias(DELETED))
-    newest = Window.partitionBy(*keys).orderBy(f.col(ORDER).desc())
-    return flat.withColumn("_rank", f.row_number().over(newest)).where("_rank = 1").drop("_rank")
+    newest = Window.partitionBy(*[f.col("row")[key] for key in keys]).orderBy(f.col(ORDER).desc())
+    ranked = usable.withColumn("rank", f.row_number().over(newest)).where("rank = 1")
+    return ranked.select("row.*", ORDER, (f.col("op") == "d").alias(DELETED))
+
+
+def _has_backtick(name: Column) -> Column:
+    return name.contains("`")
+
+
+def without_bad_columns(frame: DataFrame) -> DataFrame:
+    """`frame` where a change that has a column with an unusable name is BAD_COLUMN.
+
+    Spark's names ignore case, and MERGE in delta-rs cannot quote a backtick. Only inferred columns
+    need this: others are not read.
+    """
+    from pyspark.sql import functions as f
+
+    reserved = f.array(*map(f.lit, (*OWN_COLUMNS, "")))
+    is_bad = f.lit(False)
+    for row in ("before", "after"):
+        names = f.transform(f.json_object_keys(row), f.lower)
+        for bad in (f.arrays_overlap(names, reserved), f.exists(names, _has_backtick)):
+            is_bad = is_bad | f.coalesce(bad, f.lit(False))
+    kind = f.when((f.col(KIND) == CHANGE) & is_bad, BAD_COLUMN).otherwise(f.col(KIND))
+    return frame.withColumn(KIND, kind)
 
 
 def kinds(frame: DataFrame) -> dict[str, tuple[int, str]]:
@@ -191,8 +231,7 @@ def infer_schema(frame: DataFrame) -> str | None:
     text = None if found is None else found[0]
     if not text or not text.startswith("OBJECT<"):
         return None
-    # A column that has only nulls so far becomes text.
-    return re.sub(r"\bVOID\b", "STRING", text.replace("OBJECT<", "STRUCT<"))
+    return _TYPES.sub(lambda found: _DDL.get(found[0], found[0]), text)
 
 
 def merged_schema(known: str | None, found: str | None) -> str | None:
@@ -202,7 +241,7 @@ def merged_schema(known: str | None, found: str | None) -> str | None:
     have, new = columns_of(known), columns_of(found)
     names = {name.lower() for name in have.names}
     fields = [*have.fields, *(each for each in new.fields if each.name.lower() not in names)]
-    return ", ".join(f"`{each.name}` {each.dataType.simpleString()}" for each in fields)
+    return ddl_of(fields)
 
 
 def check_keys(keys: tuple[str, ...], schema: str) -> None:
@@ -213,6 +252,16 @@ def check_keys(keys: tuple[str, ...], schema: str) -> None:
             raise Failure(
                 f"The change events have no column '{key}', which --key names.",
                 remedy=f"Their columns are: {', '.join(names)}.",
+            )
+
+
+def check_schema(ddl: str) -> None:
+    """Raises Failure where --schema has a reserved name."""
+    for name in columns_of(ddl).names:
+        if name.lower() in OWN_COLUMNS:
+            raise Failure(
+                f"The column '{name}' of --schema has a reserved name.",
+                remedy="Leave the column out.",
             )
 
 
@@ -233,31 +282,79 @@ class Target:
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
+        self._place = str(configuration.to)
         self.counts = dict.fromkeys(
             ("events", "inserted", "updated", "deleted", NO_ROW, *UNUSABLE), 0
         )
         self.failure: Failure | None = None
 
     def merge(self, frame: DataFrame, batch: int) -> None:
-        """Apply a micro-batch of envelopes, unless an earlier attempt did."""
-        query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        """Apply a micro-batch of envelopes, unless an earlier attempt did. Raises Failure."""
+        spark = frame.sparkSession
+        query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         assert query is not None
         try:
-            self.merge_as(query, frame, batch)
+            planned = planned_digest(spark, self._configuration.checkpoint, batch)
+            self.merge_as(query, frame, batch, planned)
         except Failure as failure:
             self.failure = failure
             raise
+        except BaseException as error:
+            # Rust's panic is no Exception. Raised here, it would leave the JVM without a response.
+            if type(error).__name__ != "PanicException":
+                raise
+            self.failure = Failure(
+                f"The Delta library stopped with an internal error at micro-batch {batch} of the"
+                f" table '{self._place}': {error}. Nothing of the micro-batch is applied.",
+                remedy="Name the columns with --schema, or install another version of 'deltalake'.",
+            )
+            raise self.failure from None
 
-    def merge_as(self, query: str, frame: DataFrame, batch: int) -> None:
-        """`merge` under the id of a query."""
+    def merge_as(self, query: str, frame: DataFrame, batch: int, planned: int) -> None:
+        """`merge` under the id of a query; `planned` is a digest of the offsets of the batch."""
+        table = self._table()
+        applied = None if table is None else table.transaction_version(query)
+        target = f"table '{self._place}'"
+        if check_turn(query, batch, applied, target, RIGHT_CHECKPOINT):
+            if table.transaction_version(ranges_app(query)) != planned:
+                refuse_other_ranges(query, batch, target, RIGHT_CHECKPOINT)
+            return
+        rows = self._rows(frame, table, batch)
+        properties = properties_of(query, batch, planned)
+        if table is None:
+            table = self._created()
+        if rows is not None:
+            add_keys(table, rows.schema, self._configuration.keys)
+            soft_delete = self._configuration.soft_delete
+            found = execute(table, rows, self._configuration.keys, soft_delete, properties)
+            self._count(found)
+        table = self._table()
+        if table.transaction_version(query) != batch:  # a MERGE without an effect has no commit
+            table.create_write_transaction(
+                [], "append", table.schema(), [], commit_properties=properties
+            )
+
+    def _table(self) -> Any:
+        """The Delta table; None where it does not exist."""
         from pyspark_mqd.pipelines.archive_delta import require_deltalake
 
-        deltalake = require_deltalake()
-        place, keys = str(self._configuration.to), self._configuration.keys
-        table = deltalake.DeltaTable(place) if deltalake.DeltaTable.is_deltatable(place) else None
-        applied = None if table is None else table.transaction_version(query)
-        if applied is not None and applied >= batch:
-            return
+        kind = require_deltalake().DeltaTable
+        return kind(self._place) if kind.is_deltatable(self._place) else None
+
+    def _created(self) -> Any:
+        """A new table with the columns of its own; MERGE adds the others."""
+        import pyarrow as pa
+        from deltalake import DeltaTable
+
+        own = pa.schema([(ORDER, pa.string()), (DELETED, pa.bool_())])
+        DeltaTable.create(self._place, own, mode="ignore", name="mqd upsert")
+        return DeltaTable(self._place)
+
+    def _rows(self, frame: DataFrame, table: Any, batch: int) -> pa.Table | None:
+        """The newest change of each key; None without any. Raises Failure for unusable events."""
+        keys = self._configuration.keys
+        if self._configuration.schema is None:
+            frame = without_bad_columns(frame)
         frame = frame.persist()
         try:
             schema = self._schema(frame, table)
@@ -266,28 +363,17 @@ class Target:
             # Without a schema no event of the micro-batch has a row, nor a key.
             rowed = with_rows(frame, keys, schema or ", ".join(f"`{key}` string" for key in keys))
             self._count_events(kinds(rowed), batch)
-            if schema is None:
-                return
-            rows = _utc(changes(rowed, keys).toArrow())
+            return None if schema is None else _utc(changes(rowed, keys).toArrow())
         finally:
             frame.unpersist()
-        properties = deltalake.CommitProperties(
-            app_transactions=[deltalake.Transaction(query, batch)]
-        )
-        if table is None:
-            deltalake.DeltaTable.create(place, rows.schema, mode="ignore", name="mqd upsert")
-            table = deltalake.DeltaTable(place)
-        self._count(execute(table, rows, keys, self._configuration.soft_delete, properties))
 
     def _schema(self, frame: DataFrame, table: Any) -> str | None:
         given = self._configuration.schema
         if given is not None:
+            check_schema(given)
             return given
-        known = None
-        if table is not None:
-            names = [n for n in pa_schema(table).names if n not in OWN_COLUMNS]
-            known = ddl_of(pa_schema(table), names)
-        return merged_schema(known, infer_schema(frame))
+        known = [] if table is None else columns_in(pa_schema(table))
+        return merged_schema(ddl_of(known) or None, infer_schema(frame))
 
     def _count_events(self, found: Mapping[str, tuple[int, str]], batch: int) -> None:
         self.counts["events"] += sum(count for count, _ in found.values())
@@ -301,6 +387,44 @@ class Target:
         self.counts["inserted"] += metrics.get("num_target_rows_inserted", 0)
         self.counts["updated"] += metrics.get("num_target_rows_updated", 0)
         self.counts["deleted"] += metrics.get("num_target_rows_deleted", 0)
+
+
+def planned_digest(spark: SparkSession, checkpoint: str, batch: int) -> int:
+    """A digest of the offsets at which a micro-batch ends, by the offset log of the checkpoint.
+
+    Spark writes that file before it runs the micro-batch, and never plans the same one anew.
+    """
+    from pyspark_mqd.pipelines.checkpoint import OFFSET_LOG, parse_entry, parse_source
+
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/{OFFSET_LOG}/{batch}")
+    stream = path.getFileSystem(spark._jsc.hadoopConfiguration()).open(path)
+    try:
+        text = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+    finally:
+        stream.close()
+    ends = parse_source(parse_entry(batch, text).sources[0]).ends
+    return digest_of({(tp.topic, tp.partition): [(0, end)] for tp, end in ends.items()})
+
+
+def properties_of(query: str, batch: int, planned: int) -> Any:
+    """What a commit remembers of its micro-batch."""
+    from deltalake import CommitProperties, Transaction
+
+    return CommitProperties(
+        app_transactions=[Transaction(query, batch), Transaction(ranges_app(query), planned)]
+    )
+
+
+def add_keys(table: Any, schema: pa.Schema, keys: tuple[str, ...]) -> None:
+    """Add the columns of the key that a new table lacks: the MERGE compares by them."""
+    import pyarrow as pa
+    from deltalake import Schema
+
+    known = set(pa_schema(table).names)
+    missing = [schema.field(key) for key in keys if key not in known]
+    if missing:
+        table.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
 
 
 def execute(
@@ -331,11 +455,20 @@ def pa_schema(table: Any) -> pa.Schema:
     return pa.schema(table.schema().to_arrow())
 
 
-def ddl_of(schema: pa.Schema, names: list[str]) -> str:
-    """Columns of an Arrow schema as DDL."""
+def columns_in(schema: pa.Schema) -> list[StructField]:
+    """The columns of a table that events have given it."""
     from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructField
 
-    return ", ".join(f"`{n}` {from_arrow_type(schema.field(n).type).simpleString()}" for n in names)
+    fields = [each for each in schema if each.name not in OWN_COLUMNS]
+    return [StructField(each.name, from_arrow_type(each.type)) for each in fields]
+
+
+def ddl_of(fields: Iterable[StructField]) -> str:
+    """Columns as DDL."""
+    from pyspark.sql.types import StructType
+
+    return StructType([*fields]).toDDL()
 
 
 def _utc(rows: pa.Table) -> pa.Table:
@@ -377,7 +510,7 @@ def start(
 @click.option("--soft-delete", is_flag=True, help="Keep deleted rows, with '_deleted' set to true.")
 @click.option(
     "--skip-malformed", is_flag=True,
-    help="Leave out events that are malformed, truncate or have no key, and count them.",
+    help="Leave out events that cannot be applied, and count them.",
 )  # fmt: skip
 @click.option(
     "--starting-offsets", default="earliest", metavar="POSITION",
@@ -404,7 +537,8 @@ def command(
     if events are repeated or late. Tombstones are ignored: the delete event before each suffices.
 
     An event that cannot be applied ends the command with exit code 1 before its micro-batch is
-    applied: a value that is not an envelope, a truncate (op t), or a null in a column of --key.
+    applied: a value that is not an envelope, a truncate (op t), a null in a column of --key, or a
+    column with a reserved name (_order, _deleted).
 
     \b
     Example: mqd-spark upsert --topics db.public.users --to users --key id --checkpoint state/users
@@ -413,7 +547,7 @@ def command(
 
     names = tuple(split_list(keys))
     for key in names:
-        if _SIMPLE_NAME.fullmatch(key) is None:
+        if _SIMPLE_NAME.fullmatch(key) is None or key.lower() in OWN_COLUMNS:
             raise click.BadParameter(f"{key!r} is not the name of a column", param_hint="--key")
     source = {
         **settings.source_options(),

@@ -167,7 +167,8 @@ def _is_empty(
         if schema["name"] in inside:
             raise Undecodable(f"is recursive: '{schema['name']}' contains itself")
         around = inside | {schema["name"]}
-        return all([within(each["type"], around) for each in schema["fields"]])
+        empty = [within(each["type"], around) for each in schema["fields"]]  # visits all of them
+        return all(empty)
     if kind == "array":
         if within(schema["items"]):
             raise Undecodable("has an array of values that take no bytes")
