@@ -15,10 +15,11 @@ from pyspark_mqd.pipelines.__main__ import cli as group
 
 ROLLUP = ("rollup", "--topics", "a")
 ARCHIVE = ("archive", "--to", "lake", "--topics", "a")
+UPSERT = ("upsert", "--to", "table", "--key", "id", "--topics", "a")
 MIRROR = ("mirror", "--to", "127.0.0.1:1", "--topics", "a")
 
 
-@pytest.mark.parametrize("words", [ROLLUP, ARCHIVE, MIRROR])
+@pytest.mark.parametrize("words", [ROLLUP, ARCHIVE, MIRROR, UPSERT])
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [

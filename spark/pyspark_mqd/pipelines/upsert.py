@@ -32,7 +32,7 @@ from pyspark_mqd.pipelines.batch_turns import (
     ranges_app,
     refuse_other_ranges,
 )
-from pyspark_mqd.pipelines.cli import Failure, Settings, options, split_list
+from pyspark_mqd.pipelines.cli import Failure, Settings, check_source, options, split_list
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -556,6 +556,7 @@ def command(
         "maxOffsetsPerTrigger": str(max_offsets_per_trigger),
         "kafka.isolation.level": "read_committed",
     }
+    check_source(source)
     folder = local_folder(to, "--to")
     configuration = Configuration(
         source, folder, settings.checkpoint, names, schema, soft_delete, skip_malformed
