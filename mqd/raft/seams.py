@@ -126,7 +126,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         """The voters by this node's peers file: what the operator wants (voters.py)."""
         self._files: dict[int, frozenset[int]] = {}
         """The same of other nodes, as last introduced."""
-        self._set = journal.voter_set or VoterSet(0, self.file)
+        self._set = self._voters_in_force()
         """The voters in force."""
         known = (self.file | self._set.voters | frozenset(observers)) - {node_id}
         self._everyone = {peer: Node(peer) for peer in sorted(known)}
@@ -138,7 +138,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         if journal.formed:
             self._keep_first_voters()
         elif node_id in self.file | self._set.voters:
-            self._start_from_nothing(new=self._set == VoterSet(0, self.file))
+            self._start_from_nothing(new=journal.voter_set in (None, VoterSet(0, self.file)))
         configuration = SyncObjConf(
             autoTick=False,
             dynamicMembershipChange=False,
@@ -199,8 +199,9 @@ class RaftNode(SyncObj):  # type: ignore[misc]
 
     @property
     def position(self) -> Position:
-        committed = self._journal.voter_set_at(self._commit) or VoterSet(0, self.file)
-        return Position(self.file, self._set, committed, self._journal.formed)
+        first = VoterSet(0, self.file)
+        current = self._journal.voter_set or first
+        return Position(self.file, current, self._journal.voter_set_at(self._commit) or first, self._journal.formed)
 
     @property
     def misfit(self) -> str | None:
@@ -389,7 +390,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
 
     def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
         timing = self._timing
-        if self._observing or self._amnesia is not None:
+        if self._observing or not self._journal.formed:
             return float("inf")  # never stands
         return timing.election_timeout_min + (timing.election_timeout_max - timing.election_timeout_min) * self._random()
 
@@ -533,6 +534,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
     def _remember(self) -> None:
         self._amnesia = None
         self._journal.set_formed()
+        self._on_voters()
         self._SyncObj__raftElectionDeadline = monotonic() + self._SyncObj__generateRaftTimeout()
         logger.info("raft: this voter votes from now on, in terms after %d", self.term)
 
@@ -554,9 +556,16 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         if self._journal.voter_set is None:
             self._journal.set_first_voters(self.file)
 
+    def _voters_in_force(self) -> VoterSet:
+        """By the log. What a node without a log, and without a promise, once answered (epoch 0) only keeps it from forming a cluster."""
+        found = self._journal.voter_set
+        if found is None or (found.epoch == 0 and not self._journal.formed):
+            return VoterSet(0, self.file)
+        return found
+
     def _on_voters(self) -> None:
         """The log may have another set now: it is in force at once (voters.py)."""
-        found = self._journal.voter_set or VoterSet(0, self.file)
+        found = self._voters_in_force()
         if found == self._set:
             return
         logger.info("raft: the voters are %s", found)

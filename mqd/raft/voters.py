@@ -175,7 +175,7 @@ def disagreement(us: int, ours: Position, them: int, theirs: Position) -> str | 
                 f"{both}: node {voter} is a voter by the file of node {other} and not by its own. Give both the same file;"
                 " restart a new voter first, and one that is removed last"
             )
-        if voter in other_position.current.voters and not position.remembers:
+        if other_position.current.epoch and voter in other_position.current.voters and not position.remembers:
             return (
                 f"{both}: node {voter} starts from nothing and is still a voter by the log of node {other}."
                 f" Set voter = true for node {voter} in all peers files until it has caught up"

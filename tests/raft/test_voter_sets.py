@@ -237,6 +237,19 @@ def test_remaining_voters_decide_when_an_operator_forces_their_set() -> None:
     assert ours.values(3) == ["before", "after"]
 
 
+def test_what_a_node_answered_with_a_wrong_file_does_not_keep_it_from_following() -> None:
+    ours = formed(4, voters(1, 2, 3))
+    ours.journals[4].close()
+    ours.disks[4].files.clear()
+    ours.start(4)
+    ours.journals[4].set_first_voters(voters(1, 4))
+    ours.journals[4].flush()
+    ours.restart(4, voters(1, 2, 3))
+    assert ours.nodes[4].abstains is None and ours.nodes[4].position.current == VoterSet(0, voters(1, 4))
+    ours.exchange(ours.ids, 20)
+    assert ours.nodes[4].voters == voters(1, 2, 3) and ours.values(4) == ["before"]
+
+
 def test_next_set() -> None:
     three, four = voters(1, 2, 3), voters(1, 2, 3, 4)
     current, agreed = VoterSet(1, three), {2: four, 4: four}
