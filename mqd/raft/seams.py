@@ -56,7 +56,7 @@ from mqd.raft.journal import Compaction, Journal
 from mqd.raft.machine import Machine, PeerStatus, Role
 from mqd.raft.pinned import LogFace, NoPoller, Outbox, at, monotonic, pysyncobj_callback
 from mqd.raft.snapshots import Build, Sending, build_at_once
-from mqd.raft.voters import Position, VoterSet, encode_entry, next_set, unreachable_by_one_step
+from mqd.raft.voters import Position, VoterSet, encode_entry, next_set, obstacle, unreachable_by_one_step
 
 logger = logging.getLogger(__name__)
 
@@ -205,9 +205,17 @@ class RaftNode(SyncObj):  # type: ignore[misc]
 
     @property
     def misfit(self) -> str | None:
-        """Why the peers file of this node has no effect, for the operator."""
-        position = self.position
-        return unreachable_by_one_step(self.file, position.committed) if position.committed.epoch else None
+        """Why the peers file of this node has no effect, or has none yet, for the operator."""
+        committed = self.position.committed
+        if not committed.epoch or self.file == self._set.voters:
+            return None
+        if (why := unreachable_by_one_step(self.file, committed)) is not None or not self.ready:
+            return why
+        why = obstacle(self._node_id, self.file, self._set, files=self._files, caught_up=self._caught_up(monotonic()))
+        return None if why is None else f"the change of the voters from {self._set} to {sorted(self.file)} waits: {why}"
+
+    def _caught_up(self, now: float) -> frozenset[int]:
+        return self._followers.caught_up_since(now - self._timing.election_timeout_max)
 
     @property
     def _observing(self) -> bool:
@@ -598,7 +606,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             recorded=self._journal.records_voters,
             committed=self._journal.voter_set_at(self._commit) == self._set,
             files=self._files,
-            caught_up=self._followers.caught_up_since(now - self._timing.election_timeout_max),
+            caught_up=self._caught_up(now),
         )
         if wanted is not None:
             self._journal.append(encode_entry(wanted), self._journal.last_index + 1, self.term)

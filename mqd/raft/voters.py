@@ -137,12 +137,25 @@ def next_set(
         return VoterSet(current.epoch + 1, current.voters)
     if not committed or len(file ^ current.voters) != 1 or node_id not in file:
         return None
-    agree = {node_id, *(peer for peer, theirs in files.items() if theirs == file)}
-    if len(agree & current.voters) < majority(current.voters) or len(agree & file) < majority(file):
-        return None
-    if not file - current.voters <= agree & caught_up:
+    if obstacle(node_id, file, current, files=files, caught_up=caught_up) is not None:
         return None
     return VoterSet(current.epoch + 1, file)
+
+
+def obstacle(
+    node_id: int, file: frozenset[int], current: VoterSet, *, files: Mapping[int, frozenset[int]], caught_up: frozenset[int]
+) -> str | None:
+    """What a change by one voter waits for, so that the quorum stays available; None where it need not wait."""
+    agree = {node_id, *(peer for peer, theirs in files.items() if theirs == file)}
+    for new in file - current.voters:
+        if new not in agree:
+            return f"node {new} does not run with this file yet"
+        if new not in caught_up:
+            return f"node {new} has not copied the metadata yet"
+    for voters in (current.voters, file):
+        if len(agree & voters) < majority(voters):
+            return f"of the voters {sorted(voters)}, only {sorted(agree & voters)} run with this file; a majority must"
+    return None
 
 
 def unreachable_by_one_step(file: frozenset[int], committed: VoterSet) -> str | None:

@@ -18,6 +18,7 @@ from mqd.raft.voters import (
     encode_entry,
     encode_set,
     next_set,
+    obstacle,
     unreachable_by_one_step,
 )
 from tests.raft.directed import Ours
@@ -269,11 +270,23 @@ def test_next_set() -> None:
     assert after(voters(2, 3), files={2: voters(2, 3), 3: voters(2, 3)}) is None, "a leader does not remove itself"
 
 
-def at(file: frozenset[int], current: frozenset[int], *, epoch: int = 1, remembers: bool = True) -> Position:
-    return Position(file, VoterSet(epoch, current), VoterSet(epoch, current), remembers)
+def test_what_a_change_waits_for() -> None:
+    current, four = VoterSet(1, THREE), FOUR
+
+    def found(files: dict[int, frozenset[int]], caught_up: frozenset[int] = FOUR) -> str | None:
+        return obstacle(1, four, current, files=files, caught_up=caught_up)
+
+    assert found({2: four}) == "node 4 does not run with this file yet"
+    assert found({2: four, 4: four}, THREE) == "node 4 has not copied the metadata yet"
+    assert found({4: four}) == "of the voters [1, 2, 3], only [1] run with this file; a majority must"
+    assert found({2: four, 4: four}) is None
 
 
 THREE, FOUR = voters(1, 2, 3), voters(1, 2, 3, 4)
+
+
+def at(file: frozenset[int], current: frozenset[int], *, epoch: int = 1, remembers: bool = True) -> Position:
+    return Position(file, VoterSet(epoch, current), VoterSet(epoch, current), remembers)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,8 @@ def _described(context: Context, status: RaftStatus) -> dict[str, Any]:
         "topics": [{"topic_name": _TOPIC, "partitions": [partition]}],
         "nodes": [
             {"node_id": peer.id, "listeners": [{"name": _LISTENER, "host": peer.host, "port": peer.peer_port}]}
-            for peer in sorted(node.peers.voters.values(), key=lambda peer: peer.id)
+            for peer in sorted(node.peers.nodes.values(), key=lambda peer: peer.id)
+            if peer.id in status.voters
         ],
     }
 
