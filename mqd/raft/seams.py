@@ -203,15 +203,14 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         current = self._journal.voter_set or first
         return Position(self.file, current, self._journal.voter_set_at(self._commit) or first, self._journal.formed)
 
-    @property
-    def misfit(self) -> str | None:
+    def misfit(self, now: float) -> str | None:
         """Why the peers file of this node has no effect, or has none yet, for the operator."""
         committed = self.position.committed
         if not committed.epoch or self.file == self._set.voters:
             return None
         if (why := unreachable_by_one_step(self.file, committed)) is not None or not self.ready:
             return why
-        why = obstacle(self._node_id, self.file, self._set, files=self._files, caught_up=self._caught_up(monotonic()))
+        why = obstacle(self._node_id, self.file, self._set, files=self._files, caught_up=self._caught_up(now))
         return None if why is None else f"the change of the voters from {self._set} to {sorted(self.file)} waits: {why}"
 
     def _caught_up(self, now: float) -> frozenset[int]:

@@ -567,7 +567,7 @@ class RaftService:
         """A peers file that the voters cannot follow is a mistake that only its operator can correct."""
         while True:
             await trio.sleep(MISFIT_TOLD_EVERY_SECONDS)
-            if self._node is not None and (why := self._node.misfit) is not None:
+            if self._node is not None and (why := self._node.misfit(self._clock.monotonic())) is not None:
                 logger.warning("raft: %s", why)
 
     @property

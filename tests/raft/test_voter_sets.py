@@ -150,11 +150,11 @@ def test_a_file_that_names_two_more_voters_has_no_effect_and_the_node_says_so() 
         ours.meet(ours.ids)
         ours.exchange(ours.ids, 40)
     assert ours.sets() == [VoterSet(1, voters(1, 2, 3))] * 5 and len(ours.leaders(ours.ids)) == 1
-    assert "names voters [1, 2, 3, 4, 5]; the quorum has committed [1, 2, 3] (epoch 1)" in (ours.nodes[1].misfit or "")
+    assert "names voters [1, 2, 3, 4, 5]; the quorum has committed [1, 2, 3] (epoch 1)" in (ours.nodes[1].misfit(ours.now) or "")
     for i in ours.ids:
         ours.restart(i, voters(1, 2, 3, 4))
     ours.exchange(ours.ids, 80)
-    assert ours.sets() == [VoterSet(2, voters(1, 2, 3, 4))] * 5 and ours.nodes[1].misfit is None
+    assert ours.sets() == [VoterSet(2, voters(1, 2, 3, 4))] * 5 and ours.nodes[1].misfit(ours.now) is None
 
 
 def test_a_set_that_is_not_committed_is_taken_back_with_its_entry() -> None:
