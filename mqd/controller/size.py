@@ -6,8 +6,8 @@ about what it takes in memory. A replica counts for all the lists that may name 
 changes of the ISR and lost replicas change no size, and are never refused.
 
 What may grow: topics, partitions, replica sets, overrides, brokers. Finite by themselves: features
-(a fixed set of names), producer ids (one number), losses (counted with the replica). Voters and
-observers are in the peers file, not here.
+(a fixed set of names), producer ids (one number), losses (counted with the replica). Voters are not
+here: raft/voters.py bounds their number. Observers are in the peers file.
 
 Invariants: the size of an image is `recount` of it; its snapshot's text is never longer; only a
 change that makes the image larger is refused; `restore` refuses nothing for its size.
