@@ -585,7 +585,7 @@ class RaftService:
         reasons = []
         for peer in sorted(self._voters - {self._node_id}):
             if peer not in self._addresses:
-                reasons.append(f"node {peer} is a voter and not in the peers file")
+                reasons.append(f"node {peer} is a voter by the log and not by the peers file")
                 continue
             name, silent = "node {} at {}:{}".format(peer, *self._addresses[peer]), now - max(since, self._heard_at[peer])
             if peer not in self._status.connected:
