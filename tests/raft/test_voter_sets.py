@@ -178,6 +178,45 @@ def test_a_set_that_is_not_committed_is_taken_back_with_its_entry() -> None:
     assert all(ours.values(i) == ["before", "another"] for i in ours.ids)
 
 
+class ChangesBeforeItsOwnEntry(RaftNode):
+    """A leader that changes the set before it has committed an entry of its own term."""
+
+    @property
+    def ready(self) -> bool:
+        return self._is_leader
+
+
+def two_leaders_change_the_same_set(ours: Files) -> set[int]:
+    """The example that led to Ongaro's correction of 2015. Returns the voters by whose log each of the two changes is committed."""
+    (first,) = ours.leaders(ours.ids)
+    second, third, fourth = (i for i in (1, 2, 3, 4) if i != first)
+    five = voters(1, 2, 3, 4, 5)
+    for i in (first, 5):
+        ours.nodes[i].file = five
+    for other in (second, third, 5):
+        ours.nodes[first].introduced(other, five)
+    ours.exchange([first, 5], 3)  # the first leader adds 5, which alone learns of it
+    assert ours.nodes[5].voters == five
+    ours.advance(2.0)
+    ours.elect(second, [third, fourth])
+    ours.nodes[second].file = smaller = voters(second, third, fourth)
+    for other in (third, fourth):
+        ours.nodes[second].introduced(other, smaller)
+    ours.exchange([second, third], 6)  # the second leader removes the first one; the fourth learns nothing of that
+    for _ in range(60):
+        ours.exchange([first, fourth, 5], 1)
+    committed = {2 * (ours.nodes[second].position.committed.voters == smaller), 5 * (ours.nodes[first].position.committed.voters == five)}
+    return committed - {0}
+
+
+def test_a_leader_changes_the_set_only_after_an_entry_of_its_own_term() -> None:
+    assert two_leaders_change_the_same_set(formed(5, voters(1, 2, 3, 4))) == {5}
+    ours = formed(5, voters(1, 2, 3, 4))
+    for i in ours.ids:
+        ours.nodes[i].__class__ = ChangesBeforeItsOwnEntry
+    assert two_leaders_change_the_same_set(ours) == {2, 5}, "without the rule, both"
+
+
 def test_the_set_survives_a_snapshot_and_a_restart_with_another_file() -> None:
     ours = formed(3, voters(1, 2))
     leader = ours.leaders(ours.ids)[0]
