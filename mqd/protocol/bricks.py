@@ -20,7 +20,7 @@ Message = TypeVar("Message")
 Slices = Generator[int, None, Message]
 """Yields the number of rows that were read or written since, and returns the message."""
 SLICE_ROWS = limits.DECODED_AT_ONCE_ROWS
-SLICE_BYTES = 16 * limits.KIB
+SLICE_BYTES = 32 * limits.KIB
 """Of a request without its records: a row may have thousands of tagged fields."""
 
 INT16 = Struct(">h")

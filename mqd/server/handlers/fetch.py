@@ -48,7 +48,7 @@ _ERROR_CODES_FROM = 7
 _BY_ID_FROM = 13
 _UNKNOWN = frozenset({int(ErrorCode.UNKNOWN_TOPIC_ID), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
 _SLICE_ROWS = DECODED_AT_ONCE_ROWS
-_PLANNED_AT_ONCE = 100
+_PLANNED_AT_ONCE = 200
 """Partitions that are looked at before others have a turn: 2 ms."""
 
 Plan = tuple[list[tuple[Wanted, Row]], int, bool, list[Partition]]

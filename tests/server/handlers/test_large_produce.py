@@ -11,18 +11,26 @@ import trio
 from trio.testing import MockClock
 
 from mqd.errors import ErrorCode
-from mqd.limits import DECODED_AT_ONCE_ROWS, KIB, PRODUCED_AT_ONCE_BYTES_MAX
+from mqd.limits import KIB, PRODUCED_AT_ONCE_BYTES_MAX
+from mqd.protocol import hot
 from mqd.server.handlers import produce
 from tests.log.support import batch
 from tests.server.coordinator import SaysSo
-from tests.server.handlers.test_large_fetch import MANY, create_many
+from tests.server.handlers.test_large_fetch import AT_ONCE, MANY, create_many
 from tests.server.handlers.test_produce import synced
 from tests.server.handlers.test_transactional_produce import TX, part
 from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
 
 VALUE = batch(b"v")
-SLICE = produce._SLICE_ROWS
+SLICE = AT_ONCE
 SLICES = -(-MANY // SLICE)
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A produce request of more than `AT_ONCE` partitions is large: nodes with thousands take long to make."""
+    monkeypatch.setattr(hot, "SLICE_ROWS", AT_ONCE)
+    monkeypatch.setattr(produce, "_SLICE_ROWS", AT_ONCE)
 
 
 def produce_of(node: Rig, rows: Any, *, version: int = 9, **options: Any) -> dict[str, Any]:
@@ -74,7 +82,7 @@ async def test_many_topics_are_answered_in_their_order(tmp_path: Path, version: 
             node.create(name)
         client = await node.connect()
         body = node.produce_body("a", None, version=version)
-        names = ["a", "nobody", "b"] * DECODED_AT_ONCE_ROWS
+        names = ["a", "nobody", "b"] * AT_ONCE
         body["topic_data"] = [{"name": name, "partition_data": [{"index": 0, "records": VALUE}]} for name in names]
         answer = await client.ask("produce", version, body)
         assert [topic.name for topic in answer.responses] == names
