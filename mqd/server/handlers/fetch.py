@@ -271,8 +271,10 @@ class Fetch:
         partitions: list[Partition] = []
         size = 0
         urgent = not fetching.wanted
-        for number, wanted in enumerate(fetching.wanted, 1):
-            if not number % _PLANNED_AT_ONCE:
+        slice_ends_at = _PLANNED_AT_ONCE
+        for wanted in fetching.wanted:
+            if len(rows) == slice_ends_at:
+                slice_ends_at += _PLANNED_AT_ONCE
                 yield _SLICE_ROWS
                 if not fetching.slot.connection.open:
                     break
@@ -367,22 +369,23 @@ class Fetch:
         topics: dict[bytes, list[Row]] = {}
         leaders = set()
         unknown = 0
-        for number, (wanted, row) in enumerate(rows, 1):
-            if not number % _SLICE_ROWS:
+        for first in range(0, len(rows), _SLICE_ROWS):
+            if first:
                 yield _SLICE_ROWS
-            if session is not None:
-                told = (row[2], row[3], row[4])
-                news = row[7] or row[1] or wanted.told != told or len(row) > 8 or row[6] != _NO_PREFERRED_REPLICA
-                wanted.told = told if not row[1] else None
-                if row[7]:
-                    session.served(wanted)
-                if row[1] in _UNKNOWN:
-                    unknown += 1
-                if fetching.incremental and not news:
-                    continue
-            topics.setdefault(wanted.topic, []).append(row)
-            if len(row) > 9:
-                leaders.add(row[9][0])
+            for wanted, row in rows[first : first + _SLICE_ROWS]:
+                if session is not None:
+                    told = (row[2], row[3], row[4])
+                    news = row[7] or row[1] or wanted.told != told or len(row) > 8 or row[6] != _NO_PREFERRED_REPLICA
+                    wanted.told = told if not row[1] else None
+                    if row[7]:
+                        session.served(wanted)
+                    if row[1] in _UNKNOWN:
+                        unknown += 1
+                    if fetching.incremental and not news:
+                        continue
+                topics.setdefault(wanted.topic, []).append(row)
+                if len(row) > 9:
+                    leaders.add(row[9][0])
         by_id = fetching.version >= _BY_ID_FROM
         answer = [(None, topic, found) if by_id else (topic, None, found) for topic, found in topics.items()]
         addresses = endpoints(self._node, leaders)
@@ -404,19 +407,31 @@ def _named(request: FetchRequest, version: int) -> Generator[int, None, tuple[Wa
     forgotten: dict[tuple[TopicKey, int], None] = {}
     rows = 0
     for name, topic_id, partitions in request.topics:
+        if rows >= _SLICE_ROWS:
+            yield rows
+            rows = 0
         topic = (topic_id if by_id else name) or b""
-        for one in partitions:
-            wanted[topic, one.partition] = Wanted(topic, one)
-            rows += 1
-            if not rows % _SLICE_ROWS:
-                yield _SLICE_ROWS
+        for first in range(0, len(partitions), _SLICE_ROWS):
+            some = partitions[first : first + _SLICE_ROWS]
+            wanted.update({(topic, one.partition): Wanted(topic, one) for one in some})
+            rows += len(some)
+            if rows >= _SLICE_ROWS:
+                yield rows
+                rows = 0
+        rows += 1
     for name, topic_id, indexes in request.forgotten:
+        if rows >= _SLICE_ROWS:
+            yield rows
+            rows = 0
         topic = (topic_id if by_id else name) or b""
-        for index in indexes:
-            forgotten[topic, index] = None
-            rows += 1
-            if not rows % _SLICE_ROWS:
-                yield _SLICE_ROWS
+        for first in range(0, len(indexes), _SLICE_ROWS):
+            some_indexes = indexes[first : first + _SLICE_ROWS]
+            forgotten.update({(topic, index): None for index in some_indexes})
+            rows += len(some_indexes)
+            if rows >= _SLICE_ROWS:
+                yield rows
+                rows = 0
+        rows += 1
     return wanted, forgotten
 
 
