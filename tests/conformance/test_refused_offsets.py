@@ -19,6 +19,7 @@ from chaos.node import LOOPBACK, Node, free_port
 from mqd.coordinator.group.offsets import FetchOffsets
 from mqd.errors import ErrorCode
 from mqd.protocol.apis.offset_fetch import API
+from mqd.protocol.bricks import all_slices
 from mqd.protocol.schema import decode_request_header, encode_response_header
 from mqd.server.handlers.offset_fetch import refusal
 
@@ -92,8 +93,8 @@ class _Passing(socketserver.BaseRequestHandler):
 
 def refused(request: Any, code: ErrorCode, version: int) -> Mapping[str, Any]:
     if version < 8:
-        return refusal(FetchOffsets(request.group_id, request.topics), code, version)
-    return {"groups": [refusal(FetchOffsets(group.group_id, group.topics), code, version) for group in request.groups]}
+        return all_slices(refusal(FetchOffsets(request.group_id, request.topics), code, version))
+    return {"groups": [all_slices(refusal(FetchOffsets(group.group_id, group.topics), code, version)) for group in request.groups]}
 
 
 @pytest.fixture
