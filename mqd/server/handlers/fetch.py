@@ -15,8 +15,11 @@ plan looks at it, so no news are missed. Later requests of the connection wait w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import Any
+
+import trio
 
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.io.disk import FileRange
@@ -51,6 +54,9 @@ _SLICE_ROWS = DECODED_AT_ONCE_ROWS
 _PLANNED_AT_ONCE = 200
 """Partitions that are looked at before others have a turn: 2 ms."""
 
+_LARGE_AT_ONCE = 4
+"""Large fetches that are carried out together, the waiting ones not counted: a collection of garbage walks the rows of all of them."""
+
 Plan = tuple[list[tuple[Wanted, Row]], int, bool, list[Partition]]
 """Rows, bytes found, whether something must be answered at once, partitions on which the fetch can wait."""
 
@@ -84,6 +90,7 @@ class Fetch:
         self._bytes_max = node.config.integer("fetch.max.bytes")
         self._rack_aware = node.config["replica.selector.class"] == RACK_AWARE
         self._followers = FollowerFetch(node)
+        self._few = trio.Semaphore(_LARGE_AT_ONCE)
 
     def __call__(self, connection: Connection, view: memoryview, position: int, end: int, version: int, correlation_id: int) -> bool:
         """Take up the request in [position, end); False while it must wait for a fetch before it on its connection."""
@@ -92,7 +99,7 @@ class Fetch:
             if connection.parked is not None:
                 return False
             connection.barrier = True
-            self._spawn(self._run, connection, self._decode(connection.slot(), bytes(view[position:end]), version, correlation_id))
+            self._spawn(self._run, connection, partial(self._decode, connection.slot(), bytes(view[position:end]), version, correlation_id))
             return True
         self._check(request, connection)
         if connection.parked is not None:
@@ -108,7 +115,7 @@ class Fetch:
         elif self._resolve(fetching, *all_slices(_named(request, version)), now):
             if len(fetching.wanted) > DECODED_AT_ONCE_ROWS:
                 connection.barrier = True
-                self._spawn(self._run, connection, self._carry_out(fetching, None, may_wait=fetching.deadline > now))
+                self._spawn(self._run, connection, partial(self._carry_out, fetching, None, may_wait=fetching.deadline > now))
             else:
                 self._answer_or_park(fetching, may_wait=fetching.deadline > now)
         return True
@@ -142,10 +149,11 @@ class Fetch:
 
     # -- large fetches ---------------------------------------------------------------------------------------------
 
-    async def _run(self, connection: Connection, work: Any) -> None:
+    async def _run(self, connection: Connection, work: Callable[[], Awaitable[None]]) -> None:
         """A task: one part of a large fetch."""
         try:
-            await work
+            async with self._few:
+                await work()
         except ProtocolError as error:
             connection.refuse(error)
         except Exception as error:
@@ -212,7 +220,7 @@ class Fetch:
             return
         connection.barrier = True
         may_wait = waiter.bytes_wanted <= 0 and self._node.clock.monotonic() < fetching.deadline
-        self._spawn(self._run, connection, self._carry_out(fetching, waiter, may_wait=may_wait))
+        self._spawn(self._run, connection, partial(self._carry_out, fetching, waiter, may_wait=may_wait))
 
     @staticmethod
     def _resume(connection: Connection) -> None:
