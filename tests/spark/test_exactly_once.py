@@ -151,7 +151,7 @@ def test_a_first_batch_is_not_run_again_after_markers_have_expired(client: Block
     stream.run()
     stream.forget_commit(0)
     query = identity_of(query_id_of_checkpoint(stream.checkpoint))
-    groups = [task_id(query, task) for task in range(8)]
+    groups = [task_id(query, task) for task in range(8)] + [batch_group(query, 0)]
     assert all(outcome is None for outcome in client.admin.delete_groups(groups).values())
     entry = stream.checkpoint / "offsets" / "0"
     planned = r'"batchTimestampMs":\d+'
