@@ -87,7 +87,8 @@ def test_a_stream_over_a_compacted_topic(
     left = values(batch(spark, cluster, subscribe=topic))
     stream = Stream(spark, cluster, tmp_path / "ck", subscribe=topic, maxOffsetsPerTrigger="3")
     rows = stream.run()
-    assert stream.values() == left and sum(rows) == len(left)
+    # the cleaner goes on between the two reads: older records of a key may be gone
+    assert set(stream.values()) == set(left) and sum(rows) == len(stream.values()) <= len(left)
     assert len(stream.progress) > len(rows), "no micro-batch lies in a gap"
     for _ in range(2):  # compaction continues under a query that resumes
         fill(client, topic, {0: 5}, first=20)
