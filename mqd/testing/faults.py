@@ -49,6 +49,9 @@ BATCH_CHECKED_FROM = 21
 """The first byte of a batch that its CRC covers."""
 COORDINATORS_MIN_INSYNC = 2
 """Where a topic does not say it, as those of the coordinators do not: runner.py gives the nodes this option."""
+SHORTENED = "x-short"
+"""The topic that loses its oldest records. DeleteRecords may remove what another replica has in another version: it was cut off from its
+leader, and its log agrees only from the new log start on. So records of this topic are compared with nothing."""
 THROWAWAY = "x"
 """The first letter of topics that administration makes and deletes; their records are nobody's business."""
 
@@ -524,7 +527,7 @@ class Administration:
 
     async def shorten(self) -> None:
         """Until cancelled: a topic of its own is written, and loses its oldest records to retention and DeleteRecords."""
-        partition = TopicPartition(f"{THROWAWAY}-short", 0)
+        partition = TopicPartition(SHORTENED, 0)
         flush = {"flush.before.ack": str(self._plan.mode is Mode.POWER_ALL).lower()}  # or all replicas lose records, and none may lead
         configs = self._chance.choice(_RETENTION) | flush
         is_there = False

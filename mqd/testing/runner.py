@@ -31,7 +31,7 @@ from mqd.testing.clients import owned
 from mqd.testing.cluster import Cluster
 from mqd.testing.coordinator_probes import GroupProbe
 from mqd.testing.coverage import Coverage
-from mqd.testing.faults import COORDINATORS_MIN_INSYNC, THROWAWAY, Administration, Mode, Nemesis, Plan
+from mqd.testing.faults import COORDINATORS_MIN_INSYNC, SHORTENED, THROWAWAY, Administration, Mode, Nemesis, Plan
 from mqd.testing.group_ledger import GroupLedger
 from mqd.testing.groups import Groups
 from mqd.testing.ledger import Ledger
@@ -231,7 +231,7 @@ class _Run:
 
     def _may_lose(self, topic: str) -> bool:
         """Topics of administration have no `flush.before.ack`, so a power cut of all their replicas may take what they hold."""
-        return topic.startswith(THROWAWAY) and self.plan.mode is Mode.POWER_ALL
+        return topic == SHORTENED or (topic.startswith(THROWAWAY) and self.plan.mode is Mode.POWER_ALL)
 
     async def _phases(self, cluster: Cluster) -> None:
         partitions = await self._form(cluster)

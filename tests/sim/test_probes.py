@@ -99,7 +99,10 @@ class Cardboard:
         partitions = {0: self.replicas[node_id].partition}
         replica = SimpleNamespace(by_name={b"t": partitions}, by_id={ID.bytes: partitions})
         raft = SimpleNamespace(_node=None, _journal=None)
-        return SimpleNamespace(raft=raft, machine=SimpleNamespace(image=self.images[node_id]), replica=replica)
+        shards = SimpleNamespace(shards=lambda: ())
+        coordinators = SimpleNamespace(groups=shards, transactions=shards)
+        machine = SimpleNamespace(image=self.images[node_id])
+        return SimpleNamespace(raft=raft, machine=machine, replica=replica, coordinators=coordinators)
 
     def daemon(self, node_id: int) -> Any:
         return self.daemons[node_id]

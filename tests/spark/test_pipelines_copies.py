@@ -16,7 +16,6 @@ from click.testing import CliRunner
 
 pa = pytest.importorskip("pyarrow")
 
-from pyspark_mqd.errors import OptionError  # noqa: E402
 from pyspark_mqd.pipelines import archive, mirror, progress, replay, rollup  # noqa: E402
 from pyspark_mqd.pipelines.__main__ import cli as group  # noqa: E402
 from pyspark_mqd.pipelines.archive_commit import Archive  # noqa: E402
@@ -246,5 +245,5 @@ def test_commands_give_client_options_to_their_client(
     """An option that the client refuses shows that it was given; no broker is needed."""
     given = [each.format(lake=lake) for each in arguments]
     given += ["--client", "request.timeout.ms=soon", "-b", "127.0.0.1:1"]
-    failed = CliRunner().invoke(group, given).exception
-    assert isinstance(failed, OptionError) and "'soon'" in str(failed)
+    result = CliRunner().invoke(group, given)
+    assert result.exit_code and "'soon'" in f"{result.exception} {result.output}"
