@@ -278,12 +278,8 @@ class Connection:
                     self._receive_in_arena()
                 else:
                     self._receive_in_frame()
-            except ProtocolError as error:
-                self.refuse(error)
             except BlockingIOError:
                 pass
-            except OSError as error:
-                self._lost(error)
             except Exception as error:
                 self._failed(error)
         elif events & HANG_UP:
@@ -295,10 +291,15 @@ class Connection:
         self.close()
 
     def _failed(self, error: Exception) -> None:
-        """A request met a bug. Raises the exception again where the node must stop."""
-        if raised_in_core(error):
+        """Receiving or handling a request failed: by its peer, by the network, or by a bug. Raises again where the node must stop."""
+        if isinstance(error, ProtocolError):
+            self.refuse(error)
+        elif isinstance(error, OSError):
+            self._lost(error)
+        elif raised_in_core(error):
             raise error
-        self.owner.dispatcher.bug(self, "produce or fetch")
+        else:
+            self.owner.dispatcher.bug(self, "produce or fetch")
 
     def _lost(self, error: OSError) -> None:
         logger.debug("connection lost peer=%s reason=%s", self.peer, error)
@@ -510,10 +511,6 @@ class Connection:
         if self._has_whole_frame:
             try:
                 self._handle_kept()
-            except ProtocolError as error:
-                self.refuse(error)
-            except OSError as error:
-                self._lost(error)
             except Exception as error:
                 self._failed(error)
         if self.open and not self._closing and not self.held and not self._has_whole_frame:

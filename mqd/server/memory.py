@@ -61,8 +61,6 @@ class Holder(Protocol):
 
     def read_again(self) -> None: ...
 
-    def drop_spare(self) -> None: ...
-
 
 class FramePool:
     """Memory of the unfinished requests of one listener.

@@ -29,6 +29,7 @@ from mqd.limits import (
     STRANGER_SECONDS_MIN,
     TURN_SECONDS_MAX,
 )
+from mqd.peers import is_loopback
 from mqd.server.connection import RESUME, Arena, Connection
 from mqd.server.context import CLIENT, PEER, Node
 from mqd.server.dispatch import Dispatcher
@@ -286,7 +287,7 @@ class Server:
         if of_kind >= self._current_config().integer("max.connections"):
             return f"{of_kind} connections are open and max.connections allows no more"
         address = _address(sock)
-        if self._by_address[address] >= self._current_config().integer("max.connections.per.ip") and not _is_loopback(address):
+        if self._by_address[address] >= self._current_config().integer("max.connections.per.ip") and not is_loopback(address):
             return "max.connections.per.ip allows no more from this address"
         return None
 
@@ -376,10 +377,6 @@ class Server:
                 if now - connection.last_active > idle_seconds and not connection.answering and connection.open:
                     logger.debug("closing an idle connection peer=%s", connection.peer)
                     connection.close()
-
-
-def _is_loopback(address: str) -> bool:
-    return address.startswith("127.") or address in ("::1", "[::1]")
 
 
 def _address(sock: Socket) -> str:

@@ -91,32 +91,15 @@ class Pace:
 
 async def listed_in_slices(rows: Iterable[Row], weigh: Callable[[Row], int] = lambda row: 1) -> list[Row]:
     """`rows` as a list, made in slices of `SLICE_ROWS` by weight. What they are made from must bear changes between two of them."""
-    made = []
-    weight = 0
-    lock = await _taken()
-    try:
+
+    def listed() -> Generator[int, None, list[Row]]:
+        made = []
         for row in rows:
             made.append(row)
-            weight += weigh(row)
-            if weight >= SLICE_ROWS:
-                weight = 0
-                await _turn_of_others(lock)
-    finally:
-        _leave(lock)
-    return made
+            yield weigh(row)
+        return made
 
-
-async def finished_soon(work: Generator[int, None, Result]) -> Result:
-    """The same, with the first slice at once, whoever else waits for one: most work is no larger."""
-    weight = 0
-    try:
-        while weight < SLICE_ROWS:
-            weight += next(work)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
-    await others_first()
-    return await finished_in_slices(work)
+    return await finished_in_slices(listed())
 
 
 async def finished_in_slices(work: Generator[int, None, Result]) -> Result:
@@ -135,3 +118,16 @@ async def finished_in_slices(work: Generator[int, None, Result]) -> Result:
                 await _turn_of_others(lock)
     finally:
         _leave(lock)
+
+
+async def finished_soon(work: Generator[int, None, Result]) -> Result:
+    """The same, with the first slice at once, whoever else waits for one: most work is no larger."""
+    weight = 0
+    try:
+        while weight < SLICE_ROWS:
+            weight += next(work)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    await others_first()
+    return await finished_in_slices(work)

@@ -114,8 +114,6 @@ class Holding:
     def read_again(self) -> None:
         self.reads += 1
 
-    def drop_spare(self) -> None: ...
-
 
 def test_the_slowest_stalled_frame_goes_before_the_largest() -> None:
     pool = FramePool(10 * MIB)
