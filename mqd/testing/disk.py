@@ -13,11 +13,13 @@ import errno
 import os
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 import trio
 
+from mqd.testing import threads
 from mqd.testing.process import Killed, Process
 from mqd.testing.scheduler import Trace, VirtualClock
 
@@ -27,6 +29,9 @@ ArgumentsT = TypeVarTuple("ArgumentsT")
 CAPACITY_BYTES = 1 << 40
 SYNC_SECONDS = (0.0002, 0.004)
 """How long a call takes that is offloaded, mostly; now and then up to ten times as long."""
+SPLIT_LIKELIHOOD = 0.25
+"""Of an offloaded call to pause at some of its disk calls (threads.py). The others happen at one moment: when they begin, when they
+end, or between."""
 
 
 class Inode:
@@ -305,7 +310,7 @@ class MemoryDisk:
     def blow(self) -> None:
         assert self._fuse is not None
         then, self._fuse = self._fuse[1], None
-        then()
+        threads.call_in_loop(then)
         raise Killed("in the middle of a write")
 
     def seconds(self) -> float:
@@ -334,6 +339,7 @@ class MemoryFile:
         self._is_open = True
 
     def _check(self) -> None:
+        threads.step()
         self._process.check()
         if not self._is_open:
             raise _error(errno.EBADF, self.path)
@@ -448,6 +454,7 @@ class ProcessDisk:
         self._process = process
 
     def _check(self, path: Path) -> None:
+        threads.step()
         self._process.check()
         dead = self._disk.faults.dead
         if dead and dead in str(path):
@@ -485,6 +492,7 @@ class ProcessDisk:
         return sorted(self._disk.directory(path).names)
 
     def exists(self, path: Path) -> bool:
+        threads.step()
         self._process.check()
         return self._disk.find(path) is not None
 
@@ -593,7 +601,7 @@ class ProcessDisk:
     async def offload(
         self, call: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT, limiter: trio.CapacityLimiter | None = None
     ) -> ResultT:
-        """The call happens at one moment of the time that it takes; who waits cannot be cancelled, as with a thread."""
+        """The call takes time, and the loop runs meanwhile. A caller that waits cannot be cancelled, as with a thread."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if limiter is None:
             return await self._offload(call, *args)
@@ -601,8 +609,28 @@ class ProcessDisk:
             return await self._offload(call, *args, longer=self._disk.slow_logs_by)
 
     async def _offload(self, call: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT, longer: float = 0.0) -> ResultT:
-        seconds, share = self._disk.seconds() + longer, self._disk.random.random()
-        await self._process.sleep(seconds * share)
-        result = call(*args)
-        await self._process.sleep(seconds * (1 - share))
+        chance, process = self._disk.random, self._process
+        seconds = self._disk.seconds() + longer
+        share = max(0.0, min(1.0, chance.uniform(-0.25, 1.25)))
+        if share > 0.0:
+            await process.sleep(seconds * share)
+        if chance.random() < SPLIT_LIKELIHOOD:
+            result = await self._split(partial(call, *args), seconds)
+        else:
+            result = call(*args)
+        if share < 1.0:
+            await process.sleep(seconds * (1 - share))
         return result
+
+    async def _split(self, call: Callable[[], ResultT], seconds: float) -> ResultT:
+        """The call in a thread that pauses now and then. A process that dies meanwhile ends it at its next call of the disk."""
+        chance = self._disk.random
+        work: threads.Work[ResultT] = threads.Work(call, chance)
+        try:
+            work.resume()
+            while not work.ended:
+                await self._process.sleep(seconds * chance.random())
+                work.resume()
+        finally:
+            work.finish()
+        return work.result()
