@@ -23,8 +23,7 @@ class Clock(Protocol):
 class SystemClock:
     """The real clock. `monotonic` is Trio's, so a virtual Trio clock moves it too."""
 
-    def monotonic(self) -> float:
-        return trio.current_time()
+    monotonic = staticmethod(trio.current_time)
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

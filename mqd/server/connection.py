@@ -461,7 +461,7 @@ class Connection:
             start = frame_end
             if not self.open:
                 break
-            if self.owner.slice_is_over:
+            if start < end and self.owner.slice_is_over:
                 self.must_yield = True
                 self._pause()
                 self.owner.resume_later(self)

@@ -167,7 +167,7 @@ class Server:
             self._held_back = []
             ready.sort(key=lambda pair: pair[0].used)
         clock, arena = self._node.clock.monotonic, self.arena
-        now = clock()
+        now = self.now
         ends_at = now + TURN_SECONDS_MAX
         self._was_cut = False
         for position, (connection, events) in enumerate(ready):

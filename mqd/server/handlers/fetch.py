@@ -15,9 +15,9 @@ plan looks at it, so no news are missed. Later requests of the connection wait w
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -27,6 +27,8 @@ from mqd.limits import DECODED_AT_ONCE_ROWS, FETCH_SESSION_UNKNOWN_MAX, FETCH_WA
 from mqd.protocol.bricks import Slices, all_slices
 from mqd.protocol.hot_fetch import (
     FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
     decode_fetch_at_once,
     decode_fetch_in_slices,
     encode_fetch_response_in_slices,
@@ -57,8 +59,37 @@ _PLANNED_AT_ONCE = 200
 _LARGE_AT_ONCE = 4
 """Large fetches that are carried out together, the waiting ones not counted: a collection of garbage walks the rows of all of them."""
 
-Plan = tuple[list[tuple[Wanted, Row]], int, bool, list[Partition]]
-"""Rows, bytes found, whether something must be answered at once, partitions on which the fetch can wait."""
+T = TypeVar("T")
+
+Named = tuple[WantedPartitions, dict[tuple[TopicKey, int], None]]
+"""The partitions that a request wants, and those that it takes out of its session."""
+
+
+class _Plan:
+    """What the partitions of a fetch have, as far as they have been looked at."""
+
+    __slots__ = ("partitions", "rows", "size", "urgent")
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Wanted, Row]] = []
+        self.size = 0
+        """Bytes found."""
+        self.urgent = False
+        """Something must be answered at once."""
+        self.partitions: list[Partition] = []
+        """On which the fetch can wait."""
+
+
+class _Response:
+    """The rows of a response, by topic."""
+
+    __slots__ = ("leaders", "topics", "unknown")
+
+    def __init__(self) -> None:
+        self.topics: dict[bytes, list[Row]] = {}
+        self.leaders: set[int] = set()
+        self.unknown = 0
+        """Partitions that this node does not know."""
 
 
 class _Fetching:
@@ -89,8 +120,10 @@ class Fetch:
         self._replica = node.replica
         self._bytes_max = node.config.integer("fetch.max.bytes")
         self._rack_aware = node.config["replica.selector.class"] == RACK_AWARE
-        self._followers = FollowerFetch(node)
+        self._followers = FollowerFetch(node, self._start, self._resume)
         self._few = trio.Semaphore(_LARGE_AT_ONCE)
+        self._few_of_peers = trio.Semaphore(_LARGE_AT_ONCE)
+        """Followers do not wait for clients."""
 
     def __call__(self, connection: Connection, view: memoryview, position: int, end: int, version: int, correlation_id: int) -> bool:
         """Take up the request in [position, end); False while it must wait for a fetch before it on its connection."""
@@ -98,8 +131,7 @@ class Fetch:
         if request is None:
             if connection.parked is not None:
                 return False
-            connection.barrier = True
-            self._spawn(self._run, connection, partial(self._decode, connection.slot(), bytes(view[position:end]), version, correlation_id))
+            self._start(connection, partial(self._decode, connection.slot(), bytes(view[position:end]), version, correlation_id))
             return True
         self._check(request, connection)
         if connection.parked is not None:
@@ -108,14 +140,13 @@ class Fetch:
             connection.parked.free()
             if connection.barrier:
                 return False
-        now = self._node.clock.monotonic()
+        now = connection.owner.now
         fetching = _Fetching(connection.slot(), version, correlation_id, request, now + _wait_seconds(request))
         if request.replica_id >= 0:
             self._follow(connection, fetching, now)
-        elif self._resolve(fetching, *all_slices(_named(request, version)), now):
+        elif self._resolve(fetching, *_named(request.topics, request.forgotten, version), now):
             if len(fetching.wanted) > DECODED_AT_ONCE_ROWS:
-                connection.barrier = True
-                self._spawn(self._run, connection, partial(self._carry_out, fetching, None, may_wait=fetching.deadline > now))
+                self._start(connection, partial(self._carry_out, fetching, None, may_wait=fetching.deadline > now))
             else:
                 self._answer_or_park(fetching, may_wait=fetching.deadline > now)
         return True
@@ -141,18 +172,22 @@ class Fetch:
         return True
 
     def _follow(self, connection: Connection, fetching: _Fetching, now: float) -> None:
-        request = fetching.request
-        if connection.listener != PEER or request.replica_id != connection.peer_node:
-            self._refuse_follower(fetching)
+        if _is_follower(connection, fetching.request):
+            self._followers(fetching.slot, fetching.request, fetching.version, fetching.correlation_id, now, fetching.deadline)
         else:
-            self._followers(fetching.slot, request, fetching.version, fetching.correlation_id, now, fetching.deadline)
+            self._refuse_follower(fetching)
 
     # -- large fetches ---------------------------------------------------------------------------------------------
+
+    def _start(self, connection: Connection, work: Callable[[], Awaitable[None]]) -> None:
+        """Start a task. Later requests of the connection wait until `_resume`."""
+        connection.barrier = True
+        self._spawn(self._run, connection, work)
 
     async def _run(self, connection: Connection, work: Callable[[], Awaitable[None]]) -> None:
         """A task: one part of a large fetch."""
         try:
-            async with self._few:
+            async with self._few_of_peers if connection.listener == PEER else self._few:
                 await work()
         except ProtocolError as error:
             connection.refuse(error)
@@ -167,16 +202,21 @@ class Fetch:
         try:
             request = await finished_in_slices(decode_fetch_in_slices(body, 0, len(body), version))
             self._check(request, connection)
-            wanted, forgotten = await finished_in_slices(_named(request, version))
+            named: Named = ({}, {})
+            if request.replica_id < 0:
+                named = await finished_in_slices(_named_in_slices(request, version))
         finally:
             pool.bytes -= len(body)
         if not connection.open:
             return
         now = self._node.clock.monotonic()
         fetching = _Fetching(slot, version, correlation_id, request, now + _wait_seconds(request))
+        if request.replica_id >= 0 and _is_follower(connection, request):
+            await self._followers.take_up_large(slot, request, version, correlation_id, now, fetching.deadline)
+            return
         if request.replica_id >= 0:
-            self._follow(connection, fetching, now)
-        elif self._resolve(fetching, wanted, forgotten, now):
+            self._refuse_follower(fetching)
+        elif self._resolve(fetching, *named, now):
             await self._carry_out(fetching, None, may_wait=fetching.deadline > now)
             return
         self._resume(connection)
@@ -189,15 +229,15 @@ class Fetch:
             waiter = FetchWaiter(lambda: None, request.min_bytes, fetching.deadline, read_committed=read_committed, leaves_later=True)
             try:
                 planning = self._planning(fetching, waiter if may_wait else None, before)
-                rows, size, urgent, partitions = await finished_in_slices(planning)
+                plan = await finished_in_slices(planning)
             except Exception:
                 waiter.leave()
                 raise
             may_wait = may_wait and not connection.ends and connection.pool.may_park(len(fetching.wanted))
-            if not may_wait or urgent or size >= request.min_bytes or not partitions:
+            if not may_wait or plan.urgent or plan.size >= request.min_bytes or not plan.partitions:
                 break
-            if not waiter.freed and waiter.bytes_wanted > size:
-                waiter.bytes_wanted -= size
+            if not waiter.freed and waiter.bytes_wanted > plan.size:
+                waiter.bytes_wanted -= plan.size
                 waiter.release = lambda: self._woken_large(fetching)
                 fetching.waiter = connection.parked = waiter
                 connection.pool.park(len(fetching.wanted))
@@ -205,7 +245,7 @@ class Fetch:
                 self._resume(connection)
                 return
             before, may_wait = waiter, False  # records came to a partition behind the plan
-        parts = await finished_in_slices(self._answering(fetching, rows, waiter))
+        parts = await finished_in_slices(self._answering(fetching, plan.rows, waiter))
         if connection.open:
             fetching.slot.complete(parts)
         self._resume(connection)
@@ -218,9 +258,8 @@ class Fetch:
         if not connection.open:
             waiter.leave()
             return
-        connection.barrier = True
         may_wait = waiter.bytes_wanted <= 0 and self._node.clock.monotonic() < fetching.deadline
-        self._spawn(self._run, connection, partial(self._carry_out, fetching, waiter, may_wait=may_wait))
+        self._start(connection, partial(self._carry_out, fetching, waiter, may_wait=may_wait))
 
     @staticmethod
     def _resume(connection: Connection) -> None:
@@ -243,8 +282,10 @@ class Fetch:
         fetching.slot.complete(encode_fetch_response_parts(version, fetching.correlation_id, 0, code, NO_SESSION, rows))
 
     def _answer_or_park(self, fetching: _Fetching, *, may_wait: bool) -> None:
-        rows, size, urgent, partitions = all_slices(self._planning(fetching))
-        if may_wait and not urgent and size < fetching.request.min_bytes and partitions and fetching.slot.connection.open:
+        plan = _Plan()
+        self._plan(fetching, plan, fetching.wanted)
+        size, partitions = plan.size, plan.partitions
+        if may_wait and not plan.urgent and size < fetching.request.min_bytes and partitions and fetching.slot.connection.open:
             waiter = FetchWaiter(
                 lambda: self._woken(fetching),
                 fetching.request.min_bytes - size,
@@ -255,7 +296,9 @@ class Fetch:
             fetching.slot.connection.parked = waiter
             self._replica.park(waiter, partitions)
             return
-        parts = all_slices(self._answering(fetching, rows))
+        response = _Response()
+        self._add_rows(fetching, response, plan.rows)
+        parts = all_slices(self._encoding(fetching, response))
         if fetching.slot.connection.open:
             fetching.slot.complete(parts)
 
@@ -267,30 +310,33 @@ class Fetch:
         enough_came = waiter.bytes_wanted <= 0
         self._answer_or_park(fetching, may_wait=enough_came and self._node.clock.monotonic() < fetching.deadline)
 
-    def _planning(self, fetching: _Fetching, waiter: FetchWaiter | None = None, before: FetchWaiter | None = None) -> Slices[Plan]:
+    def _planning(self, fetching: _Fetching, waiter: FetchWaiter | None, before: FetchWaiter | None) -> Slices[_Plan]:
         """What each wanted partition has. `waiter` waits on each of them from here on; `before` leaves its partitions first."""
         if before is not None:
             yield from before.leaving()
-        request = fetching.request
-        budget = min(request.max_bytes, self._bytes_max)
-        replica = self._replica
-        by_topic = replica.by_id if fetching.version >= _BY_ID_FROM else replica.by_name
-        rows: list[tuple[Wanted, Row]] = []
-        partitions: list[Partition] = []
-        size = 0
-        urgent = not fetching.wanted
-        slice_ends_at = _PLANNED_AT_ONCE
-        for wanted in fetching.wanted:
-            if len(rows) == slice_ends_at:
-                slice_ends_at += _PLANNED_AT_ONCE
+        plan, wanted = _Plan(), fetching.wanted
+        for first in range(0, len(wanted), _PLANNED_AT_ONCE):
+            if first:
                 yield _SLICE_ROWS
                 if not fetching.slot.connection.open:
                     break
+            self._plan(fetching, plan, wanted[first : first + _PLANNED_AT_ONCE], waiter)
+        return plan
+
+    def _plan(self, fetching: _Fetching, plan: _Plan, some: list[Wanted], waiter: FetchWaiter | None = None) -> None:
+        """Add to `plan` what these partitions have."""
+        budget = min(fetching.request.max_bytes, self._bytes_max)
+        replica = self._replica
+        by_id = fetching.version >= _BY_ID_FROM
+        by_topic = replica.by_id if by_id else replica.by_name
+        rows, partitions, size = plan.rows, plan.partitions, plan.size
+        urgent = plan.urgent or not fetching.wanted
+        for wanted in some:
             held = by_topic.get(wanted.topic)
             partition = held.get(wanted.partition) if held is not None else None
             try:
                 if partition is None:
-                    name, topic_id = (None, wanted.topic) if fetching.version >= _BY_ID_FROM else (wanted.topic, None)
+                    name, topic_id = (None, wanted.topic) if by_id else (wanted.topic, None)
                     raise unknown_partition(self._node, name, topic_id, wanted.partition)
                 row, found = self._read(partition, wanted, fetching, budget - size, min_one=size == 0)
             except MqError as error:
@@ -309,7 +355,7 @@ class Fetch:
                 urgent = urgent or len(row) > 8 or row[6] != _NO_PREFERRED_REPLICA
             size += found
             rows.append((wanted, row))
-        return rows, size, urgent, partitions
+        plan.size, plan.urgent = size, urgent
 
     def _read(self, partition: Partition, wanted: Wanted, fetching: _Fetching, budget: int, *, min_one: bool) -> tuple[Row, int]:
         asked, request = wanted.asked, fetching.request
@@ -369,78 +415,97 @@ class Fetch:
         leader = Candidate(self._node.node_id, me.rack if me is not None else None, partition.log.log_end_offset, 0.0)
         return select(rack.decode(errors="replace"), leader, others)
 
-    def _answering(self, fetching: _Fetching, rows: list[tuple[Wanted, Row]], waiter: FetchWaiter | None = None) -> Slices[list[Any]]:
-        """The answer's parts. `waiter` leaves its partitions first."""
-        if waiter is not None:
-            yield from waiter.leaving()
-        session = fetching.session
-        topics: dict[bytes, list[Row]] = {}
-        leaders = set()
-        unknown = 0
+    def _answering(self, fetching: _Fetching, rows: list[tuple[Wanted, Row]], waiter: FetchWaiter) -> Slices[list[Any]]:
+        """The parts of the response. `waiter` leaves its partitions first."""
+        yield from waiter.leaving()
+        response = _Response()
         for first in range(0, len(rows), _SLICE_ROWS):
             if first:
                 yield _SLICE_ROWS
-            for wanted, row in rows[first : first + _SLICE_ROWS]:
-                if session is not None:
-                    told = (row[2], row[3], row[4])
-                    news = row[7] or row[1] or wanted.told != told or len(row) > 8 or row[6] != _NO_PREFERRED_REPLICA
-                    wanted.told = told if not row[1] else None
-                    if row[7]:
-                        session.served(wanted)
-                    if row[1] in _UNKNOWN:
-                        unknown += 1
-                    if fetching.incremental and not news:
-                        continue
-                topics.setdefault(wanted.topic, []).append(row)
-                if len(row) > 9:
-                    leaders.add(row[9][0])
-        by_id = fetching.version >= _BY_ID_FROM
-        answer = [(None, topic, found) if by_id else (topic, None, found) for topic, found in topics.items()]
-        addresses = endpoints(self._node, leaders)
+            self._add_rows(fetching, response, rows[first : first + _SLICE_ROWS])
+        return (yield from self._encoding(fetching, response))
+
+    @staticmethod
+    def _add_rows(fetching: _Fetching, response: _Response, rows: list[tuple[Wanted, Row]]) -> None:
+        """Add what the client does not know yet."""
+        session, topics = fetching.session, response.topics
+        for wanted, row in rows:
+            if session is not None:
+                told = (row[2], row[3], row[4])
+                news = row[7] or row[1] or wanted.told != told or len(row) > 8 or row[6] != _NO_PREFERRED_REPLICA
+                wanted.told = told if not row[1] else None
+                if row[7]:
+                    session.served(wanted)
+                if row[1] in _UNKNOWN:
+                    response.unknown += 1
+                if fetching.incremental and not news:
+                    continue
+            topics.setdefault(wanted.topic, []).append(row)
+            if len(row) > 9:
+                response.leaders.add(row[9][0])
+
+    def _encoding(self, fetching: _Fetching, response: _Response) -> Slices[list[Any]]:
+        """The parts of the response, a slice at a time. A session of too many unknown partitions ends with it."""
+        session, version = fetching.session, fetching.version
+        by_id = version >= _BY_ID_FROM
+        topics = [(None, topic, found) if by_id else (topic, None, found) for topic, found in response.topics.items()]
         session_id = session.id if session is not None else NO_SESSION
-        if session is not None and unknown > FETCH_SESSION_UNKNOWN_MAX:
+        if session is not None and response.unknown > FETCH_SESSION_UNKNOWN_MAX:
             self._replica.sessions.end(session)
             session_id = NO_SESSION
-        return (yield from encode_fetch_response_in_slices(fetching.version, fetching.correlation_id, 0, 0, session_id, answer, addresses))
+        addresses = endpoints(self._node, response.leaders)
+        return encode_fetch_response_in_slices(version, fetching.correlation_id, 0, 0, session_id, topics, addresses)
+
+
+def _is_follower(connection: Connection, request: FetchRequest) -> bool:
+    return connection.listener == PEER and request.replica_id == connection.peer_node
 
 
 def _wait_seconds(request: FetchRequest) -> float:
     return min(max(0, request.max_wait_ms), FETCH_WAIT_MAX_MS) / 1000
 
 
-def _named(request: FetchRequest, version: int) -> Generator[int, None, tuple[WantedPartitions, dict[tuple[TopicKey, int], None]]]:
-    """The partitions that a request wants and forgets. Of several rows for a partition the last counts, as with Apache Kafka."""
+def _named(topics: Iterable[FetchTopic], forgotten: Iterable[ForgottenTopic], version: int) -> Named:
+    """The partitions that these parts of a request want and forget. A repeated partition: the last row counts, as with Apache Kafka."""
     by_id = version >= _BY_ID_FROM  # a topic is named by what its version uses
+    wanted: WantedPartitions = {}
+    for name, topic_id, partitions in topics:
+        topic = (topic_id if by_id else name) or b""
+        for one in partitions:
+            wanted[topic, one.partition] = Wanted(topic, one)
+    dropped: dict[tuple[TopicKey, int], None] = {}
+    for name, topic_id, indexes in forgotten:
+        topic = (topic_id if by_id else name) or b""
+        for index in indexes:
+            dropped[topic, index] = None
+    return wanted, dropped
+
+
+def _named_in_slices(request: FetchRequest, version: int) -> Slices[Named]:
+    """The same, a slice at a time."""
     wanted: WantedPartitions = {}
     forgotten: dict[tuple[TopicKey, int], None] = {}
     rows = 0
-    for name, topic_id, partitions in request.topics:
+    for topic in _parts_of(request.topics):
+        wanted.update(_named([topic], (), version)[0])
+        rows += 1 + len(topic[2])
         if rows >= _SLICE_ROWS:
             yield rows
             rows = 0
-        topic = (topic_id if by_id else name) or b""
-        for first in range(0, len(partitions), _SLICE_ROWS):
-            some = partitions[first : first + _SLICE_ROWS]
-            wanted.update({(topic, one.partition): Wanted(topic, one) for one in some})
-            rows += len(some)
-            if rows >= _SLICE_ROWS:
-                yield rows
-                rows = 0
-        rows += 1
-    for name, topic_id, indexes in request.forgotten:
+    for former in _parts_of(request.forgotten):
+        forgotten.update(_named((), [former], version)[1])
+        rows += 1 + len(former[2])
         if rows >= _SLICE_ROWS:
             yield rows
             rows = 0
-        topic = (topic_id if by_id else name) or b""
-        for first in range(0, len(indexes), _SLICE_ROWS):
-            some_indexes = indexes[first : first + _SLICE_ROWS]
-            forgotten.update({(topic, index): None for index in some_indexes})
-            rows += len(some_indexes)
-            if rows >= _SLICE_ROWS:
-                yield rows
-                rows = 0
-        rows += 1
     return wanted, forgotten
+
+
+def _parts_of(topics: Iterable[tuple[bytes | None, bytes | None, list[T]]]) -> Iterator[tuple[bytes | None, bytes | None, list[T]]]:
+    """Topics with at most a slice of partitions each: one with more of them comes several times."""
+    for name, topic_id, partitions in topics:
+        for first in range(0, len(partitions) or 1, _SLICE_ROWS):
+            yield name, topic_id, partitions[first : first + _SLICE_ROWS]
 
 
 def _empty_row(index: int, error: MqError) -> Row:
