@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -37,14 +38,32 @@ Place = int | str
 
 
 class NodeClock:
-    """A node's Clock (io/clock.py): the world's time, and a wall clock that may be wrong."""
+    """A node's Clock (io/clock.py): the world's time, and a wall clock that may be wrong.
 
-    def __init__(self, clock: VirtualClock) -> None:
+    With a price, time passes while the node's code runs: between two readings of the clock, which fair turns and slices take after
+    each piece of work. The world's time stands still meanwhile, so the node is `ahead` of it, and must wait before it runs again.
+    """
+
+    def __init__(self, clock: VirtualClock, chance: random.Random | None = None) -> None:
         self._clock = clock
+        self._chance = chance
         self.skew_seconds = 0.0
+        self.price_seconds = 0.0
+        """The longest time that passes between two readings; mostly it is far less."""
+        self._ahead_at = 0.0
+        """The time that the last reading gave."""
 
     def monotonic(self) -> float:
-        return self._clock.now
+        if not self.price_seconds:
+            return self._clock.now
+        assert self._chance is not None
+        self._ahead_at = max(self._ahead_at, self._clock.now) + self.price_seconds * self._chance.random() ** 3
+        return self._ahead_at
+
+    @property
+    def ahead(self) -> float:
+        """Seconds of work that the world's time does not yet show."""
+        return max(self._ahead_at - self._clock.now, 0.0)
 
     def wall_ms(self) -> int:
         return _WALL_MS_AT_START + int((self._clock.now - STARTS_AT + self.skew_seconds) * 1000)
@@ -56,7 +75,7 @@ class SimulatedNode:
     def __init__(self, cluster: Cluster, node_id: int) -> None:
         self.id = node_id
         self.disk = MemoryDisk(node_id, cluster.world.clock, cluster.world.random(f"disk-{node_id}"))
-        self.clock = NodeClock(cluster.world.clock)
+        self.clock = NodeClock(cluster.world.clock, cluster.world.random(f"cpu-{node_id}"))
         self.host: Host = cluster.fabric.host(str(node_id), f"10.0.0.{node_id}")
         self.options: dict[str, str] = {}
         """Options of this node alone; they count from its next start on."""
@@ -74,6 +93,11 @@ class SimulatedNode:
 
     def __repr__(self) -> str:
         return f"<SimulatedNode {self.id} {'running' if self.running else 'down'}>"
+
+    @property
+    def process(self) -> Process | None:
+        """Its newest process, dead or alive."""
+        return self._process
 
     @property
     def running(self) -> bool:
@@ -311,6 +335,9 @@ class Cluster:
         self._start = start
         self._clients = 0
         self._paused: dict[Process, None] = {}
+        self._busy: dict[Process, None] = {}
+        self.longest_busy_seconds = 0.0
+        """For how long the event loop of a node was busy with one step, at most."""
 
     # -- the block
 
@@ -422,14 +449,40 @@ class Cluster:
         return NodeConfig.load(None, {}, {**self.options, **self.nodes[node_id].options}).of_node(self.peers, node_id)
 
     def pause(self, process: Process, seconds: float) -> None:
-        self._paused[process] = None
-        self.world.clock.gate(self._paused.__contains__)
+        if process not in self._paused:
+            self._paused[process] = None
+            self.world.clock.hold(process)
         self.world.clock.after(seconds, lambda: self.resume(process))
 
     def resume(self, process: Process) -> None:
         if process in self._paused:
             del self._paused[process]
-            self.world.clock.gate(self._paused.__contains__ if self._paused else None)
+            self.world.clock.release(process)
+
+    def price_work(self, seconds: float) -> None:
+        """From now on the code of nodes takes time: up to so many seconds between two readings of the clock (`NodeClock`)."""
+        for node in self.nodes.values():
+            node.clock.price_seconds = seconds
+        if seconds:
+            self.on_event(self._charge)
+
+    def _charge(self, node_id: int) -> None:
+        """After a step of a node that took time: nothing else of it runs before that has passed."""
+        node = self.nodes[node_id]
+        process, seconds = node.process, node.clock.ahead
+        if seconds <= 0.0 or process is None or process in self._busy:
+            return
+        self._busy[process] = None
+        self.longest_busy_seconds = max(self.longest_busy_seconds, seconds)
+        self.world.clock.hold(process)
+        self.world.clock.after(seconds, lambda: self._idle_again(node, process))
+
+    def _idle_again(self, node: SimulatedNode, process: Process) -> None:
+        if process.alive and process is node.process and (seconds := node.clock.ahead) > 0.0:  # others of its tasks ran meanwhile
+            self.world.clock.after(seconds, lambda: self._idle_again(node, process))
+            return
+        del self._busy[process]
+        self.world.clock.release(process)
 
 
 async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:

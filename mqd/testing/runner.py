@@ -37,7 +37,7 @@ from mqd.testing.groups import Groups
 from mqd.testing.ledger import Ledger
 from mqd.testing.plots import Plots, draw_plot
 from mqd.testing.probes import Probes
-from mqd.testing.thresholds import draw_thresholds
+from mqd.testing.thresholds import draw_price, draw_thresholds
 from mqd.testing.transactions import TOPIC, Transactional
 from mqd.testing.two_phase import TwoPhase
 from mqd.testing.workload import Workload
@@ -204,6 +204,7 @@ class _Run:
                 self.probes.on_restart = self._restarted
                 self.probes.on_life = self.coverage.begin_life
                 cluster.on_event(self.probes.look)
+                cluster.price_work(draw_price(self.source("price")))
                 with self.scope:
                     await cluster.start()
                     await self._phases(cluster)
@@ -362,7 +363,7 @@ class _Run:
             ended = [node_id for node_id, node in cluster.nodes.items() if not node.running]
             return f"replicas in sync; ended: {ended}, fenced: {fenced}, {'; '.join(short[:3])}"
         unserved = sorted(name for name, at in workload.acknowledged_at.items() if at <= healed_at)
-        return f"acknowledgements for {', '.join(unserved)}" if unserved else None
+        return f"acknowledgements for {', '.join(unserved)}" if unserved else self.probes.undeleted()
 
     def _unread(self, workload: Workload, partitions: Iterable[TopicPartition]) -> str | None:
         for (consumer, place), offset in workload.positions.items():

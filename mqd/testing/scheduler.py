@@ -11,8 +11,8 @@ for hypothesis-trio), `GLOBAL_RUN_CONTEXT.runner` and its `runq`, `entry_queue`,
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from heapq import heappop, heappush
@@ -155,16 +155,33 @@ class VirtualClock(trio.abc.Clock):
 
     # -- pausing
 
-    def gate(self, is_held: Callable[[Any], bool] | None) -> None:
-        """Hold back the tasks for which `is_held(node)` is true, from their next step on; None: none any more."""
+    def hold(self, node: Any) -> None:
+        """No task of this node runs from its next step on, until `release`. A node may be held for several reasons, each of which ends."""
+        queue = self._gated_queue()
+        queue.reasons[node] += 1
+        if queue.reasons[node] == 1:
+            waiting = list(queue)
+            queue.clear()
+            for task in waiting:
+                queue.append(task)
+
+    def release(self, node: Any) -> None:
+        """One reason less to hold this node. Quiet when there is none."""
+        queue = self._gated_queue()
+        if queue.reasons[node] > 1:
+            queue.reasons[node] -= 1
+            return
+        del queue.reasons[node]
+        for task in queue.held.pop(node, ()):
+            queue.append(task)
+
+    def _gated_queue(self) -> _GatedQueue:
+        """Trio's queue, replaced when it is needed first: it costs a little."""
         runner = self._runner
-        held: list[Any] = []
-        if isinstance(runner.runq, _GatedQueue):
-            held = runner.runq.held
-        waiting = [*runner.runq, *held]
-        runner.runq = _GatedQueue(is_held) if is_held is not None else deque()
-        for task in waiting:
-            runner.runq.append(task)
+        if not isinstance(runner.runq, _GatedQueue):
+            runner.runq = _GatedQueue(runner.runq)
+        queue: _GatedQueue = runner.runq
+        return queue
 
 
 class _SeldomAsked:
@@ -211,19 +228,21 @@ class _Chance(random.Random):
 
 
 class _GatedQueue(deque[Any]):
-    """Trio's queue of runnable tasks while some of them belong to a node that is paused."""
+    """Trio's queue of runnable tasks, without those of nodes that are held: paused, or busy."""
 
-    def __init__(self, is_held: Callable[[Any], bool]) -> None:
-        super().__init__()
-        self._is_held = is_held
-        self.held: list[Any] = []
+    def __init__(self, tasks: Iterable[Any] = ()) -> None:
+        super().__init__(tasks)
+        self.reasons: Counter[Any] = Counter()
+        """Node -> for how many reasons it is held."""
+        self.held: dict[Any, list[Any]] = {}
 
     def append(self, task: Any) -> None:
-        node = task.context.get(current_node)
-        if node is not None and self._is_held(node):
-            self.held.append(task)
-        else:
-            super().append(task)
+        if self.reasons:
+            node = task.context.get(current_node)
+            if node is not None and node in self.reasons:
+                self.held.setdefault(node, []).append(task)
+                return
+        super().append(task)
 
 
 class Steps(trio.abc.Instrument):

@@ -19,6 +19,8 @@ _SMALL: tuple[dict[str, str], ...] = (
     {"log.retention.check.interval.ms": "200", "log.segment.delete.delay.ms": "100"},
 )
 
+_PRICES = (0.0, 0.0, 0.0, 0.0003, 0.001, 0.004)
+
 
 def draw_thresholds(chance: random.Random) -> dict[str, str]:
     """Options of all nodes of a run."""
@@ -27,3 +29,8 @@ def draw_thresholds(chance: random.Random) -> dict[str, str]:
         if chance.random() < 0.5:
             options |= small
     return options
+
+
+def draw_price(chance: random.Random) -> float:
+    """Seconds that may pass between two readings of a node's clock, mostly far less (`Cluster.price_work`): none in half of the seeds."""
+    return chance.choice(_PRICES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import trio
 
@@ -11,6 +13,7 @@ from mqd.client.producer import open_producer
 from mqd.io.disk import Disk
 from mqd.testing import Cluster, run, simulated
 from mqd.testing.process import Killed
+from mqd.testing.scheduler import current_node
 from mqd.types import TopicPartition
 
 
@@ -170,3 +173,30 @@ async def test_what_the_block_raises_rises_bare() -> None:
     with pytest.raises(KeyError):
         async with Cluster(nodes=1):
             raise KeyError
+
+
+@simulated(seed=3)
+async def test_a_node_whose_code_takes_time_does_nothing_else_meanwhile() -> None:
+    async with Cluster(nodes=1) as cluster:
+        node, process = cluster.nodes[1], cluster.nodes[1].process
+        cluster.price_work(0.02)
+        ran: list[float] = []
+
+        async def of_the_node() -> None:
+            current_node.set(process)
+            while True:
+                await trio.sleep(0.0001)
+                ran.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(of_the_node)
+            client = await cluster.client()
+            await Admin(client).create_topic("t", 1, 1)
+            await trio.sleep(0.5)
+            nursery.cancel_scope.cancel()
+        gaps = [after - before for before, after in pairwise(ran)]
+        assert max(gaps) > 0.005, "without a price none is longer than the task's own sleep"
+        assert cluster.longest_busy_seconds <= max(gaps) + 0.001
+        before = node.clock.monotonic()
+        assert before > trio.current_time() or node.clock.ahead == 0.0
+        assert node.clock.monotonic() >= before, "the clock of a busy node does not go back"
