@@ -26,7 +26,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 .DEFAULT_GOAL := help
 .PHONY: help run test lint unit hostile spark-test spark-demo chaos-spark bench-spark bench-client conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate simulate-bugs bench bench-failover bench-replicated \
         conformance-groups chaos-exactly-once bench-rebalance bench-compaction \
-  chaos chaos-cluster chaos-rolling constraints clean
+  chaos chaos-cluster chaos-rolling chaos-upgrade constraints clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-20s %s\n", $$1, $$2 }'
@@ -94,6 +94,9 @@ chaos-cluster: $(STAMP) ## three nodes killed, frozen and restarted under load, 
 
 chaos-rolling: $(STAMP) ## every node restarted under load: no client may see an error
 	@$(BIN)/python -m chaos.rolling
+
+chaos-upgrade: $(STAMP) ## every node upgraded from the release before under load, in both orders; needs the whole history of git
+	@$(BIN)/python -m chaos.rolling_upgrade
 
 chaos-exactly-once: $(STAMP) ## exactly-once copies while brokers and workers are killed (CHAOS_SECONDS=180 SEED=1)
 	@$(BIN)/python -m chaos.exactly_once --seconds $(CHAOS_SECONDS) --seed $(SEED)

@@ -10,6 +10,7 @@ from mqd import __version__
 COMMANDS = {
     "cluster": ("mqctl.commands.cluster:cluster", "Nodes and the state of the cluster."),
     "broker": ("mqctl.commands.broker:broker", "List, describe and empty nodes."),
+    "feature": ("mqctl.commands.feature:feature", "List features and finalize their levels, after an upgrade."),
     "partition": ("mqctl.commands.partition:partition", "List, move and lead partitions."),
     "topic": ("mqctl.commands.topic:topic", "Create, list, describe, change and delete topics."),
     "produce": ("mqctl.commands.produce:produce", "Send records from standard input or a file."),

@@ -46,6 +46,7 @@ from mqd.log.last_registration import (
     LastRegistration,
     forget_last_registration,
     machine_ran_on,
+    may_vouch,
     previous_broker_epoch,
     store_last_registration,
 )
@@ -53,6 +54,7 @@ from mqd.log.partition_log import LogConfig
 from mqd.log.service import LogService
 from mqd.logs import write_line
 from mqd.protocol.files import MetaProperties
+from mqd.raft import versions
 from mqd.raft.journal import Compaction, journal_exists
 from mqd.raft.service import RaftService
 from mqd.replica.fetchers import Fetchers
@@ -181,6 +183,7 @@ class _Daemon:
             producer_id_expiration_ms=self.config.integer("producer.id.expiration.ms"),
             descriptors=descriptors_for_logs,
             kept=machine_ran_on(seams.disk, self.registration_file),
+            ran_on=may_vouch(seams.disk, self.registration_file),
         )
         self.logs.compactor.options = CompactorOptions.from_config(self.config)
         self.replica = ReplicaService(
@@ -211,6 +214,7 @@ class _Daemon:
                 bytes_max=self.config.integer("metadata.log.max.record.bytes.between.snapshots"),
                 entries_kept=self.config.integer("metadata.log.records.kept"),
             ),
+            finalized=lambda: self.machine.image.features.get(versions.FEATURE, 0),
         )
         self.forwarder = Forwarder(self.peers, self.me.id, self.network, self.raft.introduce)
         self.controller = ControllerService(
@@ -265,6 +269,7 @@ class _Daemon:
         self.stop = trio.Event()
         self.known: KnownDirectories
         self.serve_clients: Callable[[], None]
+        self.server: Server | None = None
         self._activated = False
         self._image_changed = trio.Event()
         self._lost: dict[TopicPartition, None] = {}
@@ -384,7 +389,7 @@ class _Daemon:
             async with trio.open_nursery() as serving:
                 with trio.CancelScope() as starting:
                     serving.start_soon(self._cancel_on_stop, starting)
-                    server = Server(node, self.network)
+                    server = self.server = Server(node, self.network)
                     self.serve_clients = lambda: server.listen(listeners[CLIENT], CLIENT)
                     await serving.start(server.run, [(listeners[PEER], PEER)])
                     serving.start_soon(self.publisher.run, self.machine.image)

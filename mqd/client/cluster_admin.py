@@ -13,6 +13,7 @@ from mqd.client.descriptions import (
     BoundUsage,
     ClusterDescription,
     ElectionType,
+    Feature,
     LogDirectory,
     PartitionState,
     Quorum,
@@ -26,6 +27,7 @@ from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
 
 DESCRIBE_LOG_DIRS, ELECT_LEADERS, ALTER_PARTITION_REASSIGNMENTS, LIST_PARTITION_REASSIGNMENTS = 35, 43, 45, 46
+API_VERSIONS, UPDATE_FEATURES = 18, 57
 DESCRIBE_QUORUM, DESCRIBE_CLUSTER, UNREGISTER_BROKER, DESCRIBE_TOPIC_PARTITIONS = 55, 60, 64, 75
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -95,6 +97,35 @@ class ClusterAdmin(Calls):
                 raise error_from_wire(answer.error_code, f"unregistering node {node_id}", answer.error_message)
 
         await self._retry(f"unregistering node {node_id}", attempt)
+
+    async def describe_features(self) -> list[Feature]:
+        """Features by name, as the controller knows them (KIP-584)."""
+
+        async def attempt() -> list[Feature]:
+            await self._client.refresh([])
+            answer = await self._client.request_controller(
+                API_VERSIONS, {"client_software_name": "mqd", "client_software_version": "1"}
+            )
+            if answer.error_code:
+                raise error_from_wire(answer.error_code, "describing features")
+            levels = {row.name: row.max_version_level for row in answer.finalized_features}
+            return sorted(
+                Feature(row.name, levels.get(row.name, 0), row.min_version, row.max_version) for row in answer.supported_features
+            )
+
+        return await self._retry("describing features", attempt)
+
+    async def update_features(self, levels: Mapping[str, int], *, validate_only: bool = False) -> None:
+        """Finalize higher levels of features. Raises ClientError, with INVALID_UPDATE_VERSION where a node does not support them."""
+
+        async def attempt() -> None:
+            updates = [{"feature": name, "max_version_level": level} for name, level in levels.items()]
+            body = {"timeout_ms": self._timeout_ms, "feature_updates": updates, "validate_only": validate_only}
+            answer = await self._client.request_controller(UPDATE_FEATURES, body)
+            if answer.error_code:
+                raise error_from_wire(answer.error_code, "finalizing features", answer.error_message)
+
+        await self._retry("finalizing features", attempt)
 
     async def describe_quorum(self) -> Quorum:
         """Who leads the metadata log, and how far voters and observers have come (KIP-595, KIP-836)."""

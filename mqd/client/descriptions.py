@@ -118,6 +118,15 @@ class ClusterDescription:
     fenced: frozenset[int] = frozenset()
 
 
+class Feature(NamedTuple):
+    """A feature (KIP-584). `finalized`: the level in force, 0 for none; `lowest` to `newest`: what the node asked supports."""
+
+    name: str
+    finalized: int
+    lowest: int
+    newest: int
+
+
 class BoundUsage(NamedTuple):
     """How full a bound of a node is on what clients can make it remember: of the metadata, or of the fullest shard of a coordinator."""
 

@@ -27,9 +27,10 @@ from mqd.controller.records import FormatCluster, Record, RegisterBroker, SetBro
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import BROKER_TEXT_BYTES_MAX
+from mqd.raft import versions
 from mqd.types import NO_EPOCH, NO_NODE, Decision, NodeId
 
-FEATURES = (("mqd.metadata.version", 1), ("group.version", 1), ("transaction.version", 2))
+FEATURES = ((versions.FEATURE, versions.NEWEST), ("group.version", 1), ("transaction.version", 2))
 """What a new cluster starts with, which is the newest of everything. The first is the version of the records of its log."""
 
 

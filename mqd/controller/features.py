@@ -1,6 +1,9 @@
 """Features (KIP-584): what the whole cluster agreed upon, as levels that an administrator raises and lowers.
 
 A new cluster has the newest of all (brokers.FEATURES). One that was made before a feature came has level 0 of it, until somebody raises it.
+
+`mqd.metadata.version` is what the nodes write for one another (raft/versions.py). A new release runs at the level of the one before
+until somebody raises it, which needs every registered node on the new release. It cannot be lowered.
 """
 
 from __future__ import annotations
@@ -16,11 +19,10 @@ from mqd.controller.image import MetadataImage
 from mqd.controller.records import Record, SetFeature
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
-from mqd.types import Decision
+from mqd.raft.versions import FEATURE as METADATA_VERSION
+from mqd.types import Decision, NodeId
 
-_OWN = "mqd.metadata.version"
-"""Not to be done without: the log is written in it."""
-LEVELS: Mapping[str, range] = {name: range(1 if name == _OWN else 0, level + 1) for name, level in FEATURES}
+LEVELS: Mapping[str, range] = {name: range(1 if name == METADATA_VERSION else 0, level + 1) for name, level in FEATURES}
 """Levels that this version supports; at level 0 a feature is not finalized."""
 
 
@@ -46,6 +48,8 @@ class UpdateFeatures:
 
     updates: tuple[FeatureUpdate, ...]
     validate_only: bool = False
+    behind: tuple[NodeId, ...] = ()
+    """Registered nodes that are not known to run this release."""
 
 
 def decide_update_features(image: MetadataImage, op: UpdateFeatures, rules: Rules) -> Decision[Record]:
@@ -55,6 +59,8 @@ def decide_update_features(image: MetadataImage, op: UpdateFeatures, rules: Rule
         if counts[update.name] > 1:
             raise MqError(ErrorCode.INVALID_REQUEST, f"The feature {update.name} is named more than once.")
         _check(image, update)
+        if update.name == METADATA_VERSION:
+            _check_metadata_version(image, update, op.behind)
     if op.validate_only:
         return Decision()
     changed = (update for update in op.updates if update.level != image.features.get(update.name, 0))
@@ -77,3 +83,20 @@ def _check(image: MetadataImage, update: FeatureUpdate) -> None:
         raise MqError(ErrorCode.INVALID_UPDATE_VERSION, f"{wrong} Can't downgrade to a newer version.")
     if level != present and level not in LEVELS.get(name, ()):
         raise MqError(ErrorCode.INVALID_UPDATE_VERSION, f"{wrong} This version of mqd does not support it.")
+
+
+def _check_metadata_version(image: MetadataImage, update: FeatureUpdate, behind: tuple[NodeId, ...]) -> None:
+    present = image.features.get(update.name, 0)
+    wrong = f"Invalid update version {update.level} for feature {update.name}."
+    if update.level < present:
+        raise MqError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"{wrong} It cannot be lowered from {present}: the metadata log may hold what earlier releases cannot read.",
+        )
+    if update.level > present and behind:
+        nodes = ", ".join(map(str, behind))
+        raise MqError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"{wrong} The controller has not met a release that supports it on node {nodes}: start it with this release, or unregister"
+            " it if it will not come back.",
+        )

@@ -143,8 +143,8 @@ class Account:
     nonce: int
     last_index: int
     formed: bool
-    voter_set: VoterSet
-    """In force by the sender's log."""
+    voter_set: VoterSet | None
+    """In force by the sender's log; None from the release before, and to it (versions.py)."""
 
 
 Message = (
@@ -223,7 +223,7 @@ def encode_message(message: Message) -> bytes:
         case Inquiry(term, nonce):
             parts = [fixed.pack(kind, term, nonce)]
         case Account(term, nonce, last_index, formed, voter_set):
-            parts = [fixed.pack(kind, term, nonce, last_index, formed), encode_set(voter_set)]
+            parts = [fixed.pack(kind, term, nonce, last_index, formed), encode_set(voter_set) if voter_set is not None else b""]
     body = b"".join(parts)
     assert len(body) <= limits.RAFT_MESSAGE_BYTES_MAX, len(body)
     return _CRC.pack(crc32c(body)) + body
@@ -292,6 +292,8 @@ def _decode_pre_vote_reply(data: bytes) -> PreVoteReply:
 
 def _decode_account(data: bytes) -> Account:
     term, nonce, last_index, formed = _numbers(data, Account, exact=False)
+    if len(data) == _FIXED[Account][1].size:
+        return Account(term, nonce, last_index, bool(formed), None)
     voter_set, end = decode_set(data, _FIXED[Account][1].size)
     if end != len(data):
         raise ProtocolError("Account with bytes after its voter set")

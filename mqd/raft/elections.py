@@ -127,8 +127,9 @@ class Amnesia:
         Enough by the peers file, and by the latest voter set that anybody told."""
         remember = {node_id for node_id, told in self._told.items() if told.formed}
         sets = [self._others | {self._node_id}]
-        if self._told:
-            sets.append(max((told.voter_set for told in self._told.values()), key=lambda known: known.epoch).voters)
+        told_sets = [told.voter_set for told in self._told.values() if told.voter_set is not None]
+        if told_sets:
+            sets.append(max(told_sets, key=lambda known: known.epoch).voters)
         enough = all(len(remember & voters) > len(voters) - majority(voters) for voters in sets)
         return self._highest_term() if enough else None
 

@@ -53,6 +53,8 @@ class QuorumState:
     voters: frozenset[int] | None = None
     """The voter set of epoch 0 (voters.py); None before this node answered another one."""
     forced: Forced | None = None
+    metadata_version: int | None = None
+    """The highest finalized one that this node has applied (versions.py); None before it applied any."""
 
 
 def encode_state(state: QuorumState) -> bytes:
@@ -65,6 +67,7 @@ def encode_state(state: QuorumState) -> bytes:
         "vote": state.vote,
         "formed": state.formed,
         "voters": None if state.voters is None else sorted(state.voters),
+        "metadata_version": state.metadata_version,
     }
     if (forced := state.forced) is not None:
         fields["forced"] = {"epoch": forced.voter_set.epoch, "voters": sorted(forced.voter_set.voters), "term": forced.term}
@@ -86,7 +89,10 @@ def decode_state(data: bytes) -> QuorumState:
     forced = None
     if (found := fields.get("forced")) is not None:
         forced = Forced(VoterSet(found["epoch"], frozenset(found["voters"])), found["term"])
-    return QuorumState(fields["cluster_id"], fields["node_id"], uuid, fields["term"], fields["vote"], formed, voters, forced)
+    version = fields.get("metadata_version", 1)  # the release before did not write it
+    return QuorumState(
+        fields["cluster_id"], fields["node_id"], uuid, fields["term"], fields["vote"], formed, voters, forced, version
+    )
 
 
 # -- snapshot

@@ -28,12 +28,13 @@ from hashlib import sha256
 from uuid import UUID
 
 from mqd.errors import ProtocolError
+from mqd.raft import introduction_v2
 from mqd.raft.codec import API_KEY_HANDSHAKE, encode_frame
 from mqd.raft.lives import Caller
 from mqd.raft.voters import Position, VoterSet, decode_set, disagreement, encode_set
 
 PROTOCOL_VERSION = 3
-"""1: one frame, not answered, nothing proven. 2: names before the proof."""
+"""1: one frame, not answered, nothing proven. 2: names before the proof; the release before speaks it (introduction_v2.py)."""
 ANSWER_BYTES_MAX = 1024
 """Of a listener's frame: its caller accepts no more before it knows who sends."""
 
@@ -60,11 +61,13 @@ class Identity:
     sender: int
     receiver: int
     incarnation: UUID
-    position: Position
+    position: Position | None
+    """None in introduction version 2, which names no voters."""
 
 
 def encode_identity(identity: Identity) -> bytes:
     position = identity.position
+    assert position is not None
     sets = (VoterSet(0, position.file), position.current, position.committed)
     fixed = _IDENTITY.pack(identity.sender, identity.receiver, identity.incarnation.bytes, position.remembers)
     return fixed + b"".join(map(encode_set, sets))
@@ -83,15 +86,23 @@ def decode_identity(data: bytes) -> Identity:
     return Identity(sender, receiver, UUID(bytes=incarnation), Position(file.voters, current, committed, remembers))
 
 
-def _check_hello(body: bytes) -> None:
-    """Raises ProtocolError for a stranger or another version of this protocol."""
+def _version_of(body: bytes, *, allow_2: bool) -> int:
+    """Of a caller's hello. Raises ProtocolError for a stranger or a version that this node does not speak."""
     if body[:4] != _MAGIC:
         raise ProtocolError("an introduction without mqd's mark: the caller is not an mqd node")
     version = int.from_bytes(body[4:6], "big")
+    if version == introduction_v2.VERSION and allow_2:
+        return version
+    if version == introduction_v2.VERSION:
+        raise ProtocolError(
+            f"an introduction of protocol version {version}, which the release before speaks; this node speaks {PROTOCOL_VERSION}:"
+            " mqd.metadata.version is finalized, or this node has no metadata yet. Upgrade the caller"
+        )
     if version != PROTOCOL_VERSION:
         raise ProtocolError(f"an introduction of protocol version {version}; this node speaks {PROTOCOL_VERSION}")
     if len(body) != _HELLO.size:
         raise ProtocolError(f"an introduction of {len(body)} bytes")
+    return version
 
 
 class Doorkeeper:
@@ -107,14 +118,18 @@ class Doorkeeper:
         secret: bytes | None,
         new_uuid: Callable[[], UUID],
         position: Callable[[], Position],
+        allows_2: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`nodes`: all of the cluster, this one included. `position()`: what this node now knows of the voters."""
+        """`nodes`: all of the cluster, this one included. `position()`: what this node now knows of the voters. `allows_2()`: whether
+        introduction version 2 is spoken, too (versions.py)."""
         self.cluster_id = cluster_id
         self.node_id = node_id
         self.nodes = nodes
         self.incarnation = incarnation
         self.has_secret = secret is not None
         self.position = position
+        self.allows_2 = allows_2
+        self._key_2 = hmac.new(secret or b"", digestmod=sha256)
         self._key = hmac.digest(secret or b"", b"mqd cluster " + cluster_id.encode(), sha256)
         self._new_uuid = new_uuid
 
@@ -123,6 +138,13 @@ class Doorkeeper:
 
     def call(self, receiver: int) -> Call:
         return Call(self, receiver)
+
+    def call_2(self, receiver: int) -> CallOfVersion2:
+        return CallOfVersion2(self, receiver)
+
+    def own_2(self) -> introduction_v2.Own:
+        own = (self.cluster_id, self.node_id, self.nodes, self.incarnation, self.has_secret)
+        return introduction_v2.Own(*own, self._key_2, self.fresh)
 
     def answer(self, caller: Caller, now: float) -> Visit:
         return Visit(self, caller, now)
@@ -138,13 +160,68 @@ class Doorkeeper:
         return encode_identity(Identity(self.node_id, receiver, self.incarnation, self.position()))
 
 
-class Call:
-    """The caller's side, in order: send `hello()`; give the response to `prove`, the next to `name`, and send what each returns; give
-    the last one to `finish`."""
+class AnyCall:
+    """The caller's side of any version: what it makes of a listener's frames."""
+
+    version: int
 
     def __init__(self, doorkeeper: Doorkeeper, receiver: int) -> None:
         self._keeper = doorkeeper
         self.receiver = receiver
+
+    def _no_node(self) -> Refused:
+        return Refused(f"who answers as node {self.receiver} is no mqd node, or of another release")
+
+    def _no_secret(self) -> Refused:
+        return Refused(
+            f"who answers as node {self.receiver} does not know the cluster secret of this node:"
+            " give all nodes the same cluster_id and cluster_secret in their peers files"
+        )
+
+    def _granted(self, answer: bytes) -> bytes:
+        """`answer`: a listener's whole frame, without its length."""
+        body = answer[4:]
+        if body[:1] == _REFUSED:
+            text = "".join(letter if letter.isprintable() else "?" for letter in body[1:].decode("utf-8", "replace"))
+            raise Refused(f"node {self.receiver} refuses this node: {text[:_REFUSAL_BYTES_MAX]}")
+        if body[:1] != _GRANTED:
+            raise self._no_node()
+        return body[1:]
+
+
+class CallOfVersion2(AnyCall):
+    """To a node of the release before: send `hello()`, give the response to `prove` and send what it returns, give the last to `finish`."""
+
+    version = introduction_v2.VERSION
+
+    def __init__(self, doorkeeper: Doorkeeper, receiver: int) -> None:
+        super().__init__(doorkeeper, receiver)
+        self._side = introduction_v2.CallerSide(doorkeeper.own_2(), receiver)
+
+    def hello(self) -> bytes:
+        return encode_frame(API_KEY_HANDSHAKE, 0, self._side.hello)
+
+    def prove(self, answer: bytes) -> bytes:
+        """Raises Refused."""
+        if (proof := self._side.proof(self._granted(answer))) is None:
+            raise self._no_node()
+        return encode_frame(API_KEY_HANDSHAKE, 1, proof)
+
+    def finish(self, answer: bytes) -> Identity:
+        """The listener's. Raises Refused."""
+        if (incarnation := self._side.incarnation_of(self._granted(answer))) is None:
+            raise self._no_secret()
+        return Identity(self.receiver, self._keeper.node_id, incarnation, None)
+
+
+class Call(AnyCall):
+    """Version 3, in order: send `hello()`; give the response to `prove`, the next to `name`, and send what each returns; give
+    the last one to `finish`."""
+
+    version = PROTOCOL_VERSION
+
+    def __init__(self, doorkeeper: Doorkeeper, receiver: int) -> None:
+        super().__init__(doorkeeper, receiver)
         self._hello = _HELLO.pack(_MAGIC, PROTOCOL_VERSION, doorkeeper.fresh())
         self._challenge = b""
         self._identity = b""
@@ -182,32 +259,14 @@ class Call:
         if (identity.sender, identity.receiver) != (self.receiver, keeper.node_id):
             raise Refused(f"node {identity.sender} listens at the address of node {self.receiver}: check the peers files")
         ours = keeper.position()
+        assert identity.position is not None
         if (why := disagreement(keeper.node_id, ours, self.receiver, identity.position)) is not None:
             raise Refused(f"this node refuses node {self.receiver}: {why}")
         return identity
 
-    def _no_node(self) -> Refused:
-        return Refused(f"who answers as node {self.receiver} is no mqd node, or of another release")
-
-    def _no_secret(self) -> Refused:
-        return Refused(
-            f"who answers as node {self.receiver} does not know the cluster secret of this node:"
-            " give all nodes the same cluster_id and cluster_secret in their peers files"
-        )
-
-    def _granted(self, answer: bytes) -> bytes:
-        """`answer`: a listener's whole frame, without its length."""
-        body = answer[4:]
-        if body[:1] == _REFUSED:
-            text = "".join(letter if letter.isprintable() else "?" for letter in body[1:].decode("utf-8", "replace"))
-            raise Refused(f"node {self.receiver} refuses this node: {text[:_REFUSAL_BYTES_MAX]}")
-        if body[:1] != _GRANTED:
-            raise self._no_node()
-        return body[1:]
-
 
 class Visit:
-    """The listener's side: `hear` takes the body of each frame of the caller."""
+    """The listener's side of both versions: `hear` takes the body of each frame of the caller."""
 
     def __init__(self, doorkeeper: Doorkeeper, caller: Caller, now: float) -> None:
         self._keeper = doorkeeper
@@ -217,10 +276,14 @@ class Visit:
         self._hello = b""
         self._challenge = b""
         self._proven = False
+        self._version_2: introduction_v2.ListenerSide | None = None
+        self.version = PROTOCOL_VERSION
+        """In which the caller introduces itself."""
         self.node_id: int | None = None
         """The caller, once it has proven it."""
         self.incarnation: UUID | None = None
         self.position: Position | None = None
+        """None in version 2."""
         self.refusal: str | None = None
         """Why the connection is to be closed, behind the answer."""
 
@@ -231,7 +294,9 @@ class Visit:
         if self.refusal is not None or self.node_id is not None:
             raise ProtocolError("a second introduction on one connection")
         try:
-            if not self._hello:
+            if self._version_2 is not None:
+                granted = self._on_proof_2(self._version_2, bytes(body))
+            elif not self._hello:
                 granted = self._on_hello(bytes(body))
             elif not self._proven:
                 granted = self._on_proof(bytes(body))
@@ -249,9 +314,27 @@ class Visit:
         return _answer(correlation_id, _REFUSED + why.encode()[:_REFUSAL_BYTES_MAX])
 
     def _on_hello(self, body: bytes) -> bytes:
-        _check_hello(body)
+        self.version = _version_of(body, allow_2=self._keeper.allows_2())
+        if self.version == introduction_v2.VERSION:
+            self._version_2 = introduction_v2.ListenerSide(self._keeper.own_2())
+            if (challenge := self._version_2.challenge(body)) is None:
+                raise _No(
+                    "in introduction version 2: ",
+                    "cluster id, node ids or the presence of a secret do not fit: check the peers files",
+                )
+            return challenge
         self._hello, self._challenge = body, self._keeper.fresh()
         return self._challenge
+
+    def _on_proof_2(self, side: introduction_v2.ListenerSide, body: bytes) -> bytes:
+        assert side.hello is not None
+        if (welcome := side.welcome(body)) is None:
+            raise _No(
+                f"says that it is node {side.hello.sender}: ",
+                "its cluster secret is not that of this node: give all nodes the same cluster_secret in their peers files",
+            )
+        self.node_id, self.incarnation = side.hello.sender, side.hello.incarnation
+        return welcome
 
     def _on_proof(self, body: bytes) -> bytes:
         keeper = self._keeper
@@ -277,6 +360,7 @@ class Visit:
             raise _No(who, "which is this node's own id: two nodes run under one id")
         if identity.sender not in keeper.nodes:
             raise _No(who, f"which is no node of this cluster; the nodes are {sorted(keeper.nodes)}")
+        assert identity.position is not None
         if (why := disagreement(keeper.node_id, keeper.position(), identity.sender, identity.position)) is not None:
             raise _No(who, why)
         self.node_id, self.incarnation, self.position = identity.sender, identity.incarnation, identity.position

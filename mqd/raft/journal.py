@@ -131,6 +131,11 @@ class Journal:
         return self._state.formed
 
     @property
+    def metadata_version(self) -> int | None:
+        """The highest finalized one that this node has applied, in any of its lives (versions.py)."""
+        return self._state.metadata_version
+
+    @property
     def voter_set(self) -> VoterSet | None:
         """The latest in the log, committed or not; None where this node has neither one nor answered anybody (voters.py)."""
         return self.voter_set_at(self.last_index)
@@ -210,6 +215,12 @@ class Journal:
         self._state = replace(self._state, formed=True)
         self._state_dirty = True
 
+    def set_metadata_version(self, version: int) -> None:
+        """It never falls: entries of earlier commands are applied again after a restart."""
+        if version > (self._state.metadata_version or 0):
+            self._state = replace(self._state, metadata_version=version)
+            self._state_dirty = True
+
     def set_first_voters(self, voters: frozenset[int]) -> None:
         """The set of epoch 0, for good."""
         assert self._state.voters is None, self._state.voters
@@ -262,8 +273,9 @@ class Journal:
         self.entries[: base_index - self.base_index + 1] = [base]
 
     def _voters_of_snapshot(self, index: int) -> VoterSet | None:
+        """None before any is in the log: the release before cannot read such a snapshot, and may have to."""
         voter_set = self.voter_set_at(index)
-        return voter_set if voter_set is not None and voter_set.epoch > 0 else None
+        return voter_set if self._voter_sets and voter_set is not None and voter_set.epoch > 0 else None
 
     def install(self, snapshot: Snapshot) -> None:
         """A leader's snapshot replaces everything here."""

@@ -32,7 +32,7 @@ from pysyncobj.syncobj import SyncObj
 
 from mqd import limits
 from mqd.errors import QuorumBroken
-from mqd.raft import formats
+from mqd.raft import formats, versions
 from mqd.raft.codec import (
     COMMAND,
     NO_OP,
@@ -95,13 +95,16 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         observers: Iterable[int] = (),
         compaction: Compaction | None = None,
         build: Build = build_at_once,
+        finalized: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`build(pieces, done)`: have `done(state)` called with the joined pieces of a snapshot, at once or between two later turns."""
+        """`build(pieces, done)`: have `done(state)` called with the joined pieces of a snapshot, at once or between two later turns.
+        `finalized()`: the metadata version by what the machine has applied, 0 for none (versions.py)."""
         self._journal = journal
         self._machine = machine
         self._random = random
         self._timing = timing
         self._cluster_id = cluster_id
+        self._finalized = finalized
         self._compaction = compaction or Compaction()
         self.snapshots_taken = self.snapshots_installed = 0
         self._commit = journal.snapshot_index
@@ -160,6 +163,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._SyncObj__serializer = None  # files and pickle: never again
         if (snapshot := journal.take_boot_snapshot()) is not None:
             machine.restore(snapshot.state)
+            journal.set_metadata_version(finalized())
         self._SyncObj__raftLastApplied = journal.snapshot_index
         if not self._peers and not self._observing and self._amnesia is None:
             self._SyncObj__raftElectionDeadline = float("-inf")  # nobody to wait for
@@ -191,6 +195,11 @@ class RaftNode(SyncObj):  # type: ignore[misc]
     @property
     def applied_index(self) -> int:
         return int(self._SyncObj__raftLastApplied)
+
+    @property
+    def metadata_version(self) -> int:
+        """In force, as far as this node knows (versions.py)."""
+        return versions.in_force(self._finalized(), self._journal.metadata_version)
 
     @property
     def voters(self) -> frozenset[int]:
@@ -317,7 +326,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]
                 case Inquiry(_, nonce):
                     self.reborn(sender)
                     self._keep_first_voters()
-                    self._say(node, Account(self.term, nonce, self._journal.last_index, self._journal.formed, self._set))
+                    known = self._set if versions.allows_voter_sets(self.metadata_version) else None
+                    self._say(node, Account(self.term, nonce, self._journal.last_index, self._journal.formed, known))
                 case Account() if self._amnesia is not None:
                     self._amnesia.on_account(sender, message)
                 case AppendEntries():
@@ -406,6 +416,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._applied_bytes += len(command)
         if command[:1] == COMMAND:
             self._machine.apply(index, command[1:])
+            self._journal.set_metadata_version(self._finalized())
         return index
 
     def _checkCommandsToApply(self) -> None:  # noqa: N802
@@ -593,6 +604,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]
     def _tend_voters(self, now: float) -> None:
         """Of a leader: append the set that the operator wants, when it may."""
         if not self.ready or (self.file == self._set.voters and self._journal.records_voters):
+            return
+        if not versions.allows_voter_sets(self.metadata_version):
             return
         if self._node_id not in self.file and self._set.epoch and now - self._stood_down_at > self._timing.heartbeat:
             self._stood_down_at = now
@@ -810,6 +823,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._on_voters()
         self._applied_bytes = 0
         self._machine.restore(snapshot.state)
+        self._journal.set_metadata_version(self._finalized())
         self.snapshots_installed += 1
         self._SyncObj__raftLastApplied = snapshot.index
         self._proven_commit = self._commit = snapshot.index

@@ -35,11 +35,12 @@ from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
 from mqd.io.net import Network, Stream
 from mqd.peers import is_loopback
-from mqd.raft import codec
+from mqd.raft import codec, versions
 from mqd.raft.building import build
 from mqd.raft.codec import COMMAND, NO_OP, Message
+from mqd.raft.dialing import Dialing
 from mqd.raft.fates import Fate
-from mqd.raft.introduction import ANSWER_BYTES_MAX, Doorkeeper, IntroductionFailed, Refused, Visit
+from mqd.raft.introduction import ANSWER_BYTES_MAX, Call, CallOfVersion2, Doorkeeper, Identity, IntroductionFailed, Refused, Visit
 from mqd.raft.journal import Compaction, Journal, open_journal
 from mqd.raft.lives import Caller, Lives, NotHeard
 from mqd.raft.machine import Machine, NotLeader, OutcomeUnknown, PeerStatus, RaftStatus, Role
@@ -138,9 +139,11 @@ class RaftService:
         on_role_change: Callable[[RaftStatus], None] | None = None,
         proposal_timeout: float = PROPOSAL_TIMEOUT_SECONDS,
         in_thread: InThread | None = None,
+        finalized: Callable[[], int] = lambda: 0,
     ) -> None:
         """`voters`, `observers`: ids and the addresses of peer listeners, together all nodes of the cluster, this one included.
         `secret`: the cluster secret, of which every node must prove knowledge before it is heard.
+        `finalized()`: the metadata version by what the machine has applied, 0 for none (versions.py).
         `on_role_change(status)`: called after the turn in which role, readiness, term or leader changed."""
         everyone = {**voters, **(observers or {})}
         if node_id not in everyone:
@@ -157,6 +160,7 @@ class RaftService:
         self._directory = directory
         self._disk, self._clock, self._entropy, self._network = disk, clock, entropy, network
         self._machine = machine
+        self._finalized = finalized
         self._timing = timing if timing is not None else Timing()
         self.on_role_change = on_role_change
         self.on_peer_gone: Callable[[int], None] | None = None
@@ -172,7 +176,9 @@ class RaftService:
             secret=secret,
             new_uuid=entropy.uuid,
             position=self._position,
+            allows_2=self._allows_introduction_2,
         )
+        self._dialing = Dialing()
         self._lives = Lives(silence=self._timing.election_timeout_max)
         self._refusals: dict[str, float] = {}
         """What was refused, and when that was last told."""
@@ -219,6 +225,13 @@ class RaftService:
         if self._node is not None:
             return self._node.position
         return Position(self._file, VoterSet(0, self._file), VoterSet(0, self._file), False)
+
+    def _allows_introduction_2(self) -> bool:
+        return self._node is not None and versions.allows_introduction_2(self._node.metadata_version)
+
+    def runs_newest(self, node_id: int) -> bool:
+        """Whether a node is known to run a release that supports the newest metadata version, in its latest life that was met."""
+        return node_id == self._node_id or self._dialing.speaks_3(node_id)
 
     @property
     def _alone(self) -> bool:
@@ -288,15 +301,38 @@ class RaftService:
         """On a fresh connection to the peer listener of `receiver`: make sure of each other, before any other byte.
 
         Raises OSError: IntroductionFailed (in words; Refused where one side said no), or the connection's own. The stream is of no use
-        then, nor when this was cancelled."""
-        call = self._doorkeeper.call(receiver)
-        with trio.move_on_after(INTRODUCTION_TIMEOUT_SECONDS):
-            await stream.send_all(call.hello())
-            await stream.send_all(call.prove(await _receive_answer(stream)))
-            await stream.send_all(call.name(await _receive_answer(stream)))
-            self._on_introduced(receiver, call.finish(await _receive_answer(stream)).position)
-            return
+        then, nor when this was cancelled. A node of the release before closes the connection at the hello of version 3: while that
+        release is allowed, the next call uses version 2."""
+        use_2 = self._dialing.uses_2(receiver) and self._allows_introduction_2()
+        keeper = self._doorkeeper
+        done = False
+        try:
+            with trio.move_on_after(INTRODUCTION_TIMEOUT_SECONDS):
+                if use_2:
+                    identity = await _introduce_2(stream, keeper.call_2(receiver))
+                else:
+                    identity = await self._introduce_3(stream, keeper.call(receiver))
+                self._on_introduced(receiver, identity.incarnation, identity.position)
+                done = True
+                return
+        finally:
+            if use_2 and not done:
+                self._dialing.use_3(receiver)
         raise IntroductionFailed(f"it took the call and did not introduce itself within {INTRODUCTION_TIMEOUT_SECONDS} s")
+
+    async def _introduce_3(self, stream: Stream, call: Call) -> Identity:
+        await stream.send_all(call.hello())
+        try:
+            challenge = await _receive_answer(stream)
+        except Refused:
+            raise
+        except OSError:
+            if self._allows_introduction_2():
+                self._dialing.use_2(call.receiver)
+            raise
+        await stream.send_all(call.prove(challenge))
+        await stream.send_all(call.name(await _receive_answer(stream)))
+        return call.finish(await _receive_answer(stream))
 
     def visit(self, caller: Caller) -> Visit:
         """An inbound connection that begins to introduce itself: pass what it says to `hear`."""
@@ -314,8 +350,7 @@ class RaftService:
             except NotHeard as error:
                 answer = visit.refuse(str(error), correlation_id)
             else:
-                assert visit.position is not None
-                self._on_introduced(visit.node_id, visit.position)
+                self._on_introduced(visit.node_id, visit.incarnation, visit.position)
         if visit.refusal is not None:
             self._tell_refusal(visit.refusal)
         return answer
@@ -328,9 +363,18 @@ class RaftService:
             self._news.append(lambda node: node.reborn(node_id))
             self._wake.set()
 
-    def _on_introduced(self, peer: int, position: Position) -> None:
-        self._news.append(lambda node: node.introduced(peer, position.file))
-        self._wake.set()
+    def _on_introduced(self, peer: int, incarnation: UUID, position: Position | None) -> None:
+        """`position`: None in introduction version 2."""
+        if self._dialing.met(peer, incarnation, in_version_3=position is not None):
+            logger.info(
+                "raft: node %d runs the release before, which speaks introduction version 2: upgrade it, then finalize %s=%d",
+                peer,
+                versions.FEATURE,
+                versions.NEWEST,
+            )
+        if position is not None:
+            self._news.append(lambda node: node.introduced(peer, position.file))
+            self._wake.set()
 
     def _tell_refusal(self, refusal: str) -> None:
         now = self._clock.monotonic()
@@ -393,6 +437,7 @@ class RaftService:
                 cluster_id=self._cluster_id,
                 compaction=self._compaction,
                 build=lambda pieces, done: nursery.start_soon(self._build_snapshot, pieces, done),
+                finalized=self._finalized,
             )
             self._publish(self._node)
             async with trio.open_nursery() as nursery:
@@ -638,6 +683,8 @@ class RaftService:
                 finally:
                     stream.close()
                     self._set_connected(peer, False)
+                    if began is not None:
+                        self._dialing.use_3(peer)  # its next process may be of this release
                 self._unreachable[peer] = reason
             if began is not None and self._clock.monotonic() - began > STEADY_SECONDS:
                 backoff = BACKOFF_SECONDS_MIN
@@ -714,6 +761,12 @@ class RaftService:
             await send()
             nursery.cancel_scope.cancel()
         return ended
+
+
+async def _introduce_2(stream: Stream, call: CallOfVersion2) -> Identity:
+    await stream.send_all(call.hello())
+    await stream.send_all(call.prove(await _receive_answer(stream)))
+    return call.finish(await _receive_answer(stream))
 
 
 async def _receive_answer(stream: Stream) -> bytes:

@@ -27,7 +27,7 @@ PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
 CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 19, 20, 22
 ELECT_LEADERS, ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM, UNREGISTER_BROKER, DESCRIBE_PARTITIONS = 43, 45, 46, 55, 64, 75
 SERVED = (
-    *(PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, 21, INIT_PRODUCER_ID, 32, 35, 37, 44, 60, 61),
+    *(PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, 21, INIT_PRODUCER_ID, 32, 35, 37, 44, 57, 60, 61),
     *(ELECT_LEADERS, ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM, UNREGISTER_BROKER, DESCRIBE_PARTITIONS),
     *COORDINATOR_APIS,
 )
@@ -234,6 +234,8 @@ class FakeCluster:
         """(group, error code) of every OffsetCommit"""
         self.transactions: dict[str, FakeTransaction] = {}
         self.transaction_version = 2
+        self.features: dict[str, tuple[int, int, int]] = {}
+        """Others, by name: finalized, lowest and newest level."""
         self.tells_of_rebalances = True
         """As mqd does, and Apache Kafka does not."""
 
@@ -346,7 +348,19 @@ class FakeBroker(FakeCoordinator):
         rows = [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in sorted(self.versions.items())]
         level = self.cluster.transaction_version
         feature = {"name": "transaction.version", "max_version_level": level, "min_version_level": level}
-        return {"api_keys": rows, "finalized_features": [feature] if level else []}
+        features = [feature] if level else []
+        levels = self.cluster.features.items()
+        features += [{"name": name, "max_version_level": level, "min_version_level": level} for name, (level, _, _) in levels if level]
+        supported = [{"name": name, "min_version": low, "max_version": high} for name, (_, low, high) in levels]
+        return {"api_keys": rows, "finalized_features": features, "supported_features": supported}
+
+    async def _on_57(self, request: Any) -> Answer:
+        wanted = {row.feature: row.max_version_level for row in request.feature_updates}
+        if any(level > self.cluster.features.get(name, (0, 0, 0))[2] for name, level in wanted.items()):
+            return {"error_code": 95, "error_message": "This version does not support it."}
+        if not request.validate_only:
+            self.cluster.features |= {name: (level, *self.cluster.features[name][1:]) for name, level in wanted.items()}
+        return {"error_code": 0, "error_message": None}
 
     async def _on_3(self, request: Any) -> Answer:
         cluster = self.cluster

@@ -37,7 +37,7 @@ def test_the_first_registration_formats_the_log() -> None:
     replica = Replica()
     register(replica, 1)
     assert replica.image.cluster_id == CLUSTER
-    assert replica.image.features == {"mqd.metadata.version": 1, "group.version": 1, "transaction.version": 2}
+    assert replica.image.features == {"mqd.metadata.version": 2, "group.version": 1, "transaction.version": 2}
     broker = replica.image.brokers[ONE]
     assert (broker.epoch, broker.fenced, broker.rack) == (replica.index, True, "r")
     with pytest.raises(MqError) as refusal:

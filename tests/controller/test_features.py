@@ -7,6 +7,7 @@ import pytest
 from mqd.controller.features import LEVELS, FeatureUpdate, UpdateFeatures, UpgradeType, decide_update_features
 from mqd.controller.image import MetadataMachine
 from mqd.errors import ErrorCode, MqError
+from mqd.types import NodeId
 from tests.controller.cluster import Replica, with_brokers
 
 NAME = "transaction.version"
@@ -58,6 +59,20 @@ def test_what_is_refused_is_refused_whole() -> None:
     with pytest.raises(MqError):
         replica.run(decide_update_features, UpdateFeatures(wishes))
     assert replica.image.features == {**before, NAME: 1}
+
+
+def test_the_metadata_version_goes_up_once_every_node_supports_it_and_never_down() -> None:
+    replica = with_brokers(1, 2)
+    name = "mqd.metadata.version"
+    assert "cannot be lowered from 2" in refusal(replica, 1, UpgradeType.UNSAFE_DOWNGRADE, name)
+    replica.image.features[name] = 1
+    wish = UpdateFeatures((FeatureUpdate(name, 2, UpgradeType.UPGRADE),), behind=(NodeId(2),))
+    with pytest.raises(MqError, match="on node 2: start it with this release, or unregister it"):
+        replica.run(decide_update_features, wish)
+    assert replica.image.features[name] == 1
+    update(replica, 1, name=name)  # nothing to do, whoever is behind
+    replica.run(decide_update_features, UpdateFeatures(wish.updates))
+    assert replica.image.features[name] == 2
 
 
 def test_every_level_that_new_clusters_have_is_supported() -> None:

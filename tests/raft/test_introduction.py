@@ -175,7 +175,7 @@ def test_malformed_introductions_cost_the_connection() -> None:
     for bad, reason in [
         (b"", "not an mqd node"),
         (b"GET " + good[4:], "not an mqd node"),
-        (good[:4] + b"\x00\x02" + good[6:], "protocol version 2; this node speaks 3"),
+        (good[:4] + b"\x00\x02" + good[6:], "protocol version 2, which the release before speaks"),
         (good[:20], "20 bytes"),
         (good + b"x", "39 bytes"),
     ]:

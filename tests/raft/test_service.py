@@ -199,6 +199,7 @@ class Voters:
         self.streams: dict[int, set[trio.SocketStream]] = {i: set() for i in listeners}
         self.options: dict[str, Any] = {}
         self.observing: set[int] = set()
+        self.make: Callable[..., RaftService] = RaftService
         for i in listeners:
             nursery.start_soon(self._serve, i)
 
@@ -206,7 +207,7 @@ class Voters:
         self.machines[i] = Log()
         options = {"timing": QUICK, **self.options, **options}
         voters = {j: address for j, address in self.addresses.items() if j not in self.observing}
-        self.services[i] = RaftService(
+        self.services[i] = self.make(
             node_id=i,
             voters=voters,
             observers={j: address for j, address in self.addresses.items() if j in self.observing},

@@ -28,7 +28,9 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         updates.append(FeatureUpdate(update.feature, update.max_version_level, kind))
 
     async def here() -> Mapping[str, Any]:
-        await context.node.controller.submit(UpdateFeatures(tuple(updates), request.validate_only))
+        node = context.node
+        behind = tuple(node_id for node_id in sorted(node.image.brokers) if not node.raft.runs_newest(node_id))
+        await node.controller.submit(UpdateFeatures(tuple(updates), request.validate_only, behind))
         return {
             "error_code": 0,
             "error_message": None,

@@ -80,5 +80,6 @@ async def running_node(**options: str) -> AsyncIterator[FakeNode]:
             controller=controller,
             quorum=quorum,
             replica=SimpleNamespace(in_contact=True),
+            raft=SimpleNamespace(runs_newest=lambda _node_id: True),
         )
         nursery.cancel_scope.cancel()

@@ -132,8 +132,9 @@ async def test_a_broker_is_unregistered() -> None:
 @pytest.mark.parametrize(
     ("name", "level", "kind", "code"),
     [
-        ("mqd.metadata.version", 1, 1, 0),
-        ("mqd.metadata.version", 2, 1, 95),
+        ("mqd.metadata.version", 2, 1, 0),
+        ("mqd.metadata.version", 1, 2, 95),
+        ("mqd.metadata.version", 3, 1, 95),
         ("mqd.metadata.version", 0, 1, 95),
         ("mqd.metadata.version", 0, 2, 95),
         ("metadata.version", 25, 1, 95),
@@ -145,6 +146,19 @@ async def test_features(name: str, level: int, kind: int, code: int) -> None:
         updates = [{"feature": name, "max_version_level": level, "upgrade_type": kind}]
         answer = await node.ask("update_features", 2, timeout_ms=1000, feature_updates=updates, validate_only=False)
         assert answer.error_code == code
+
+
+async def test_a_version_that_a_node_does_not_support_is_not_finalized() -> None:
+    async with running_node() as node:
+        node.image.features["mqd.metadata.version"] = 1
+        node.raft.runs_newest = lambda node_id: node_id != 1
+        updates = [{"feature": "mqd.metadata.version", "max_version_level": 2, "upgrade_type": 1}]
+        for validate_only in (True, False):
+            answer = await node.ask("update_features", 2, timeout_ms=1000, feature_updates=updates, validate_only=validate_only)
+            assert answer.error_code == 95 and "on node 1: start it with this release, or unregister it" in answer.error_message
+        node.raft.runs_newest = lambda _node_id: True
+        answer = await node.ask("update_features", 2, timeout_ms=1000, feature_updates=updates, validate_only=False)
+        assert answer.error_code == 0 and node.image.features["mqd.metadata.version"] == 2
 
 
 async def test_what_only_nodes_may_ask() -> None:

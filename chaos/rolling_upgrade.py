@@ -1,0 +1,221 @@
+"""A rolling upgrade from the release before, under load: is every acknowledged record there, and does each step work?
+
+    python -m chaos.rolling_upgrade [--order first|last|both] [--from COMMIT]
+
+Three nodes start on the code of an earlier commit. confluent-kafka produces (acks=all, idempotent) and consumes all the time. Node
+by node is restarted on the code of this tree, the controller first or last; the first of them goes back to the old code once, and
+is upgraded again. While an old node is left, the cluster must refuse to finalize the new metadata version. Then
+`mqctl feature upgrade` finalizes it, and every node is restarted once more. After each step every node must say that every
+partition has its full ISR. At last a node on the old code must find no way back into the cluster.
+
+Exit code 0: no error reached the client, and nothing is lost, doubled or out of order. A clone without the old commit (a shallow
+one) cannot run this: it says so, and exits with 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from .ensemble import Ensemble, mqd_ensemble
+from .node import Node, NodeFailed, end_on_sigterm
+from .rolling import PARTITIONS, Confluent
+
+BEFORE = "f470fd6258fd33e185027e613d9ebb1dd3faf56e"
+"""The release before: the last commit that knows metadata version 1 only."""
+HERE = Path(__file__).resolve().parent.parent
+FEATURE, NEWEST = "mqd.metadata.version", 2
+LOAD_BEGUN = 100
+"""Records."""
+KEPT_OUT_S = 5.0
+"""How long a node of the release before is watched, that must not get in."""
+
+
+class NodeOfAnyRelease(Node):
+    """`mqd start` from the source in `code`."""
+
+    code = HERE
+
+    def command(self) -> list[str]:
+        program, *rest = super().command()
+        return [program, "-P", *rest]
+
+    def environment(self) -> dict[str, str] | None:
+        return {**os.environ, "PYTHONPATH": str(self.code)}
+
+    def restart(self, code: Path) -> None:
+        """Stop cleanly, and start with this source. Raises NodeFailed."""
+        self.stop()
+        self.code = code
+        self.start()
+
+
+def unpack(commit: str, directory: Path) -> str | None:
+    """Put the source of `commit` into `directory`; returns why that is impossible, or None."""
+    found = subprocess.run(["git", "-C", str(HERE), "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True, check=False)
+    if found.returncode:
+        return f"this clone has no commit {commit[:7]}, the release before: fetch the whole history (git fetch --unshallow)"
+    archive = directory.with_suffix(".tar")
+    subprocess.run(["git", "-C", str(HERE), "archive", "-o", str(archive), commit, "mqd"], check=True)
+    directory.mkdir()
+    subprocess.run(["tar", "-xf", str(archive), "-C", str(directory)], check=True)
+    return None
+
+
+class Upgrade:
+    """One cluster on its way from one release to the next."""
+
+    def __init__(self, directory: Path, old: Path, *, controller_first: bool) -> None:
+        self.old = old
+        self.controller_first = controller_first
+        made = mqd_ensemble(directory, 3)
+        self.nodes: dict[int, NodeOfAnyRelease] = {}
+        for node_id, node in made.nodes.items():
+            assert isinstance(node, Node)
+            self.nodes[node_id] = NodeOfAnyRelease(node.directory, node.options, node_id=node_id, port=node.port, peers=node.peers)
+            self.nodes[node_id].code = old
+        self.cluster = Ensemble("mqd", self.nodes, made.session_ms)
+        self.steps = 0
+
+    def run(self) -> list[str]:
+        """What went wrong for the client. Raises NodeFailed where a step does not work."""
+        cluster = self.cluster
+        cluster.start()
+        load = Confluent(cluster.bootstrap)
+        cluster.create_topic(load.topic, PARTITIONS, configs={"retention.ms": "-1"})
+        load.start()
+        try:
+            cluster.wait_until(lambda: load.sent > LOAD_BEGUN, "the load to begin")
+            self._upgrade_all(load.topic)
+            self._finalize(load.topic)
+            for node_id in self.nodes:
+                self._restart(node_id, HERE, load.topic)
+            self._keep_out(min(self.nodes), load.topic)
+        finally:
+            errors = load.finish()
+        self.acked, self.sent = load.acked, load.sent
+        cluster.stop()
+        return errors
+
+    def _upgrade_all(self, topic: str) -> None:
+        went_back = False
+        while waiting := [node_id for node_id, node in self.nodes.items() if node.code == self.old]:
+            controller = self.cluster.controller()
+            preferred = [node_id for node_id in waiting if (node_id == controller) == self.controller_first]
+            node_id = (preferred or waiting)[0]
+            if len(waiting) == 1:
+                self._refuse_to_finalize(node_id)
+            self._restart(node_id, HERE, topic)
+            if not went_back:
+                went_back = True
+                self._restart(node_id, self.old, topic)
+                self._restart(node_id, HERE, topic)
+        self._demand_level(1)
+
+    def _restart(self, node_id: int, code: Path, topic: str) -> None:
+        self.nodes[node_id].restart(code)
+        self.steps += 1
+        self._wait_whole(topic, f"the restart of node {node_id} on {'the old' if code == self.old else 'this'} code")
+
+    def _wait_whole(self, topic: str, what: str) -> None:
+        self.cluster.wait_until(
+            lambda: (
+                self.cluster.is_whole({topic: PARTITIONS})
+                and all(len(self.cluster.brokers(node_id)) == len(self.nodes) for node_id in self.nodes)
+            ),
+            f"a full ISR after {what}",
+        )
+
+    def _refuse_to_finalize(self, old: int) -> None:
+        done = self._mqctl("feature", "upgrade", f"{FEATURE}={NEWEST}", "--yes")
+        if done.returncode == 0:
+            raise NodeFailed(f"version {NEWEST} was finalized while node {old} ran the release before: {done.stdout}{done.stderr}")
+        self._demand_level(1)
+
+    def _finalize(self, topic: str) -> None:
+        done = self._mqctl("feature", "upgrade", "--yes")
+        if done.returncode:
+            raise NodeFailed(f"mqctl feature upgrade: exit code {done.returncode}: {done.stderr}")
+        self.cluster.wait_until(lambda: self._levels() == {NEWEST}, f"version {NEWEST} on every node")
+        what = "the voters are [1, 2, 3] (epoch 1)"
+        self.cluster.wait_until(lambda: all(what in node.stderr() for node in self.nodes.values()), "the voters in every log")
+        self._wait_whole(topic, "the new version was finalized")
+
+    def _keep_out(self, node_id: int, topic: str) -> None:
+        node = self.nodes[node_id]
+        node.stop()
+        node.code = self.old
+        node.launch()
+        deadline = time.monotonic() + KEPT_OUT_S
+        while time.monotonic() < deadline:
+            if node.is_ready():
+                raise NodeFailed(f"node {node_id} serves with the release before, though version {NEWEST} is finalized")
+            time.sleep(0.1)
+        node.kill()
+        node.code = HERE
+        node.start()
+        self._wait_whole(topic, f"node {node_id} could not go back to the release before")
+
+    def _levels(self) -> set[int]:
+        found = set()
+        for node_id in self.nodes:
+            with suppress(OSError):
+                answer = self.cluster.ask(node_id, "api_versions", 4, {"client_software_name": "chaos", "client_software_version": "1"})
+                found |= {row.max_version_level for row in answer.finalized_features if row.name == FEATURE}
+        return found
+
+    def _demand_level(self, level: int) -> None:
+        if (found := self._levels()) != {level}:
+            raise NodeFailed(f"{FEATURE} is {found}, it should be {level}")
+
+    def _mqctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "mqctl", "-b", self.cluster.bootstrap, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE)
+
+
+def main() -> int:
+    """Parse the command line, upgrade once or twice, say what reached the client."""
+    parser = argparse.ArgumentParser(prog="python -m chaos.rolling_upgrade", description="a rolling upgrade under load")
+    parser.add_argument("--order", choices=("first", "last", "both"), default="both", help="when the controller is upgraded (both)")
+    parser.add_argument("--from", dest="commit", default=BEFORE, metavar="COMMIT", help=f"the release before ({BEFORE[:7]})")
+    arguments = parser.parse_args()
+    logging.getLogger().addHandler(logging.NullHandler())
+    end_on_sigterm()
+    directory = Path(tempfile.mkdtemp(prefix="upgrade-"))
+    failed = False
+    try:
+        if (why := unpack(arguments.commit, directory / "old")) is not None:
+            print(f"upgrade: SKIPPED: {why}", file=sys.stderr)
+            return 0
+        for order in ("first", "last") if arguments.order == "both" else (arguments.order,):
+            upgrade = Upgrade(directory / order, directory / "old", controller_first=order == "first")
+            begun = time.monotonic()
+            try:
+                errors = upgrade.run()
+            except NodeFailed as failure:
+                print(f"upgrade: FAILED: {failure}", file=sys.stderr)
+                return 1
+            finally:
+                with suppress(NodeFailed):
+                    upgrade.cluster.kill()
+            for error in errors:
+                print(error, file=sys.stderr)
+            failed = failed or bool(errors)
+            seconds = time.monotonic() - begun
+            told = f"acknowledged {upgrade.acked} of {upgrade.sent}; errors {len(errors)}"
+            print(f"upgrade: controller {order}, {upgrade.steps} restarts in {seconds:.0f} s, {told}")
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""Introduction version 2, which the release before speaks: both sides, for the time of a rolling upgrade. Pure.
+
+Four messages, in the frames of introduction.py:
+
+    caller    hello      cluster id, both node ids, its life, whether it has a secret, a fresh number
+    listener  challenge  its life, a fresh number                                       or: a refusal
+    caller    proof      HMAC-SHA256(secret, "caller" + everything above)
+    listener  welcome    HMAC-SHA256(secret, "listener" + everything above)             or: a refusal
+
+The caller names the cluster and the nodes before any proof, and an impostor at the address of a node
+gets a proof to try secrets on. That is why version 3 replaced it, and why it is spoken only while the
+finalized metadata version is 1 (versions.py). The listener's refusals before the proof name nothing,
+other than those of the release before. Nothing here says anything of voters.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+from uuid import UUID
+
+from mqd.errors import ProtocolError
+
+VERSION = 2
+
+_MAGIC = b"mqdQ"
+_NONCE_BYTES = 32
+_PROOF_BYTES = 32
+_HELLO = struct.Struct(f">4sHii16s?{_NONCE_BYTES}sH")
+_CHALLENGE = struct.Struct(f">16s{_NONCE_BYTES}s")
+
+
+class Own(NamedTuple):
+    """This node, as it introduces itself."""
+
+    cluster_id: str
+    node_id: int
+    nodes: frozenset[int]
+    incarnation: UUID
+    has_secret: bool
+    key: hmac.HMAC
+    """Of the secret, or of the empty one."""
+    fresh: Callable[[], bytes]
+    """32 bytes that were never used before."""
+
+    def proof(self, side: bytes, hello: bytes, challenge: bytes) -> bytes:
+        transcript = (b"mqd introduction", side, hello, challenge)
+        keyed = self.key.copy()
+        keyed.update(b"".join(len(part).to_bytes(4, "big") + part for part in transcript))
+        return keyed.digest()
+
+
+class Hello(NamedTuple):
+    cluster_id: str
+    sender: int
+    receiver: int
+    incarnation: UUID
+    has_secret: bool
+    nonce: bytes
+
+
+def encode_hello(hello: Hello) -> bytes:
+    cluster = hello.cluster_id.encode()
+    fixed = (hello.sender, hello.receiver, hello.incarnation.bytes, hello.has_secret, hello.nonce, len(cluster))
+    return _HELLO.pack(_MAGIC, VERSION, *fixed) + cluster
+
+
+def decode_hello(body: bytes) -> Hello:
+    """Of a body that begins with the mark and this version. Raises ProtocolError."""
+    if len(body) < _HELLO.size:
+        raise ProtocolError(f"an introduction of {len(body)} bytes")
+    _, _, sender, receiver, incarnation, has_secret, nonce, size = _HELLO.unpack_from(body)
+    cluster = body[_HELLO.size :]
+    if len(cluster) != size:
+        raise ProtocolError("an introduction with a cut or overlong cluster id")
+    try:
+        return Hello(cluster.decode(), sender, receiver, UUID(bytes=incarnation), has_secret, nonce)
+    except UnicodeDecodeError as error:
+        raise ProtocolError("an introduction with a cluster id that is not UTF-8") from error
+
+
+class CallerSide:
+    """`hello`, then `proof` of the challenge, then `incarnation_of` the welcome."""
+
+    def __init__(self, own: Own, receiver: int) -> None:
+        self._own = own
+        self.hello = encode_hello(Hello(own.cluster_id, own.node_id, receiver, own.incarnation, own.has_secret, own.fresh()))
+        self._challenge = b""
+
+    def proof(self, challenge: bytes) -> bytes | None:
+        """None for a challenge that is none."""
+        if len(challenge) != _CHALLENGE.size:
+            return None
+        self._challenge = challenge
+        return self._own.proof(b"caller", self.hello, challenge)
+
+    def incarnation_of(self, welcome: bytes) -> UUID | None:
+        """The listener's life; None where it does not know the secret."""
+        if not hmac.compare_digest(welcome, self._own.proof(b"listener", self.hello, self._challenge)):
+            return None
+        return UUID(bytes=bytes(_CHALLENGE.unpack(self._challenge)[0]))
+
+
+class ListenerSide:
+    """`challenge` for the hello, then `welcome` for the proof. Each returns None to refuse."""
+
+    def __init__(self, own: Own) -> None:
+        self._own = own
+        self._hello_bytes = self._challenge = b""
+        self.hello: Hello | None = None
+        """What the caller claims; true once `welcome` has returned an answer."""
+
+    def challenge(self, body: bytes) -> bytes | None:
+        """Raises ProtocolError for what is no hello."""
+        own, hello = self._own, decode_hello(body)
+        self.hello, self._hello_bytes = hello, body
+        names_us = (hello.cluster_id, hello.receiver, hello.has_secret) == (own.cluster_id, own.node_id, own.has_secret)
+        if not names_us or hello.sender == own.node_id or hello.sender not in own.nodes:
+            return None
+        self._challenge = _CHALLENGE.pack(own.incarnation.bytes, own.fresh())
+        return self._challenge
+
+    def welcome(self, body: bytes) -> bytes | None:
+        if not hmac.compare_digest(body, self._own.proof(b"caller", self._hello_bytes, self._challenge)):
+            return None
+        return self._own.proof(b"listener", self._hello_bytes, self._challenge)

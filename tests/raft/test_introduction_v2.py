@@ -1,0 +1,116 @@
+"""Introduction version 2, byte for byte as the release before speaks it, and when it is spoken."""
+
+from __future__ import annotations
+
+from itertools import count
+from uuid import UUID
+
+import pytest
+
+from mqd.errors import ProtocolError
+from mqd.raft.introduction import Doorkeeper, Identity, Refused, Visit
+from mqd.raft.voters import Position, VoterSet
+from tests.raft.callers import Calling
+
+SECRET = b"a secret of the cluster"
+CLUSTER = "bXFkLWNsdXN0ZXItb2xkLQ"
+THREE = frozenset({1, 2, 3})
+
+# recorded from the release before: node 2 (life 0x22, numbers from 0xA0) calls node 1 (life 0x11, numbers from 0xB0)
+HELLO = bytes.fromhex(
+    "000000617d00000000000000ffff6d716451000200000002000000010000000000000000000000000000002201000000000000000000000000000000a0"
+    "000000000000000000000000000000a100166258466b4c574e7364584e305a5849746232786b4c51"
+)
+CHALLENGE = bytes.fromhex(
+    "00000035000000000000000000000000000000000000000011000000000000000000000000000000b0000000000000000000000000000000b1"
+)
+PROOF = bytes.fromhex("0000002a7d00000000000001ffff2e87164744f606e070112295f8cdf795e954a29dfb98a77f8bf8db9e170154dc")
+WELCOME = bytes.fromhex("000000250000000100f57bce5f9609093ce393c8ba88f0c4bc624af7062901466f122e550c86ccf368")
+
+
+def keeper(node: int, *, allows_2: bool = True, cluster: str = CLUSTER, secret: bytes | None = SECRET) -> Doorkeeper:
+    numbers = count(0xA0 if node == 2 else 0xB0)
+    position = Position(THREE, VoterSet(0, THREE), VoterSet(0, THREE), remembers=True)
+    return Doorkeeper(
+        cluster_id=cluster,
+        node_id=node,
+        nodes=THREE,
+        incarnation=UUID(int=0x22 if node == 2 else 0x11),
+        secret=secret,
+        new_uuid=lambda: UUID(int=next(numbers)),
+        position=lambda: position,
+        allows_2=lambda: allows_2,
+    )
+
+
+def hear(visit: Visit, frame: bytes, correlation_id: int = 0) -> bytes:
+    return visit.hear(frame[14:], correlation_id)
+
+
+def test_this_release_calls_the_one_before() -> None:
+    call = keeper(2).call_2(1)
+    assert call.hello() == HELLO
+    assert call.prove(CHALLENGE[4:]) == PROOF
+    assert call.finish(WELCOME[4:]) == Identity(1, 2, UUID(int=0x11), None)
+
+
+def test_this_release_answers_the_one_before() -> None:
+    visit = keeper(1).answer(Calling(), 0.0)
+    assert hear(visit, HELLO) == CHALLENGE
+    assert visit.node_id is None
+    assert hear(visit, PROOF, 1) == WELCOME
+    assert (visit.node_id, visit.incarnation, visit.position, visit.version) == (2, UUID(int=0x22), None, 2)
+    with pytest.raises(ProtocolError, match="second introduction"):
+        hear(visit, PROOF)
+
+
+def test_once_the_new_version_is_finalized_version_2_costs_the_connection() -> None:
+    visit = keeper(1, allows_2=False).answer(Calling(), 0.0)
+    with pytest.raises(ProtocolError, match=r"which the release before speaks.*Upgrade the caller"):
+        hear(visit, HELLO)
+    assert visit.node_id is None and visit.refusal is None
+
+
+def test_version_3_is_spoken_beside_version_2() -> None:
+    call, visit = keeper(2).call(1), keeper(1).answer(Calling(), 0.0)
+    named = call.name(hear(visit, call.prove(hear(visit, call.hello())[4:]))[4:])
+    assert call.finish(hear(visit, named)[4:]).position is not None
+    assert visit.version == 3
+
+
+@pytest.mark.parametrize("other", [keeper(1, cluster="other"), keeper(1, secret=None), keeper(3)])
+def test_a_caller_that_does_not_fit_is_refused_and_learns_no_name(other: Doorkeeper) -> None:
+    visit = other.answer(Calling(), 0.0)
+    refusal = hear(visit, HELLO)
+    assert visit.refusal is not None and visit.node_id is None
+    assert other.cluster_id.encode() not in refusal and b"node 1" not in refusal
+    with pytest.raises(Refused, match="refuses this node: cluster id, node ids or the presence of a secret do not fit"):
+        keeper(2).call_2(1).prove(refusal[4:])
+
+
+def test_who_does_not_know_the_secret_is_refused_on_both_sides() -> None:
+    visit = keeper(1, secret=b"another").answer(Calling(), 0.0)
+    hear(visit, HELLO)
+    assert b"its cluster secret is not that of this node" in hear(visit, PROOF, 1)
+    assert visit.node_id is None and visit.refusal is not None
+    call = keeper(2).call_2(1)
+    call.prove(CHALLENGE[4:])
+    with pytest.raises(Refused, match="does not know the cluster secret"):
+        call.finish(WELCOME[4:-1] + b"\0")
+    with pytest.raises(Refused, match="does not know the cluster secret"):
+        call.finish(WELCOME[4:9])
+
+
+@pytest.mark.parametrize("cut", [20, len(HELLO) - 15, len(HELLO) - 14 + 1])
+def test_a_malformed_hello_costs_the_connection(cut: int) -> None:
+    with pytest.raises(ProtocolError):
+        keeper(1).answer(Calling(), 0.0).hear((HELLO[14:] + b"x")[:cut], 0)
+    with pytest.raises(Refused, match="no mqd node"):
+        keeper(2).call_2(1).prove(CHALLENGE[4:30])
+
+
+def test_the_secret_is_in_no_representation() -> None:
+    one = keeper(1)
+    call, visit = keeper(2).call_2(1), one.answer(Calling(), 0.0)
+    hear(visit, call.hello())
+    assert SECRET.decode() not in repr(vars(one)) + repr(one.own_2()) + repr(vars(call)) + repr(vars(visit))

@@ -1,0 +1,256 @@
+"""Beside nodes of the release before: what is written, what is read, and how the new version comes in force."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mqd.errors import ProtocolError
+from mqd.raft import formats, versions
+from mqd.raft.codec import Account, AppendEntries, Entry, Inquiry, decode_message, encode_message
+from mqd.raft.dialing import Dialing
+from mqd.raft.elections import Amnesia
+from mqd.raft.introduction import PROTOCOL_VERSION, Visit
+from mqd.raft.journal import open_journal
+from mqd.raft.seams import RaftNode
+from mqd.raft.service import RaftService
+from mqd.raft.voters import CONFIGURATION, VoterSet
+from tests.raft.directed import Ours
+from tests.raft.test_service import three_voters, until
+
+THREE = frozenset({1, 2, 3})
+
+# recorded from the release before
+OLD_STATE = (
+    b'{"version": 1, "cluster_id": "c", "node_id": 1, "node_uuid": "00000000-0000-0000-0000-000000000005", "term": 7, "vote": 2,'
+    b' "formed": true}\n1f55df2e\n'
+)
+OLD_SNAPSHOT = bytes.fromhex("6d7164534e41500ae747b71800010000000000000009000000000000000300000000000000050001637374617465")
+OLD_ACCOUNT = bytes.fromhex("7604db310b00000000000000070000000000000005000000000000000901")
+
+
+# -- bytes
+
+
+def test_the_version_in_force() -> None:
+    assert versions.in_force(0, None) == versions.NEWEST  # formatted by this release, nothing applied yet
+    assert versions.in_force(0, 1) == versions.in_force(1, None) == versions.in_force(1, 1) == 1
+    assert versions.in_force(2, 1) == versions.in_force(1, 2) == 2  # 1 is applied again after a restart
+    assert versions.allows_introduction_2(1) and not versions.allows_voter_sets(1)
+    assert versions.allows_voter_sets(2) and not versions.allows_introduction_2(2)
+
+
+def test_a_state_of_the_release_before_means_version_1_and_is_read_by_it_again() -> None:
+    old = formats.decode_state(OLD_STATE)
+    assert old == formats.QuorumState("c", 1, UUID(int=5), 7, 2, formed=True, voters=None, forced=None, metadata_version=1)
+    for version in (None, 1, 2):
+        state = replace(old, metadata_version=version, voters=THREE)
+        assert formats.decode_state(formats.encode_state(state)) == state
+
+
+def test_a_snapshot_without_voters_is_that_of_the_release_before() -> None:
+    snapshot = formats.Snapshot("c", 9, 3, b"state")
+    assert formats.decode_snapshot(OLD_SNAPSHOT) == snapshot
+    assert formats.encode_snapshot(snapshot) == OLD_SNAPSHOT
+
+
+def test_an_account_without_voters_is_that_of_the_release_before() -> None:
+    account = Account(7, 5, 9, True, None)
+    assert decode_message(OLD_ACCOUNT) == account
+    assert encode_message(account) == OLD_ACCOUNT
+
+
+def test_a_voter_that_starts_from_nothing_counts_accounts_of_both_releases() -> None:
+    amnesia = Amnesia(1, {1, 2, 3}, nonce=5)
+    amnesia.on_account(2, Account(4, 5, 9, True, None))
+    assert amnesia.may_follow() is None
+    amnesia.on_account(3, Account(6, 5, 9, True, VoterSet(1, THREE)))
+    assert amnesia.may_follow() == 6
+    old_only = Amnesia(1, {1, 2, 3}, nonce=5)
+    for node in (2, 3):
+        old_only.on_account(node, Account(4, 5, 9, True, None))
+    assert old_only.may_follow() == 4
+
+
+# -- what is written
+
+
+class Upgrading(Ours):
+    """Three voters whose machine knows the version that the test sets."""
+
+    def __init__(self, finalized: int) -> None:
+        self.finalized = finalized
+        super().__init__(3)
+
+    def node_class(self, **options: object) -> RaftNode:  # type: ignore[override]
+        return RaftNode(**options, finalized=lambda: self.finalized)  # type: ignore[arg-type]
+
+    def commands(self, i: int) -> list[bytes]:
+        return [entry.command for entry in self.journals[i].entries[1:]]
+
+    def lead(self) -> None:
+        self.elect(1, [2, 3])
+        self.exchange(self.ids, 6)
+        assert self.leads(1)
+
+
+def sets_in(commands: list[bytes]) -> list[bytes]:
+    return [command for command in commands if command[:1] == CONFIGURATION]
+
+
+def test_voters_come_into_the_log_when_the_version_is_finalized() -> None:
+    ours = Upgrading(1)
+    ours.lead()
+    ours.add(1, "while nodes of both releases run")
+    ours.exchange(ours.ids, 6)
+    assert all(ours.values(i) == ["while nodes of both releases run"] for i in ours.ids)
+    assert not any(sets_in(ours.commands(i)) for i in ours.ids)
+    ours.finalized = 2
+    ours.add(1, "finalized")
+    ours.exchange(ours.ids, 6)
+    assert all(len(sets_in(ours.commands(i))) == 1 for i in ours.ids)
+    assert all(ours.nodes[i].position.committed == VoterSet(1, THREE) for i in ours.ids)
+    assert all(ours.journals[i].metadata_version == 2 for i in ours.ids)
+
+
+def test_a_new_cluster_writes_voters_at_once() -> None:
+    ours = Upgrading(0)
+    ours.lead()
+    assert all(len(sets_in(ours.commands(i))) == 1 for i in ours.ids)
+
+
+def test_the_version_is_remembered_and_does_not_fall_while_old_commands_are_applied_again() -> None:
+    ours = Upgrading(2)
+    ours.lead()
+    ours.add(1, "finalized")
+    ours.exchange(ours.ids, 6)
+    ours.finalized = 1  # as while an older part of the log is applied after a restart
+    ours.journals[2].close()
+    ours.start(2)
+    assert ours.journals[2].metadata_version == 2 and ours.nodes[2].metadata_version == 2
+    ours.journals[2].set_metadata_version(1)
+    assert ours.journals[2].metadata_version == 2
+
+
+def test_a_snapshot_of_version_1_has_no_voters_even_where_an_operator_forced_a_set() -> None:
+    ours = Upgrading(1)
+    ours.lead()
+    ours.journals[1].force_voters(THREE)
+    ours.add(1, "something")
+    ours.exchange(ours.ids, 6)
+    ours.compact(1)
+    assert formats.decode_snapshot(ours.journals[1].snapshot_bytes()).voters is None
+    ours = Upgrading(2)
+    ours.lead()
+    ours.add(1, "something")
+    ours.exchange(ours.ids, 6)
+    ours.compact(1)
+    assert formats.decode_snapshot(ours.journals[1].snapshot_bytes()).voters == VoterSet(1, THREE)
+
+
+@pytest.mark.parametrize(("finalized", "voters"), [(1, None), (2, VoterSet(1, THREE))])
+def test_an_inquiry_is_answered_so_that_its_sender_can_read_it(finalized: int, voters: VoterSet | None) -> None:
+    ours = Upgrading(finalized)
+    ours.lead()
+    ours.boxes[2].clear()
+    ours.deliver(3, 2, Inquiry(0, 5))
+    (answer,) = [message for message in map(decode_message, ours.take(2, 3)) if isinstance(message, Account)]
+    assert answer.voter_set == voters
+
+
+def test_a_directory_of_the_release_before_is_opened_and_speaks_version_2_until_it_knows_better() -> None:
+    ours = Upgrading(0)
+    disk = ours.disks[1]
+    journal = open_journal(disk, Path("old"), cluster_id="c", node_id=1, new_uuid=lambda: UUID(int=5))
+    journal.close()
+    disk.write_atomic(Path("old/quorum-state"), OLD_STATE)
+    journal = open_journal(disk, Path("old"), cluster_id="c", node_id=1, new_uuid=lambda: UUID(int=6))
+    assert (journal.term, journal.vote, journal.formed, journal.metadata_version) == (7, 2, True, 1)
+
+
+def test_entries_of_a_voter_set_still_decode_with_either_version() -> None:
+    """Only writing is gated: a follower takes what its leader may already write."""
+    entry = Entry(b"\x02" + bytes.fromhex("00000001 0001 00000001"), 5, 3)
+    message = AppendEntries(3, 4, 4, 3, (entry,))
+    assert decode_message(encode_message(message)) == message
+
+
+# -- who speaks what
+
+
+def test_calls_alternate_only_while_version_3_is_closed() -> None:
+    dialing = Dialing()
+    assert not dialing.uses_2(2)
+    dialing.use_2(2)
+    assert dialing.uses_2(2) and not dialing.uses_2(3)
+    dialing.use_3(2)
+    assert not dialing.uses_2(2)
+
+
+def test_a_life_that_spoke_version_3_once_is_of_this_release() -> None:
+    dialing = Dialing()
+    old, new = UUID(int=1), UUID(int=2)
+    assert not dialing.speaks_3(2)
+    assert dialing.met(2, old, in_version_3=False) and not dialing.speaks_3(2)
+    assert not dialing.met(2, old, in_version_3=False)  # reported once
+    assert not dialing.met(2, new, in_version_3=True) and dialing.speaks_3(2)
+    assert not dialing.met(2, new, in_version_3=False) and dialing.speaks_3(2)
+    assert dialing.met(2, old, in_version_3=False) and not dialing.speaks_3(2)  # it went back to the release before
+
+
+class ServiceOfTheReleaseBefore(RaftService):
+    """It calls in introduction version 2 only, and closes a connection at a hello of version 3."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._dialing.uses_2 = lambda _peer: True  # type: ignore[method-assign]
+        self._doorkeeper.allows_2 = self._allows_introduction_2
+
+    def _allows_introduction_2(self) -> bool:
+        return True
+
+    def hear(self, visit: Visit, body: bytes | memoryview, correlation_id: int) -> bytes:
+        if bytes(body[:6]) == b"mqdQ" + PROTOCOL_VERSION.to_bytes(2, "big"):
+            raise ProtocolError("an introduction of protocol version 3; this node speaks 2")
+        return super().hear(visit, body, correlation_id)
+
+
+async def test_nodes_of_both_releases_form_one_quorum_until_the_version_is_finalized(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    level = [1]
+    async with three_voters(tmp_path) as voters:
+        voters.options = {"finalized": lambda: level[0]}
+        for i in (1, 2):
+            await voters.start(i)
+        voters.make = ServiceOfTheReleaseBefore
+        await voters.start(3)
+        leader = await voters.wait_leader()
+        await voters.services[leader].propose(b"one")
+        await until(lambda: all(voters.machines[i].commands == [b"one"] for i in (1, 2, 3)))
+        new = voters.services[1]
+        await until(lambda: not new.runs_newest(3) and new.runs_newest(2) and new.runs_newest(1))
+        await until(lambda: all(len(voters.services[i].status().connected) == 2 for i in (1, 2, 3)))
+        assert any("node 3 runs the release before" in record.message for record in caplog.records)
+
+        voters.kill(3)
+        voters.make = RaftService
+        await voters.start(3)
+        await until(lambda: voters.services[1].runs_newest(3) and voters.services[2].runs_newest(3))
+        leader = await voters.wait_leader()
+        level[0] = 2
+        await voters.services[leader].propose(b"two")
+        await until(lambda: all(voters.services[i]._position().committed.epoch == 1 for i in (1, 2, 3)))
+
+        voters.kill(3)
+        voters.break_connections()
+        voters.refused.clear()
+        voters.make = ServiceOfTheReleaseBefore
+        await voters.start(3)
+        await until(lambda: any("version 2, which the release before speaks" in why for why in voters.refused))
+        await until(lambda: all(3 not in voters.services[i].status().connected for i in (1, 2)))
