@@ -46,7 +46,6 @@ from mqd.log.last_registration import (
     LastRegistration,
     forget_last_registration,
     machine_ran_on,
-    may_vouch,
     previous_broker_epoch,
     store_last_registration,
 )
@@ -183,7 +182,6 @@ class _Daemon:
             producer_id_expiration_ms=self.config.integer("producer.id.expiration.ms"),
             descriptors=descriptors_for_logs,
             kept=machine_ran_on(seams.disk, self.registration_file),
-            ran_on=may_vouch(seams.disk, self.registration_file),
         )
         self.logs.compactor.options = CompactorOptions.from_config(self.config)
         self.replica = ReplicaService(
@@ -269,7 +267,6 @@ class _Daemon:
         self.stop = trio.Event()
         self.known: KnownDirectories
         self.serve_clients: Callable[[], None]
-        self.server: Server | None = None
         self._activated = False
         self._image_changed = trio.Event()
         self._lost: dict[TopicPartition, None] = {}
@@ -389,7 +386,7 @@ class _Daemon:
             async with trio.open_nursery() as serving:
                 with trio.CancelScope() as starting:
                     serving.start_soon(self._cancel_on_stop, starting)
-                    server = self.server = Server(node, self.network)
+                    server = Server(node, self.network)
                     self.serve_clients = lambda: server.listen(listeners[CLIENT], CLIENT)
                     await serving.start(server.run, [(listeners[PEER], PEER)])
                     serving.start_soon(self.publisher.run, self.machine.image)
