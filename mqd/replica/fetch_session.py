@@ -194,7 +194,7 @@ class Watched(Protocol):
 class FollowerSession:
     """What one node follows here. `id` is NO_SESSION for a fetch without a session, which lives as long as that."""
 
-    __slots__ = ("broker_epoch", "epoch", "id", "last_used", "news", "node_id", "waiter", "wanted")
+    __slots__ = ("broker_epoch", "epoch", "id", "last_used", "news", "node_id", "open", "waiter", "wanted")
 
     def __init__(self, id: int, node_id: int, broker_epoch: int, now: float) -> None:
         self.id = id
@@ -208,6 +208,8 @@ class FollowerSession:
         self.news: dict[Followed, None] = {}
         """What to look at when it is answered, in the order in which it was told; who gets bytes comes to the end by asking again."""
         self.waiter: FetchWaiter | None = None
+        self.open = True
+        """False once another session took its place, or its node must name anew what it has."""
 
     def ask(self, topic: TopicKey, asked: FetchPartition) -> Followed:
         """The follower names a partition: it is new, or the follower has moved on in it."""
@@ -233,6 +235,7 @@ class FollowerSession:
             self.waiter.free()
 
     def close(self) -> None:
+        self.open = False
         for followed in self.wanted.values():
             followed.unwatch()
         self.wanted.clear()

@@ -6,23 +6,33 @@ high watermark alone goes along with the next answer, or at once where consumers
 
 Only partitions with news are looked at (replica/fetch_session.py): a follower of ten thousand of which one is written asks
 for the price of one. ◆ hot path.
+
+A fetch of many partitions with news is planned and answered in slices, in a task. Each partition is fenced in the slice that reads it. What
+is written behind the plan is news for the next fetch.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
 
 from mqd.errors import ErrorCode, MqError
 from mqd.io.disk import FileRange
+from mqd.limits import DECODED_AT_ONCE_ROWS
 from mqd.protocol.batch import HEADER_BYTES, crc_of, parse_header
-from mqd.protocol.hot_fetch import FetchRequest, encode_fetch_response_parts
+from mqd.protocol.bricks import Slices, all_slices
+from mqd.protocol.hot_fetch import FetchRequest, encode_fetch_response_in_slices, encode_fetch_response_parts
 from mqd.replica.fetch_session import NO_SESSION, Followed, FollowerSession
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import FetchWaiter
-from mqd.server.connection import Slot
+from mqd.server.connection import Connection, Slot
 from mqd.server.context import Node
 from mqd.server.partitions import FetchRow, endpoints, refused_fetch_row, unknown_partition
+from mqd.server.slices import SLICE_ROWS, finished_in_slices
 from mqd.types import NO_EPOCH, NodeId
 
 logger = logging.getLogger(__name__)
@@ -31,6 +41,23 @@ _NO_PREFERRED_REPLICA = -1
 _DAMAGE_TOLD_SECONDS = 60.0
 _BY_ID_FROM = 13
 _UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+_PLANNED_AT_ONCE = 100
+"""Partitions that are looked at before others have a turn: 2 ms."""
+
+T = TypeVar("T")
+
+
+class _Plan:
+    """What the partitions with news have, as far as they have been looked at."""
+
+    __slots__ = ("rows", "size", "urgent")
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Followed, FetchRow]] = []
+        self.size = 0
+        """Bytes found."""
+        self.urgent = False
+        """Something must be answered at once."""
 
 
 class _Fetching:
@@ -51,44 +78,147 @@ class _Fetching:
 class FollowerFetch:
     """Part of the Fetch handler; built once a node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(
+        self,
+        node: Node,
+        start: Callable[[Connection, Callable[[], Awaitable[None]]], None],
+        resume: Callable[[Connection], None],
+    ) -> None:
+        """`start(connection, work)` runs a part of a large fetch in a task, and holds back what is behind it on its connection until
+        `resume(connection)`."""
         self._node = node
+        self._start = start
+        self._resume = resume
         self._replica = node.replica
         self._damage_told_at = -math.inf
         self._bytes_max = node.config.integer("fetch.max.bytes")
 
     def __call__(self, slot: Slot, request: FetchRequest, version: int, correlation_id: int, now: float, deadline: float) -> None:
-        """Take up a request whose sender is known to be the node that it names."""
+        """Take up a request of few rows, whose sender is known to be the node that it names."""
         fetching = _Fetching(slot, version, correlation_id, request, deadline)
-        try:
-            session = self._replica.follower_sessions.resolve(
-                request.replica_id, request.replica_epoch, request.session_id, request.session_epoch, now
-            )
-        except MqError as error:
-            fetching.slot.complete(encode_fetch_response_parts(version, correlation_id, 0, int(error.code), NO_SESSION, []))
+        if not self._resolve(fetching, now):
             return
-        fetching.session = session
-        by_id = version >= _BY_ID_FROM
-        for name, topic_id, indexes in request.forgotten:
-            for index in indexes:
-                topic = (topic_id if by_id else name) or b""
-                session.forget(topic, index)
-                partition = (self._replica.by_id if by_id else self._replica.by_name).get(topic, {}).get(index)
-                if partition is not None:
-                    partition.follower_stopped(NodeId(request.replica_id))
+        if request.forgotten:
+            all_slices(self._forgetting(fetching))
+        session, by_id = fetching.session, version >= _BY_ID_FROM
         named = {session.ask((topic_id if by_id else name) or b"", one) for name, topic_id, asked in request.topics for one in asked}
         self._answer_or_park(fetching, named, may_wait=deadline > now)
 
-    def _answer_or_park(self, fetching: _Fetching, named: set[Followed], *, may_wait: bool) -> None:
-        session = fetching.session
-        rows, size, urgent = self._plan(fetching, named)
-        connection = fetching.slot.connection
-        if may_wait and not urgent and size < fetching.request.min_bytes and connection.open:
-            waiter = FetchWaiter(lambda: self._woken(fetching), fetching.request.min_bytes - size, fetching.deadline)
-            fetching.waiter = session.waiter = connection.parked = waiter
-            self._replica.park(waiter, ())
+    async def take_up_large(
+        self, slot: Slot, request: FetchRequest, version: int, correlation_id: int, now: float, deadline: float
+    ) -> None:
+        """The same for many rows, in slices. Calls `resume` when it has answered, or waits."""
+        fetching = _Fetching(slot, version, correlation_id, request, deadline)
+        if not self._resolve(fetching, now):
+            self._resume(slot.connection)
             return
-        self._answer(fetching, rows)
+        await finished_in_slices(self._forgetting(fetching))
+        named = await finished_in_slices(self._naming(fetching))
+        await self._carry_out(fetching, named, may_wait=deadline > now)
+
+    def _resolve(self, fetching: _Fetching, now: float) -> bool:
+        """Find the session; False where the fetch was refused, and answered."""
+        request, version = fetching.request, fetching.version
+        try:
+            fetching.session = self._replica.follower_sessions.resolve(
+                request.replica_id, request.replica_epoch, request.session_id, request.session_epoch, now
+            )
+        except MqError as error:
+            parts = encode_fetch_response_parts(version, fetching.correlation_id, 0, int(error.code), NO_SESSION, [])
+            fetching.slot.complete(parts)
+            return False
+        return True
+
+    def _forgetting(self, fetching: _Fetching) -> Slices[None]:
+        """What the request takes out of its session."""
+        request, session, by_id = fetching.request, fetching.session, fetching.version >= _BY_ID_FROM
+        partitions = self._replica.by_id if by_id else self._replica.by_name
+        for name, topic_id, indexes in request.forgotten:
+            topic = (topic_id if by_id else name) or b""
+            for index in indexes:
+                session.forget(topic, index)
+                partition = partitions.get(topic, {}).get(index)
+                if partition is not None:
+                    partition.follower_stopped(NodeId(request.replica_id))
+                yield 1
+
+    @staticmethod
+    def _naming(fetching: _Fetching) -> Slices[set[Followed]]:
+        """What the request names, in its session."""
+        session, by_id = fetching.session, fetching.version >= _BY_ID_FROM
+        named: set[Followed] = set()
+        for name, topic_id, asked in fetching.request.topics:
+            topic = (topic_id if by_id else name) or b""
+            for one in asked:
+                if session.open:  # a fetch on another connection may have replaced it
+                    named.add(session.ask(topic, one))
+                yield 1
+        return named
+
+    def _answer_or_park(self, fetching: _Fetching, named: set[Followed], *, may_wait: bool) -> None:
+        session, connection = fetching.session, fetching.slot.connection
+        if len(session.news) > DECODED_AT_ONCE_ROWS:
+            self._start(connection, partial(self._carry_out, fetching, named, may_wait=may_wait))
+            return
+        plan = _Plan()
+        self._plan(fetching, plan, list(session.news), named)
+        if self._may_park(fetching, plan, may_wait=may_wait):
+            self._park(fetching, self._waiter(fetching, plan.size))
+            return
+        topics: dict[bytes, list[FetchRow]] = {}
+        leaders: set[int] = set()
+        self._add_rows(fetching, topics, leaders, plan.rows)
+        if connection.open:
+            addresses = endpoints(self._node, leaders)
+            parts = encode_fetch_response_parts(
+                fetching.version, fetching.correlation_id, 0, 0, session.id, _listed(fetching, topics), addresses
+            )
+            fetching.slot.complete(parts)
+        if session.id == NO_SESSION:
+            session.close()
+
+    async def _carry_out(self, fetching: _Fetching, named: set[Followed], *, may_wait: bool) -> None:
+        """The same in slices. The session has a waiter from the start, so no news are missed."""
+        session, connection = fetching.session, fetching.slot.connection
+        try:
+            while True:
+                waiter = session.waiter = FetchWaiter(lambda: None, fetching.request.min_bytes, fetching.deadline)
+                plan = await finished_in_slices(self._planning(fetching, named))
+                if not self._may_park(fetching, plan, may_wait=may_wait):
+                    break
+                if not waiter.freed:
+                    waiter.bytes_wanted -= plan.size
+                    waiter.release = partial(self._woken, fetching)
+                    self._park(fetching, waiter)
+                    self._resume(connection)
+                    return
+                named = set()  # news came behind the plan
+            if session.waiter is waiter:
+                session.waiter = None
+            parts = await finished_in_slices(self._answering(fetching, plan))
+            if connection.open:
+                fetching.slot.complete(parts)
+        finally:
+            if session.id == NO_SESSION:
+                session.close()
+        self._resume(connection)
+
+    @staticmethod
+    def _may_park(fetching: _Fetching, plan: _Plan, *, may_wait: bool) -> bool:
+        return (
+            may_wait
+            and not plan.urgent
+            and plan.size < fetching.request.min_bytes
+            and fetching.slot.connection.open
+            and fetching.session.open
+        )
+
+    def _waiter(self, fetching: _Fetching, size: int) -> FetchWaiter:
+        return FetchWaiter(lambda: self._woken(fetching), fetching.request.min_bytes - size, fetching.deadline)
+
+    def _park(self, fetching: _Fetching, waiter: FetchWaiter) -> None:
+        fetching.waiter = fetching.session.waiter = fetching.slot.connection.parked = waiter
+        self._replica.park(waiter, ())
 
     def _woken(self, fetching: _Fetching) -> None:
         """Freed by news, by the deadline, or by what came behind: plan once more; wait again only when the news were too few."""
@@ -100,16 +230,23 @@ class FollowerFetch:
         news_came = waiter.bytes_wanted <= 0
         self._answer_or_park(fetching, set(), may_wait=news_came and self._node.clock.monotonic() < fetching.deadline)
 
-    def _plan(self, fetching: _Fetching, named: set[Followed]) -> tuple[list[tuple[Followed, FetchRow]], int, bool]:
-        """(rows to tell, bytes in them, whether they must be told at once). `named`: what this very request acknowledges."""
+    def _planning(self, fetching: _Fetching, named: set[Followed]) -> Slices[_Plan]:
+        plan, session = _Plan(), fetching.session
+        for several in _portions(list(session.news)):
+            if not session.open or not fetching.slot.connection.open:
+                break
+            self._plan(fetching, plan, [followed for followed in several if followed in session.news], named)
+            yield SLICE_ROWS
+        return plan
+
+    def _plan(self, fetching: _Fetching, plan: _Plan, several: list[Followed], named: set[Followed]) -> None:
+        """Add what these have. `named`: what this very request acknowledges."""
         request, session = fetching.request, fetching.session
         replica = self._replica
         by_topic = replica.by_id if fetching.version >= _BY_ID_FROM else replica.by_name
         budget = min(request.max_bytes, self._bytes_max)
-        rows: list[tuple[Followed, FetchRow]] = []
-        size = 0
-        urgent = False
-        for followed in list(session.news):
+        rows, size, urgent = plan.rows, plan.size, plan.urgent
+        for followed in several:
             held = by_topic.get(followed.topic)
             partition = held.get(followed.partition) if held is not None else None
             try:
@@ -133,7 +270,7 @@ class FollowerFetch:
                 urgent = urgent or len(row) > 8 or (news and session.id != NO_SESSION and self._is_urgent(followed, row))
             size += found
             rows.append((followed, row))
-        return rows, size, urgent
+        plan.size, plan.urgent = size, urgent
 
     def _is_urgent(self, followed: Followed, row: FetchRow) -> bool:
         """Whether news without bytes is told at once: the first of a partition, a log start, and where consumers wait for it."""
@@ -210,10 +347,21 @@ class FollowerFetch:
             return True
         return throttle.allows(self._node.clock.monotonic())
 
-    def _answer(self, fetching: _Fetching, rows: list[tuple[Followed, FetchRow]]) -> None:
-        session = fetching.session
+    def _answering(self, fetching: _Fetching, plan: _Plan) -> Slices[list[Any]]:
+        """The parts of the response."""
         topics: dict[bytes, list[FetchRow]] = {}
-        leaders = set()
+        leaders: set[int] = set()
+        for several in _portions(plan.rows):
+            self._add_rows(fetching, topics, leaders, several)
+            yield SLICE_ROWS
+        answer, addresses = _listed(fetching, topics), endpoints(self._node, leaders)
+        version, session_id = fetching.version, fetching.session.id
+        return (yield from encode_fetch_response_in_slices(version, fetching.correlation_id, 0, 0, session_id, answer, addresses))
+
+    def _add_rows(
+        self, fetching: _Fetching, topics: dict[bytes, list[FetchRow]], leaders: set[int], rows: list[tuple[Followed, FetchRow]]
+    ) -> None:
+        session = fetching.session
         for followed, row in rows:
             topics.setdefault(followed.topic, []).append(row)
             if row[1]:
@@ -225,23 +373,16 @@ class FollowerFetch:
                 self._told(fetching, followed, row)
             if len(row) > 9 and row[9] is not None:
                 leaders.add(row[9][0])
-        by_id = fetching.version >= _BY_ID_FROM
-        answer = [(None, topic, found) if by_id else (topic, None, found) for topic, found in topics.items()]
-        if fetching.slot.connection.open:
-            addresses = endpoints(self._node, leaders)
-            fetching.slot.complete(
-                encode_fetch_response_parts(fetching.version, fetching.correlation_id, 0, 0, session.id, answer, addresses)
-            )
-        if session.id == NO_SESSION:
-            session.close()
 
     def _told(self, fetching: _Fetching, followed: Followed, row: FetchRow) -> None:
         """Strike from the news what is done with: who got records or a divergence comes back by itself, who got no room stays."""
         partition = followed.held
         if not isinstance(partition, Partition):
             return
-        if row[7] or len(row) > 8 or partition.log.written_end_offset <= followed.asked.fetch_offset:
+        if row[7] or len(row) > 8:
             fetching.session.news.pop(followed, None)
+        elif partition.log.written_end_offset <= followed.asked.fetch_offset and followed.told == _ends(partition):
+            fetching.session.news.pop(followed, None)  # nothing moved since the plan
         topic_partition = partition.assignment.topic_partition
         throttle = self._replica.leader_throttle
         if row[7] and fetching.request.replica_id not in partition.isr and throttle.is_throttled(topic_partition):
@@ -256,6 +397,17 @@ def _damage(given: FileRange, offset: int) -> str:
     if crc_of(given.file.read_at(given.position, header.size), 0, header.size) != header.crc:
         return "its CRC-32C is wrong"
     return "" if header.last_offset >= offset else f"it ends at offset {header.last_offset}"
+
+
+def _listed(fetching: _Fetching, topics: dict[bytes, list[FetchRow]]) -> list[tuple[bytes | None, bytes | None, list[FetchRow]]]:
+    by_id = fetching.version >= _BY_ID_FROM
+    return [(None, topic, found) if by_id else (topic, None, found) for topic, found in topics.items()]
+
+
+def _portions(items: list[T]) -> Iterator[list[T]]:
+    left = iter(items)
+    while several := list(islice(left, _PLANNED_AT_ONCE)):
+        yield several
 
 
 def _ends(partition: Partition) -> tuple[int, int, int]:

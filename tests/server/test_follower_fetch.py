@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from mqd.controller.records import UnregisterBroker
@@ -646,3 +647,109 @@ async def test_deleted_records_are_gone_everywhere_before_it_is_said(tmp_path: P
         (answer,) = client.answers()
         late = answer.topics[0].partitions[0]
         assert (late.low_watermark, late.error_code) == (0, ErrorCode.REQUEST_TIMED_OUT)
+
+
+# -- fetches of many partitions
+
+MANY = 600
+
+
+async def replicated_many(node: Rig, isr: Sequence[NodeId] = (ME, OTHER)) -> None:
+    replicated(node, partitions=MANY, isr=isr)
+    await node.publisher._drain(node.image)
+
+
+async def test_a_large_fetch_acknowledges_and_gives_records(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        await replicated_many(node)
+        written = [0, MANY // 2, MANY - 1]
+        producers = [await produce_unanswered(node, b"a", partition=index) for index in written]
+        follower = await Follower.connect(node)
+        answer = await follower.fetch(*(("t", index, 0) for index in range(MANY)))
+        assert [one.partition_index for one in rows(answer)] == list(range(MANY))
+        assert [one.partition_index for one in rows(answer) if one.records] == written
+        await follower.park(*(("t", index, int(index in written)) for index in range(MANY)))
+        assert [len(producer.answers()) for producer in producers] == [1, 1, 1]
+        assert [node.partition("t", index).high_watermark for index in written] == [1, 1, 1]
+
+
+async def test_what_is_written_beside_the_plan_of_a_large_fetch_is_not_missed(tmp_path: Path, mock_clock: MockClock) -> None:
+    """Written some steps of the event loop after the request, until it is parked by then; to the first and the last partition."""
+    offsets = [0] * MANY
+    edges = [0, MANY - 1]
+    async with rig(tmp_path) as node:
+        await replicated_many(node, isr=(ME,))
+        producer = await node.connect()
+        follower = await Follower.connect(node)
+        await follower.fetch(*(("t", index, 0) for index in range(MANY)))
+        (connection,) = (one for one in node.server._connections if one.peer_node is not None)
+        for steps in range(100):
+            asked = [("t", index, offsets[index]) for index in range(MANY)]
+            follower.client.post("fetch", VERSION, follower.body(*asked, max_wait_ms=10_000))
+            for _ in range(steps):
+                await trio.lowlevel.checkpoint()
+            parked = connection.parked is not None
+            for index in edges:
+                producer.post("produce", 9, node.produce_body("t", batch(b"a"), partition=index, acks=1))
+            await settle()
+            given = [one.partition_index for one in rows(follower.answer()) if one.records]
+            while sorted(given) != edges:
+                more = [one.partition_index for one in rows(await follower.fetch()) if one.records]
+                assert more, (steps, given)
+                given += more
+            for index in edges:
+                offsets[index] += 1
+            if parked and steps > 5:
+                return
+        raise AssertionError("never parked")
+
+
+async def test_a_high_watermark_that_moves_behind_the_plan_of_a_large_fetch_is_told(tmp_path: Path, mock_clock: MockClock) -> None:
+    asked = [("t", index, 0) for index in range(MANY)]
+    async with rig(tmp_path) as node:
+        node.register(THIRD)
+        await replicated_many(node, isr=(ME, OTHER, THIRD))
+        first, second = await Follower.connect(node), await Follower.connect(node, THIRD)
+        await produce_unanswered(node, b"a")
+        await second.fetch(("t", 0, 0))
+        asked[0] = ("t", 0, 1)
+        partition = node.partition("t")
+        first.client.post("fetch", VERSION, first.body(*asked))
+        while partition.followers[OTHER].end_offset < 1:
+            await trio.lowlevel.checkpoint()
+        assert first.client.answers() == []
+        await second.park(("t", 0, 1))
+        assert partition.high_watermark == 1
+        told = [one.high_watermark for one in rows(first.answer()) if one.partition_index == 0]
+        if told == [0]:
+            assert row(await first.fetch()).high_watermark == 1
+
+
+async def test_a_large_fetch_ends_when_another_session_takes_its_place(tmp_path: Path, mock_clock: MockClock) -> None:
+    asked = [("t", index, 0) for index in range(MANY)]
+    async with rig(tmp_path) as node:
+        await replicated_many(node, isr=(ME,))
+        first, second = await Follower.connect(node), await Follower.connect(node)
+        first.client.post("fetch", VERSION, first.body(*asked))
+        while OTHER not in node.replica.follower_sessions._sessions:
+            await trio.lowlevel.checkpoint()
+        replaced = node.replica.follower_sessions._sessions[OTHER]
+        while not replaced.news:
+            await trio.lowlevel.checkpoint()
+        assert len(rows(await second.fetch(*asked[:1]))) == 1
+        assert len(first.client.answers()) == 1
+        assert not replaced.wanted and not replaced.news
+        watching = {watch.session for index in range(MANY) for watch in node.partition("t", index).watches}
+        assert watching == {node.replica.follower_sessions._sessions[OTHER]}
+
+
+async def test_later_requests_of_the_connection_wait_for_a_large_fetch(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        await replicated_many(node)
+        follower = await Follower.connect(node)
+        follower.client.post("fetch", VERSION, follower.body(*(("t", index, 0) for index in range(MANY))))
+        follower.client.post("api_versions", 3, {"client_software_name": "a", "client_software_version": "1"})
+        await settle()
+        first, second = follower.client.answers()
+        assert len(rows(first)) == MANY
+        assert second.error_code == 0
