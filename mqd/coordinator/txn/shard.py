@@ -247,8 +247,9 @@ class TransactionShard:
         """For each id whose transaction is decided: the partitions without a marker, as far as is known."""
         self._unsealed: dict[str, set[TopicPartition]] = {}
         """For each id whose transaction is prepared: the partitions without a seal, as far as is known."""
-        self._given: dict[str, int] = {}
-        """The last epoch that goes with an initialization which is about to be replayed."""
+        self._given: tuple[Record, int] | None = None
+        """The latest initialization, and the last epoch that goes with it, which no record holds. It is replayed at once, or never where
+        the log refuses it: then nothing replays that record, and the next initialization takes its place."""
         self._abort_search_at: float | None = None
         self._expiry_search_at: float | None = None
 
@@ -286,7 +287,7 @@ class TransactionShard:
         transactional_id, transaction = decoded
         before = self._transactions.get(transactional_id)
         self._bytes += weight(transactional_id, transaction) - weight(transactional_id, before)
-        given = self._given.pop(transactional_id, NO_EPOCH)
+        given = self._given[1] if self._given is not None and self._given[0] == record else NO_EPOCH
         seen_at = self._open.pop(transactional_id, None)
         self._unmarked.pop(transactional_id, None)
         unsealed = self._unsealed.pop(transactional_id, None)
@@ -362,11 +363,9 @@ class TransactionShard:
             spare_producer_id=op.spare_producer_id,
             now_ms=now.wall_ms,
         )
-        self._given[op.transactional_id] = initialized.last_producer_epoch
-        return Decision(
-            records=(self._record(op.transactional_id, initialized),),
-            replies=((ticket, initialized.producer._asdict()),),
-        )
+        record = self._record(op.transactional_id, initialized)
+        self._given = record, initialized.last_producer_epoch
+        return Decision(records=(record,), replies=((ticket, initialized.producer._asdict()),))
 
     def _prepare(self, ticket: Ticket, op: InitializeProducer, current: Transaction, now: Moment) -> Decision:
         """Keep the open transaction for its next owner, who is named when all partitions are sealed."""

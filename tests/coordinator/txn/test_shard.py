@@ -6,7 +6,7 @@ import pytest
 
 from mqd.coordinator.shard import Moment, Producer
 from mqd.coordinator.txn import records
-from mqd.coordinator.txn.shard import AbortTimedOut, MarkersWritten, SpareProducerId, WriteMarkers
+from mqd.coordinator.txn.shard import AbortTimedOut, InitializeProducer, MarkersWritten, SpareProducerId, WriteMarkers
 from mqd.coordinator.txn.state import EPOCH_MAX, Transaction
 from mqd.errors import ErrorCode
 from mqd.limits import TRANSACTIONS_PER_SEARCH
@@ -64,6 +64,20 @@ def test_a_producer_raises_its_own_epoch_and_may_ask_again() -> None:
         txn.init(first)
     with refused(FENCED):
         txn.init((3999, 2))
+
+
+def test_initializations_that_the_log_refuses_take_no_memory() -> None:
+    """As where fewer replicas than min.insync.replicas are in sync: what was decided is not replayed."""
+    txn = Transactions()
+    first = txn.init()
+    for number in range(100):
+        decision = txn.shard.handle(number, InitializeProducer(f"refused-{number}", 60_000, None, 9000), txn.now)
+        assert len(decision.records) == 1
+    assert all(len(value) <= 1 for value in vars(txn.shard).values() if isinstance(value, dict | set | list))
+    txn.shard.handle(100, InitializeProducer("t", 60_000, first), txn.now)
+    second = txn.init(first)
+    assert second == (4000, 1)
+    assert txn.init(first) == second, "the last epoch is that of the initialization that was written"
 
 
 def test_an_initialization_by_nobody_leaves_no_way_back() -> None:
