@@ -267,6 +267,7 @@ class _Daemon:
         self.stop = trio.Event()
         self.known: KnownDirectories
         self.serve_clients: Callable[[], None]
+        self.server: Server | None = None
         self._activated = False
         self._image_changed = trio.Event()
         self._lost: dict[TopicPartition, None] = {}
@@ -386,7 +387,7 @@ class _Daemon:
             async with trio.open_nursery() as serving:
                 with trio.CancelScope() as starting:
                     serving.start_soon(self._cancel_on_stop, starting)
-                    server = Server(node, self.network)
+                    server = self.server = Server(node, self.network)
                     self.serve_clients = lambda: server.listen(listeners[CLIENT], CLIENT)
                     await serving.start(server.run, [(listeners[PEER], PEER)])
                     serving.start_soon(self.publisher.run, self.machine.image)

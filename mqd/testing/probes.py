@@ -127,6 +127,18 @@ class Committed:
         return self.batches[count - 1].next_offset if count else self.first_offset
 
 
+def _content(image: Any) -> tuple[Any, ...]:
+    """What an image holds besides partitions and brokers. Cheap: values are replaced where they change."""
+    topics = frozenset((topic.name, topic_id) for topic_id, topic in image.topics_by_id.items())
+    return image.cluster_id, image.next_producer_id, dict(image.features), dict(image.configs), frozenset(image.lost), topics
+
+
+def _moved_early(before: Any, after: Any) -> set[int]:
+    """Replicas that a move has brought, and that count like the others without having been in sync (KIP-455)."""
+    settled = set(after.replicas) - set(after.adding)
+    return settled - (set(before.replicas) - set(before.adding)) - set(before.isr) - set(after.isr)
+
+
 Key = tuple[UUID, int]
 """Topic id and partition: a topic that comes back under the same name is another."""
 
@@ -193,6 +205,8 @@ class Probes:
         self._newest: dict[Key, Any] = {}
         """Of each partition the image with the highest partition epoch that any node has applied."""
         self._image_indexes: dict[int, int] = {}
+        self._contents: dict[int, tuple[int, tuple[Any, ...]]] = {}
+        """Index -> the first node that was seen there, and what its image held besides partitions."""
         self._powerless: set[int] = set()
         self._seen: dict[int, dict[int, tuple[Any, ...]]] = {node_id: {} for node_id in nodes}
         """Node -> id() of a replica of its present life -> what was seen of it at the last look."""
@@ -235,6 +249,30 @@ class Probes:
                     if partition.is_leader and partition.last_stable_offset < partition.log.log_end_offset:
                         place = partition.log.topic_partition
                         return f"the end of a transaction in {place}, stable up to {partition.last_stable_offset}"
+        return None
+
+    def undeleted(self) -> str | None:
+        """A replica that still has records which its leader has deleted."""
+        live = self._live()
+        for leader, daemon in live.items():
+            for partitions in daemon.replica.by_name.values():
+                for partition in partitions.values():
+                    place, start = partition.log.topic_partition, partition.log.log_start_offset
+                    for follower in partition.followers if partition.is_leader and leader not in partition.followers else ():
+                        copy = live[follower].replica.get(place) if follower in live else None
+                        if copy is not None and copy.log.log_start_offset < start:
+                            return f"deletion of the records of {place} below {start} on node {follower}"
+        return None
+
+    def unreleased(self) -> str | None:
+        """A node whose pools count more than its connections hold (I14). Requests that are in tasks count too, for a moment."""
+        for node_id, daemon in self._live().items():
+            for kind, pool in daemon.server._pools.items() if daemon.server is not None else ():
+                connections = [one for one in daemon.server._connections if one.listener == kind]
+                counted = pool.bytes, daemon.server._answers[kind].bytes
+                held = sum(one.held_bytes for one in connections), sum(one.unsent_bytes for one in connections)
+                if counted != held:
+                    return f"release of memory on node {node_id}: {counted} bytes of requests and answers are counted, {held} are held"
         return None
 
     # -- looking
@@ -348,6 +386,11 @@ class Probes:
         if image.index < before:
             raise Violation(f"I10: the image of node {node_id} went back from {before} to {image.index}")
         self._image_indexes[node_id] = image.index
+        content = _content(image)
+        other, known = self._contents.setdefault(image.index, (node_id, content))
+        if known != content:
+            differing = next(pair for pair in zip(known, content, strict=True) if pair[0] != pair[1])
+            raise Violation(f"I10: at index {image.index} nodes {other} and {node_id} hold {differing[0]} and {differing[1]}")
         for topic in image.topics.values():
             for number, partition in enumerate(topic.partitions):
                 place = (topic.topic_id, number, partition.partition_epoch)
@@ -360,6 +403,9 @@ class Probes:
                         raise Violation(f"I10: two images of {where}: {known} and, on node {node_id}, {partition}")
                     continue
                 self._images[place] = partition
+                before = self._images.get((*place[:2], partition.partition_epoch - 1))
+                if before is not None and (early := _moved_early(before, partition)):
+                    raise Violation(f"a move of {where} leaves {early}, never in sync, as replicas like the others: {before}, {partition}")
                 newest = self._newest.get(place[:2])
                 if newest is None or newest.partition_epoch < partition.partition_epoch:
                     self._newest[place[:2]] = partition

@@ -363,7 +363,7 @@ class _Run:
             ended = [node_id for node_id, node in cluster.nodes.items() if not node.running]
             return f"replicas in sync; ended: {ended}, fenced: {fenced}, {'; '.join(short[:3])}"
         unserved = sorted(name for name, at in workload.acknowledged_at.items() if at <= healed_at)
-        return f"acknowledgements for {', '.join(unserved)}" if unserved else self.probes.undeleted()
+        return f"acknowledgements for {', '.join(unserved)}" if unserved else self.probes.undeleted() or self.probes.unreleased()
 
     def _unread(self, workload: Workload, partitions: Iterable[TopicPartition]) -> str | None:
         for (consumer, place), offset in workload.positions.items():
