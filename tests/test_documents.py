@@ -102,3 +102,10 @@ def test_a_test_that_hacking_names_is_there() -> None:
     assert named
     for file, test in named:
         assert test in names(tree(file)), f"{file} has no {test}"
+
+
+def test_the_glossary_is_in_alphabetical_order() -> None:
+    text = (ROOT / "docs" / "GLOSSARY.md").read_text(encoding="utf-8")
+    terms = [row.split(" |")[0] for row in re.findall(r"^\| (.*)", text, re.MULTILINE)][1:]
+    assert len(terms) > 100
+    assert terms == sorted(set(terms), key=lambda term: term.lower().replace("-", " "))
