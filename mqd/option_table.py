@@ -323,7 +323,7 @@ _TABLE: Final = (
     _node("max.request.partition.size.limit", INT, 2000, DONE, "Most partitions in one DescribeTopicPartitions answer", minimum=1),
     _node("memory.budget.bytes", LONG, None, DONE,
           "Memory for what clients make a node hold: half-received requests, unsent answers; not set: a quarter of the memory",
-          minimum=1 << 26),
+          minimum=1 << 18),
     _node("message.max.bytes", INT, limits.BATCH_BYTES_MAX, DONE,
           "Largest record batch, for topics without a value", minimum=0, dynamic=True),
     _node("metadata.image.max.bytes", LONG, limits.METADATA_IMAGE_BYTES_MAX, DONE,

@@ -19,6 +19,7 @@ from mqd.limits import MIB, SEND_QUEUE_BYTES_MAX, SEND_QUEUE_BYTES_MIN
 DEFAULT_PART = 4
 """The default budget is this part of the machine's memory, or of the control group's."""
 BUDGET_BYTES_MIN = 64 * MIB
+"""The default is no less than this. The option may be: a node works with any budget, one large request at a time."""
 EVICT_SECONDS = 0.25
 """How long a connection waits for memory before another one is closed for it."""
 PARKED_ROW_BYTES = 400

@@ -58,6 +58,10 @@ class ServerStatistics:
     refused_connections: int
     evicted_connections: int
     """Connections that were closed because they held too much memory, or took none of their answers."""
+    stalled_connections: int
+    """Those of them that took no byte of their answers for `connections.max.write.stall.ms`."""
+    memory_waits: int
+    """How often a connection had to wait for memory before its request was read on."""
     bugs: int
     """Connections that were closed because of an unexpected exception."""
 
@@ -84,12 +88,12 @@ class Server:
         self._current_config = CurrentConfig(node.config, lambda: node.image, node.node_id)
         self._dirty: list[Connection] = []
         budget = node.config["memory.budget.bytes"]
-        shares = Shares.of(max(budget if isinstance(budget, int) else memory_bytes() // DEFAULT_PART, BUDGET_BYTES_MIN))
+        shares = Shares.of(budget if isinstance(budget, int) else max(memory_bytes() // DEFAULT_PART, BUDGET_BYTES_MIN))
         self._pools = {CLIENT: FramePool(shares.frames), PEER: FramePool(PEER_FRAMES_BYTES_MAX)}
         self._answers = {CLIENT: Answers(shares.answers), PEER: Answers(PEER_ANSWERS_BYTES_MAX)}
         self._memory_wanted = trio.Event()
         self._stall_seconds = node.config.integer("connections.max.write.stall.ms") / 1000
-        self._evicted = 0
+        self._evicted = self._stalled = self._memory_waits = 0
         self._in_turn = False
         self._held_back: list[Connection] = []
         """Connections that used up their slice and have more requests."""
@@ -110,6 +114,8 @@ class Server:
             frame_bytes=self.frame_bytes,
             refused_connections=self._refused,
             evicted_connections=self._evicted,
+            stalled_connections=self._stalled,
+            memory_waits=self._memory_waits,
             bugs=self.dispatcher.bugs,
         )
 
@@ -321,6 +327,7 @@ class Server:
         return sum(pool.bytes for pool in self._pools.values())
 
     def memory_wanted(self, connection: Connection, size: int) -> None:
+        self._memory_waits += 1
         connection.pool.wait(connection, size, self.now)
         for other in self._connections:
             other.drop_spare()
@@ -351,6 +358,7 @@ class Server:
         """Close connections that do not take their answers: those that stall, and the greediest while all together hold too much."""
         for connection in list(self._connections):
             if connection.is_sending and now - connection.sent_at > self._stall_seconds:
+                self._stalled += 1
                 self._evict(connection, f"it has taken no byte of its answers for {self._stall_seconds:g} s")
         for kind, answers in self._answers.items():
             while answers.is_over:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from mqd.limits import MIB, SEND_QUEUE_BYTES_MAX, SEND_QUEUE_BYTES_MIN
+from mqd.limits import KIB, MIB, SEND_QUEUE_BYTES_MAX, SEND_QUEUE_BYTES_MIN
 from mqd.server.context import CLIENT, PEER
 from mqd.server.memory import EVICT_SECONDS, STALLED_SECONDS, Answers, FramePool
 from tests.log.support import batch
@@ -46,6 +46,21 @@ async def test_half_sent_frames_hold_nobody_up_for_a_second(
         assert node.server.statistics().evicted_connections == sum(hog.sock.closed for hog in hogs)
 
 
+async def test_a_tiny_budget_serves_one_large_request_at_a_time(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path, memory_budget_bytes=str(256 * KIB)) as node:
+        node.create("t")
+        assert node.server.pool(CLIENT).bytes_max == node.server.answers(CLIENT).bytes_max == 128 * KIB
+        for _ in range(3):
+            hog = await half_sent(node, sent=100_000, size=600_000)
+            hog.send(bytes(100_000))
+            await settle()
+        good = await node.connect()
+        good.post("produce", 9, node.produce_body("t", batch(b"x" * 600_000)))
+        await passes(mock_clock, 4 * STALLED_SECONDS)
+        assert good.answers()[0].responses[0].partition_responses[0].error_code == 0
+        assert node.server.statistics().memory_waits > 0 and node.server.statistics().stalled_connections == 0
+
+
 async def test_frames_of_clients_take_no_memory_from_peers(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path) as node:
         node.server.pool(CLIENT).bytes_max = 2 * MIB
@@ -69,6 +84,7 @@ async def test_a_reader_that_takes_nothing_is_closed(tmp_path: Path, mock_clock:
                 await settle()
         assert stalled.sock.closed and not slow.sock.closed
         assert "it has taken no byte of its answers for 30 s" in caplog.text
+        assert node.server.statistics().stalled_connections == 1
 
 
 async def test_the_greediest_reader_goes_first(tmp_path: Path, mock_clock: MockClock) -> None:
