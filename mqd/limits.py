@@ -131,6 +131,8 @@ CONFIG_RESOURCE_BYTES_MAX = 64 * KIB
 """All overrides of one topic or node, names and values."""
 CONFIG_RESOURCES_MAX = 2_000
 """Topics and nodes whose configuration one request changes or asks for; beyond it, the client asks again."""
+CONFIG_QUESTION_REPEATS_MAX = 10
+"""Times that one request gets the same configuration; a short request could have a long response."""
 CONFIG_CHANGES_MAX = 10_000
 """Values that one request changes, of all resources."""
 CREATED_TOPICS_MAX = 1_000

@@ -95,6 +95,45 @@ def test_describe_some_keys(wire: Wire, topic: str) -> None:
     assert not describe(wire, topic, ["retention.ms"])[1]["retention.ms"].synonyms, "unasked"
 
 
+def test_a_resource_that_is_named_twice_has_two_rows(wire: Wire, topic: str) -> None:
+    node = str(metadata(wire, []).brokers[0].node_id)
+    named = [(TOPIC, topic, "retention.ms"), (BROKER, node, "node.id"), (TOPIC, topic, "segment.ms"), (TOPIC, topic, "retention.ms")]
+    resources = [{"resource_type": kind, "resource_name": name, "configuration_keys": [key]} for kind, name, key in named]
+    for version in range(1, 5):
+        results = wire.ask("DescribeConfigs", version, resources=resources).results
+        assert [(row.resource_type, row.resource_name, *(config.name for config in row.configs)) for row in results] == named
+
+
+def test_synonyms_are_in_the_order_of_their_places(wire: Wire, new_name: Callable[[], str]) -> None:
+    """Of the topic, of this node, of all nodes, by default; from the first entry of the node's first key on."""
+    node = str(metadata(wire, []).brokers[0].node_id)
+    plain, own = create_topic(wire, new_name()), create_topic(wire, new_name(), configs={"segment.bytes": "2000000", "segment.ms": "7"})
+    assert alter(wire, plain, ("retention.ms", DELETE, None)) == NONE
+
+    def synonyms(name: str, key: str, kind: int = TOPIC) -> list[tuple[str, str, int]]:
+        row = describe(wire, name, [key], kind=kind, include_synonyms=True)[1][key]
+        return [(one.name, one.value, one.source) for one in row.synonyms]
+
+    until(lambda: synonyms(plain, "retention.ms") == [], "no value of log.retention.ms")
+    assert synonyms(own, "segment.ms") == [("segment.ms", "7", TOPIC_SOURCE)]
+    default = ("log.segment.bytes", "1073741824", DEFAULT_SOURCE)
+    assert synonyms(own, "segment.bytes") == [("segment.bytes", "2000000", TOPIC_SOURCE), default]
+    changes = [("", "log.segment.bytes", "4000000"), (node, "log.segment.bytes", "5000000"), ("", "log.retention.ms", "6000000000")]
+    try:
+        for name, key, new in changes:
+            assert alter(wire, name, (key, SET, new), kind=BROKER) == NONE
+        nodes = [("log.segment.bytes", "5000000", 2), ("log.segment.bytes", "4000000", 3), default]
+        until(lambda: synonyms(plain, "segment.bytes") == nodes, "the values of the node")
+        assert synonyms(own, "segment.bytes") == [("segment.bytes", "2000000", TOPIC_SOURCE), *nodes]
+        assert synonyms(node, "log.segment.bytes", BROKER) == nodes
+        retention = [("log.retention.ms", "6000000000", 3), ("log.retention.hours", "168", DEFAULT_SOURCE)]
+        until(lambda: synonyms(plain, "retention.ms") == retention, "the value of all nodes")
+        assert synonyms(node, "log.retention.ms", BROKER) == retention
+    finally:
+        for name, key, _ in changes:
+            assert alter(wire, name, (key, DELETE, None), kind=BROKER) == NONE
+
+
 def test_describe_what_is_not_there(wire: Wire, new_name: Callable[[], str]) -> None:
     assert describe(wire, new_name())[0] == UNKNOWN_TOPIC_OR_PARTITION
     assert describe(wire, "x", kind=99)[0] == INVALID_REQUEST

@@ -1,18 +1,26 @@
 """DescribeConfigs (key 32), versions 1 to 4: every key of a topic, of a group, of this node, of all nodes, of this node's loggers.
 
 v1 sources and synonyms. v3 types and documentation. v4 flexible. An empty list of keys asks for all, as null does.
+A resource that a request names twice has two rows; a question that comes more than ten times is refused from then on.
+
+The synonyms of a key are Apache Kafka's: what the topic or group sets, then the node key that stands in for it, as set for
+this node, for all nodes, at the start, and by default. Where that key has synonyms of its own (log.retention.ms: .minutes,
+.hours), they follow within each of these four; the list begins with the first entry of the key's own name. Values are in the
+unit of the key that is named.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Generator, Iterable, Iterator, Mapping
-from typing import Any
+from itertools import dropwhile
+from typing import Any, Final
 
 from mqd.config import GROUP_OPTIONS, NODE_OPTIONS, TOPIC_OPTIONS, Option, Source, Value, resolve_group_option, resolve_topic_option
 from mqd.controller.configs import ResourceType, effective_node_config, node_id_of
 from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import CONFIG_RESOURCES_MAX
+from mqd.limits import CONFIG_QUESTION_REPEATS_MAX, CONFIG_RESOURCES_MAX
 from mqd.server.context import Context, Node
 from mqd.server.loggers import logger_levels
 from mqd.server.slices import listed_in_slices
@@ -21,16 +29,21 @@ _LOGGER_SOURCE = 6
 _RESOURCES_AT_ONCE = 3
 
 Candidates = list[tuple[str, Value, Source]]
-"""Name, value and source of each place that has a value for a key, the one in force first."""
+"""Name, value and source of each place that has a value for a key."""
+
+_STAND_INS: Final = {
+    name: tuple(synonym for synonym, _ in option.synonyms)
+    for option in TOPIC_OPTIONS.values()
+    for name, _ in option.synonyms
+}
+"""Node key -> the node keys that have a value for the same, the strongest first."""
 
 
 def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
-    """The same question twice in a request is answered once."""
     if len(request.resources) > CONFIG_RESOURCES_MAX:
         raise MqError(ErrorCode.INVALID_REQUEST, f"A request asks for at most {CONFIG_RESOURCES_MAX} resources: send several.")
-    asked = {(row.resource_type, row.resource_name, tuple(row.configuration_keys or ())): row for row in request.resources}
-    rows = (_resource(context.node, request, row) for row in asked.values())
-    if len(asked) > _RESOURCES_AT_ONCE:
+    rows = _rows(context.node, request)
+    if len(request.resources) > _RESOURCES_AT_ONCE:
         return _answer_in_slices(rows)
     return {"results": list(rows)}
 
@@ -39,14 +52,40 @@ async def _answer_in_slices(rows: Iterable[dict[str, Any]]) -> Mapping[str, Any]
     return {"results": await listed_in_slices(rows, lambda row: 1 + len(row["configs"]))}
 
 
+def _rows(node: Node, request: Any) -> Iterator[dict[str, Any]]:
+    seen: Counter[tuple[int, str, tuple[str, ...]]] = Counter()
+    for resource in request.resources:
+        question = resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())
+        seen[question] += 1
+        if seen[question] > CONFIG_QUESTION_REPEATS_MAX:
+            yield _refused(resource, MqError(ErrorCode.INVALID_REQUEST, "The request asks for this too often: once is enough."))
+        else:
+            yield _resource(node, request, resource)
+
+
 def _resource(node: Node, request: Any, resource: Any) -> dict[str, Any]:
-    row = {"resource_type": resource.resource_type, "resource_name": resource.resource_name, "error_message": ""}
     keys = resource.configuration_keys
     try:
         configs = [config for config in _configs(node, request, resource) if not keys or config["name"] in keys]
     except MqError as error:
-        return {**row, "error_code": error.code, "error_message": error.message, "configs": []}
-    return {**row, "error_code": ErrorCode.NONE, "configs": configs}
+        return _refused(resource, error)
+    return {
+        "error_code": ErrorCode.NONE,
+        "error_message": "",
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "configs": configs,
+    }
+
+
+def _refused(resource: Any, error: MqError) -> dict[str, Any]:
+    return {
+        "error_code": error.code,
+        "error_message": error.message,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "configs": [],
+    }
 
 
 def _configs(node: Node, request: Any, resource: Any) -> Iterator[dict[str, Any]]:
@@ -81,8 +120,12 @@ def _topic(node: Node, name: str, request: Any) -> Iterator[dict[str, Any]]:
     config = effective_node_config(node.config, node.image, node.node_id)
     overrides = node.image.topic_configs(name)
     for key in sorted(TOPIC_OPTIONS):
-        candidates: Candidates = [(at, value, source) for at, value, source in resolve_topic_option(key, config, overrides)]
-        yield _row(key, TOPIC_OPTIONS[key], candidates, request, read_only=False)
+        option = TOPIC_OPTIONS[key]
+        _, value, source = resolve_topic_option(key, config, overrides)[0]
+        synonyms: Candidates = [(key, value, source)] if key in overrides else []
+        if option.synonyms:
+            synonyms += _node_candidates(node, option.synonyms[0][0])
+        yield _row(key, option, value, source, synonyms, request, read_only=False)
 
 
 def _group(node: Node, group_id: str, request: Any) -> Iterator[dict[str, Any]]:
@@ -91,45 +134,56 @@ def _group(node: Node, group_id: str, request: Any) -> Iterator[dict[str, Any]]:
     overrides = node.image.group_configs(group_id)
     for key in sorted(GROUP_OPTIONS):
         candidates: Candidates = [(at, value, source) for at, value, source in resolve_group_option(key, config, overrides)]
-        yield _row(key, GROUP_OPTIONS[key], candidates, request, read_only=False)
+        _, value, source = candidates[0]
+        yield _row(key, GROUP_OPTIONS[key], value, source, candidates, request, read_only=False)
 
 
 def _node(node: Node, request: Any) -> Iterator[dict[str, Any]]:
-    dynamic = ((node.image.node_configs(node.node_id), Source.DYNAMIC), (node.image.node_configs(None), Source.DYNAMIC_DEFAULT))
+    config = effective_node_config(node.config, node.image, node.node_id)
     for key in sorted(NODE_OPTIONS):
         option = NODE_OPTIONS[key]
-        candidates: Candidates = [(key, option.parse(texts[key]), source) for texts, source in dynamic if key in texts]
-        if node.config.source(key) is not Source.DEFAULT:
-            candidates.append((key, node.config[key], node.config.source(key)))
-        if option.default is not None or not candidates:
-            candidates.append((key, option.default, Source.DEFAULT))
-        yield _row(key, option, candidates, request, read_only=not option.dynamic)
+        synonyms = _node_candidates(node, key)
+        yield _row(key, option, config[key], config.source(key), synonyms, request, read_only=not option.dynamic)
+
+
+def _node_candidates(node: Node, key: str) -> Candidates:
+    """Every value that a node key and its synonyms have on this node, the strongest place first."""
+    names = _STAND_INS.get(key, (key,))
+    found: Candidates = []
+    for texts, source in ((node.image.node_configs(node.node_id), Source.DYNAMIC), (node.image.node_configs(None), Source.DYNAMIC_DEFAULT)):
+        found += [(name, NODE_OPTIONS[name].parse(texts[name]), source) for name in names if name in texts]
+    for name in names:
+        if (source := node.config.source(name)) is not Source.DEFAULT:
+            found.append((name, node.config[name], source))
+    found += [(name, NODE_OPTIONS[name].default, Source.DEFAULT) for name in names]
+    return list(dropwhile(lambda candidate: candidate[0] != key, [one for one in found if one[1] is not None]))
 
 
 def _all_nodes(node: Node, request: Any) -> Iterator[dict[str, Any]]:
     """What was set for every node, and nothing else: there is no node whose other values these could be."""
     for key, text in sorted(node.image.node_configs(None).items()):
         option = NODE_OPTIONS[key]
-        yield _row(key, option, [(key, option.parse(text), Source.DYNAMIC_DEFAULT)], request, read_only=False)
+        value, source = option.parse(text), Source.DYNAMIC_DEFAULT
+        yield _row(key, option, value, source, [(key, value, source)], request, read_only=False)
 
 
-def _row(key: str, option: Option, candidates: Candidates, request: Any, *, read_only: bool) -> dict[str, Any]:
+def _row(
+    key: str, option: Option, value: Value, source: Source, synonyms: Candidates, request: Any, *, read_only: bool
+) -> dict[str, Any]:
     def shown(value: Value) -> str | None:
         return None if option.sensitive else option.format(value)
 
-    _, value, source = candidates[0]
-    synonyms = [
-        {"name": name, "value": shown(value), "source": source.config_source}
-        for name, value, source in candidates
-        if value is not None and (source is not Source.DEFAULT or name in NODE_OPTIONS)
-    ]
     return {
         "name": key,
         "value": shown(value),
         "read_only": read_only,
         "config_source": source.config_source,
         "is_sensitive": option.sensitive,
-        "synonyms": synonyms if request.include_synonyms else [],
+        "synonyms": [
+            {"name": name, "value": shown(value), "source": source.config_source} for name, value, source in synonyms
+        ]
+        if request.include_synonyms
+        else [],
         "config_type": option.type,
         "documentation": option.meaning if request.include_documentation else None,
     }
@@ -152,14 +206,6 @@ def _loggers() -> Iterator[dict[str, Any]]:
 def failed(request: Any, error: MqError) -> Generator[int, None, Mapping[str, Any]]:
     rows = []
     for resource in request.resources:
-        rows.append(
-            {
-                "error_code": error.code,
-                "error_message": error.message,
-                "resource_type": resource.resource_type,
-                "resource_name": resource.resource_name,
-                "configs": [],
-            }
-        )
+        rows.append(_refused(resource, error))
         yield 1
     return {"results": rows}

@@ -104,7 +104,11 @@ async def test_dynamic_options_of_one_node_and_of_all() -> None:
         assert await alter(node, NODE, "1", ("log.retention.ms", SET, "5000")) == 0
         row = (await describe(node, NODE, "1", ["log.retention.ms"], include_synonyms=True)).configs[0]
         assert (row.value, row.config_source, row.read_only) == ("5000", 2, False)
-        assert [(s.value, s.source) for s in row.synonyms] == [("5000", 2), ("6000", 3)]
+        assert [(s.name, s.value, s.source) for s in row.synonyms] == [
+            ("log.retention.ms", "5000", 2),
+            ("log.retention.ms", "6000", 3),
+            ("log.retention.hours", "168", 5),
+        ]
         assert [(row.name, row.value, row.config_source) for row in (await describe(node, NODE, "")).configs] == [
             ("log.retention.ms", "6000", 3)
         ]
@@ -113,6 +117,47 @@ async def test_dynamic_options_of_one_node_and_of_all() -> None:
         assert await alter(node, NODE, "1", ("log.retention.ms", DELETE, None)) == 0
         assert (await describe(node, NODE, "1", ["log.retention.ms"])).configs[0].value == "6000"
         assert await alter(node, NODE, "1", ("log.dirs", SET, "/x")) == 42
+
+
+async def test_synonyms_are_in_the_order_of_their_places() -> None:
+    options = {"log_retention_hours": "5", "log_retention_minutes": "7", "log_segment_bytes": "3000000"}
+    started = [("log.retention.minutes", "7", 4), ("log.retention.hours", "5", 4), ("log.retention.hours", "168", 5)]
+
+    async with running_node(**options) as node:
+
+        async def synonyms(name: str, key: str, kind: int = TOPIC) -> list[tuple[str, str, int]]:
+            (row,) = (await describe(node, kind, name, [key], include_synonyms=True)).configs
+            return [(one.name, one.value, one.source) for one in row.synonyms]
+
+        await node.create("t", segment_bytes="2000000")
+        assert await synonyms("t", "retention.ms") == [], "the first node key has no value, and the list begins with it"
+        assert (await describe(node, TOPIC, "t", ["retention.ms"])).configs[0].value == str(7 * 60_000)
+        assert await synonyms("1", "log.retention.minutes", NODE) == started
+        assert await synonyms("1", "log.retention.hours", NODE) == started[1:]
+        segments = [("", "4000000"), ("1", "5000000")]
+        for name, key, value in (*((name, "log.segment.bytes", value) for name, value in segments), ("", "log.retention.ms", "6000")):
+            assert await alter(node, NODE, name, (key, SET, value)) == 0
+        assert await synonyms("t", "retention.ms") == [("log.retention.ms", "6000", 3), *started]
+        assert await synonyms("t", "segment.bytes") == [
+            ("segment.bytes", "2000000", 1),
+            ("log.segment.bytes", "5000000", 2),
+            ("log.segment.bytes", "4000000", 3),
+            ("log.segment.bytes", "3000000", 4),
+            ("log.segment.bytes", "1073741824", 5),
+        ]
+
+
+async def test_a_resource_that_is_named_twice_has_two_rows() -> None:
+    async with running_node() as node:
+        await node.create("t")
+        resources = [
+            {"resource_type": TOPIC, "resource_name": "t", "configuration_keys": [key]}
+            for key in ("retention.ms", "segment.bytes", "retention.ms")
+        ]
+        results = (await node.ask("describe_configs", 4, resources=resources)).results
+        assert [[row.name for row in result.configs] for result in results] == [["retention.ms"], ["segment.bytes"], ["retention.ms"]]
+        results = (await node.ask("describe_configs", 4, resources=resources[:1] * 12)).results
+        assert [result.error_code for result in results] == [0] * 10 + [42] * 2
 
 
 async def test_incremental_changes() -> None:
