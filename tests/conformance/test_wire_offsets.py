@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from .batches import CODECS, NOW_MS, batch
-from .wire import Wire, fetch_one, list_offsets, produce
+from .wire import Wire, create_topic, fetch_one, list_offsets, produce
 
 NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION, INVALID_REQUEST = 0, 1, 3, 35, 42
 FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH = 74, 75
@@ -77,14 +77,34 @@ def test_empty_partition(wire: Wire, topic: str) -> None:
     assert (row.error_code, row.high_watermark, row.records or b"") == (NONE, 0, b""), "the end of an empty partition is no error"
 
 
-def test_epochs_names_and_repeats(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
+def test_epochs_and_names(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
     assert list_offsets(wire, topic, LATEST, leader_epoch=0).error_code == NONE
     assert list_offsets(wire, topic, LATEST, leader_epoch=5).error_code == UNKNOWN_LEADER_EPOCH
     assert list_offsets(wire, topic, LATEST, partition=3).error_code == UNKNOWN_TOPIC_OR_PARTITION
     assert list_offsets(wire, new_name(), LATEST).error_code == UNKNOWN_TOPIC_OR_PARTITION
-    rows = [{"partition_index": 0, "timestamp": LATEST, "current_leader_epoch": -1}] * 2
-    answer = wire.ask("ListOffsets", 7, replica_id=-1, topics=[{"name": topic, "partitions": rows}])
-    assert {row.error_code for row in answer.topics[0].partitions} == {INVALID_REQUEST}
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+def test_a_partition_that_is_named_twice_has_one_row(wire: Wire, version: int, new_name: Callable[[], str]) -> None:
+    topic, unknown = create_topic(wire, new_name(), partitions=2), new_name()
+
+    def ask(*named: tuple[str, list[tuple[int, int]]]) -> dict[str, list[tuple[int, int]]]:
+        """The rows of each topic, (partition, error code), in the order of partitions; a topic has one list of rows."""
+        topics = [
+            {"name": name, "partitions": [{"partition_index": p, "timestamp": t, "current_leader_epoch": -1} for p, t in rows]}
+            for name, rows in named
+        ]
+        answer = wire.ask("ListOffsets", version, replica_id=-1, topics=topics, timeout_ms=10_000)
+        assert len({row.name for row in answer.topics}) == len(answer.topics)
+        return {row.name: sorted((one.partition_index, one.error_code) for one in row.partitions) for row in answer.topics}
+
+    assert ask((topic, [(0, LATEST), (0, LATEST)])) == {topic: [(0, INVALID_REQUEST)]}
+    assert ask((topic, [(0, LATEST), (1, LATEST), (0, EARLIEST), (0, NOW_MS)])) == {topic: [(0, INVALID_REQUEST), (1, NONE)]}
+    assert ask((topic, [(1, LATEST)]), (unknown, [(0, LATEST), (0, LATEST)]), (topic, [(1, LATEST), (0, LATEST)])) == {
+        topic: [(0, NONE), (1, INVALID_REQUEST)],
+        unknown: [(0, INVALID_REQUEST)],
+    }
+    assert ask((topic, [(0, LATEST)]), (topic, [(1, LATEST)])) == {topic: [(0, NONE), (1, NONE)]}
 
 
 @pytest.mark.parametrize("version", range(3))

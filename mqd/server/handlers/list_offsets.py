@@ -3,6 +3,8 @@
 v2 isolation level; v4 leader epochs; v6 flexible; v7 -3, the largest timestamp (KIP-734); v8 -4, the earliest local
 offset; v9 -5, the end of what is tiered: nothing here; v11 -6, the first offset that waits to be tiered: likewise.
 A special timestamp that is newer than the request's version is refused with UNSUPPORTED_VERSION, as Apache Kafka does.
+Likewise a partition that a request names more than once gets one row with INVALID_REQUEST, in front of the topic's others, and
+a topic that it names more than once is one topic of the response.
 
 A new leader does not know at once how much its predecessor had committed. Until its high watermark has reached the start of
 its epoch, the end is not told: it could lie before what a consumer has already read (KIP-207).
@@ -10,7 +12,7 @@ its epoch, the end is not told: it could lie before what a consumer has already 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Mapping, Set
+from collections.abc import Awaitable, Generator, Mapping
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
@@ -47,28 +49,32 @@ def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapp
 
 def _answering(context: Context, request: Any) -> Generator[int, None, Mapping[str, Any]]:
     """In slices; a lookup by time reads the disk: a slice each."""
-    asked: set[tuple[str, int]] = set()
-    twice: set[tuple[str, int]] = set()
+    named: dict[str, dict[int, Any]] = {}
+    repeated: dict[str, set[int]] = {}
     for topic in request.topics:
+        partitions = named.setdefault(topic.name, {})
         yield 1
         for one in topic.partitions:
-            (twice if (topic.name, one.partition_index) in asked else asked).add((topic.name, one.partition_index))
+            if partitions.setdefault(one.partition_index, one) is not one:
+                repeated.setdefault(topic.name, set()).add(one.partition_index)
             yield 1
     topics = []
-    for topic in request.topics:
+    for name, partitions in named.items():
         rows = []
-        for one in topic.partitions:
-            rows.append(_row(context, request, topic.name, one, twice))
+        for index in sorted(repeated.get(name, ())):
+            del partitions[index]
+            rows.append({"partition_index": index, "error_code": int(ErrorCode.INVALID_REQUEST)})
+            yield 1
+        for one in partitions.values():
+            rows.append(_row(context, request, name, one))
             yield SLICE_ROWS // _LOOKUPS_AT_ONCE if one.timestamp not in _CHEAP else 1
-        topics.append({"name": topic.name, "partitions": rows})
+        topics.append({"name": name, "partitions": rows})
         yield 1
     return {"topics": topics}
 
 
-def _row(context: Context, request: Any, topic: str, one: Any, twice: Set[tuple[str, int]]) -> dict[str, Any]:
+def _row(context: Context, request: Any, topic: str, one: Any) -> dict[str, Any]:
     try:
-        if (topic, one.partition_index) in twice:
-            raise MqError(ErrorCode.INVALID_REQUEST, "the same partition twice in one request")
         timestamp, offset, leader_epoch = _look_up(context, request, topic, one)
     except MqError as error:
         return {"partition_index": one.partition_index, "error_code": int(error.code)}
