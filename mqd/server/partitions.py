@@ -17,6 +17,9 @@ FetchRow = tuple[Any, ...]
 
 _NO_PREFERRED_REPLICA = -1
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+_UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+"""Errors beside which a fetch has an empty list of aborted transactions, not null, as with Apache Kafka."""
+_NO_TRANSACTIONS: list[Any] = []
 
 
 def leading(node: Node, topic: str, index: int, current_leader_epoch: int = NO_EPOCH) -> Partition:
@@ -76,7 +79,8 @@ def refused_fetch_row(
     node: Node, index: int, error: MqError, partition: Partition | None, name: bytes | None = None, topic_id: bytes | None = None
 ) -> FetchRow:
     """The row of a partition that a fetch got nothing from; to a stale asker it names the leader."""
-    row: FetchRow = (index, int(error.code), -1, -1, -1, None, _NO_PREFERRED_REPLICA, [])
+    aborted = _NO_TRANSACTIONS if error.code in _UNKNOWN else None
+    row: FetchRow = (index, int(error.code), -1, -1, -1, aborted, _NO_PREFERRED_REPLICA, [])
     if error.code in _MOVED:
         leader = current_leader(node, partition, name, topic_id, index)
         if leader is not None:

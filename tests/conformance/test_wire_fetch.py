@@ -46,6 +46,18 @@ def test_every_version(wire: Wire, topic: str, version: int) -> None:
     assert (end.error_code, end.high_watermark, end.records or b"") == (NONE, 2, b"")
 
 
+@pytest.mark.parametrize("version", range(4, 19))
+def test_aborted_transactions_of_refused_partitions(wire: Wire, topic: str, new_name: Callable[[], str], version: int) -> None:
+    """Empty where the topic or partition is unknown, null where the broker has it and cannot serve it."""
+    address: str | uuid.UUID = topic_id(wire, topic) if version >= 13 else topic
+    nowhere: str | uuid.UUID = uuid.uuid4() if version >= 13 else new_name()
+    unknown = [fetch_one(wire, address, 0, version=version, partition=9), fetch_one(wire, nowhere, 0, version=version)]
+    codes = [UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID if version >= 13 else UNKNOWN_TOPIC_OR_PARTITION]
+    assert [(row.error_code, row.aborted_transactions) for row in unknown] == [(code, []) for code in codes]
+    row = fetch_one(wire, address, 5, version=version)
+    assert (row.error_code, row.aborted_transactions) == (OFFSET_OUT_OF_RANGE, None)
+
+
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 def test_an_offset_inside_a_batch_brings_the_whole_batch(wire: Wire, topic: str, codec: int) -> None:
     sent = batch(*[b"%d" % i * 50 for i in range(10)], codec=codec)
