@@ -46,6 +46,7 @@ from mqd.log.last_registration import (
     LastRegistration,
     forget_last_registration,
     machine_ran_on,
+    may_vouch,
     previous_broker_epoch,
     store_last_registration,
 )
@@ -182,6 +183,7 @@ class _Daemon:
             producer_id_expiration_ms=self.config.integer("producer.id.expiration.ms"),
             descriptors=descriptors_for_logs,
             kept=machine_ran_on(seams.disk, self.registration_file),
+            ran_on=may_vouch(seams.disk, self.registration_file),
         )
         self.logs.compactor.options = CompactorOptions.from_config(self.config)
         self.replica = ReplicaService(

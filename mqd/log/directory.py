@@ -17,8 +17,9 @@ from uuid import UUID
 
 from mqd.errors import PASSING_ERRNOS, StorageError
 from mqd.log.checkpoints import checkpointed, claim_directory, load_offsets, store_clean_shutdown, store_offsets, take_clean_shutdown
+from mqd.log.ends import VOID, LogEnd, keep_lines, leave_mark, load_ends, plan_ends
 from mqd.log.partition_log import NO_CUT, LogConfig, PartitionLog
-from mqd.log.recovery import Known, LogUnfinished, RecoveryReport, load_log
+from mqd.log.recovery import Known, LogLost, LogUnfinished, RecoveryReport, load_log
 from mqd.log.segment_files import append_indexes, new_segment, open_segment
 from mqd.log.snapshots import remove_snapshots
 from mqd.log.suspect import clear, is_marked, mark
@@ -154,7 +155,22 @@ def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
 class LogDirectory:
     """A directory of `log.dirs`: its lock, its state, and the logs that wait for a sync."""
 
-    __slots__ = ("broker_epoch", "carried", "failed", "id", "lock", "partitions", "path", "suspect", "syncing", "to_sync")
+    __slots__ = (
+        "broker_epoch",
+        "carried",
+        "ends",
+        "failed",
+        "id",
+        "lock",
+        "lost",
+        "pair",
+        "partitions",
+        "path",
+        "serial",
+        "suspect",
+        "syncing",
+        "to_sync",
+    )
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -175,6 +191,14 @@ class LogDirectory:
             CLEANER_CHECKPOINT: {},
         }
         """What the checkpoints say of partitions that have no log here: it outlives the next writing of these files."""
+        self.ends: dict[TopicPartition, LogEnd] = {}
+        """What the checkpoint of ends says of logs that are fenced; likewise."""
+        self.pair = 0
+        """CRC-32C of the recovery points that go with that checkpoint."""
+        self.serial = 0
+        """Disk serial of that checkpoint (ends.py); 0 where there is none."""
+        self.lost = 0
+        """How many logs lack what that checkpoint names."""
         self.to_sync: dict[PartitionLog, bool] = {}
         """Log -> whole or only the full segments. One cycle of the syncer takes all of them: group commit."""
         self.syncing = False
@@ -190,6 +214,7 @@ class LogDirectory:
         for partition in partitions:
             for offsets in self.carried.values():
                 offsets.pop(partition, None)
+            self.ends.pop(partition, None)
 
 
 def why_missing(directories: Collection[LogDirectory], partition: TopicPartition) -> str | None:
@@ -279,9 +304,16 @@ class Loaded:
 
 
 def load_directory(
-    disk: Disk, directory: LogDirectory, claim: Callable[[], MetaProperties] | None, now_ms: int, progress: LoadProgress, kept: bool = True
+    disk: Disk,
+    directory: LogDirectory,
+    claim: Callable[[], MetaProperties] | None,
+    now_ms: int,
+    progress: LoadProgress,
+    kept: bool = True,
+    ran_on: bool = False,
 ) -> Loaded:
-    """Take the directory and recover every log in it. In a worker thread. `kept`: see `Known`.
+    """Take the directory and recover every log in it. In a worker thread. `kept`: see `Known`. `ran_on`: whether it is proven that the
+    machine was not restarted, so that logs must have what the checkpoint of ends names.
 
     StorageError when it belongs to another node; BlockingIOError when another process has it; OSError when it cannot be used.
     """
@@ -297,6 +329,9 @@ def load_directory(
         directory.broker_epoch = None
     clean = directory.broker_epoch is not None
     points, starts, marks, cleaned = (load_offsets(disk, path / name) for name in (*_CHECKPOINTS, CLEANER_CHECKPOINT))
+    ends = load_ends(disk, path)
+    directory.serial, directory.pair = ends.serial, ends.pair
+    compared = clean or (ran_on and not suspect)
     loaded = Loaded()
     partitions: list[TopicPartition] = []
     for name in disk.list(path):
@@ -310,7 +345,8 @@ def load_directory(
     for partition in partitions:
         point, start, high_watermark = points.get(partition, 0), starts.get(partition, -1), marks.get(partition, 0)
         known = Known(
-            clean and partition in points, point, start, high_watermark, kept and not suspect, suspect, cleaned.get(partition)
+            clean and partition in points, point, start, high_watermark, kept and not suspect, suspect, cleaned.get(partition),
+            ends.lines.get(partition) if compared else None,
         )  # fmt: skip
         try:
             loaded.logs.append(load_log(disk, path, partition, known, config=LogConfig(), now_ms=now_ms, progress=progress.scanned))
@@ -320,6 +356,7 @@ def load_directory(
             continue
         except (StorageError, OSError) as error:
             loaded.fenced.append((partition, str(error)))
+            directory.lost += isinstance(error, LogLost)
             failed = failed or isinstance(error, OSError)
         finally:
             progress.loaded += 1
@@ -334,48 +371,68 @@ def load_directory(
     sound = {log.topic_partition for log, _ in loaded.logs}
     for name, offsets in ((LOG_START_CHECKPOINT, starts), (HIGH_WATERMARK_CHECKPOINT, marks), (CLEANER_CHECKPOINT, cleaned)):
         directory.carried[name] = {partition: offset for partition, offset in offsets.items() if partition not in sound}
+    directory.ends = {partition: ends.lines[partition] for partition, _ in loaded.fenced if partition in ends.lines}
+    noted = {log.topic_partition: log.noted for log, _ in loaded.logs if log.noted is not None}
+    if ends.lines != {**directory.ends, **noted}:  # of a log that was cut or is gone none may say too much
+        keep_lines(disk, path, ends, {**directory.ends, **noted})
+    for log, _ in loaded.logs:
+        if log.end_is_void:
+            disk.remove(log.path / VOID)
+            log.end_is_void = False
     return loaded
 
 
-def create_log(disk: Disk, home: Path, partition: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> PartitionLog:
-    """An empty log in the directory `home`, not yet durable. StorageError where something has its name; OSError, and nothing is left."""
+def create_log(
+    disk: Disk, home: Path, partition: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int, *, end_is_void: bool = False
+) -> PartitionLog:
+    """An empty log in the directory `home`, not yet durable. `end_is_void`: the checkpoint of ends may know one of the same name.
+
+    StorageError where something has its name; OSError, and nothing is left."""
     path = home / str(partition)
     if disk.exists(path):
         raise StorageError(f"{path} is there already, and is not an open log: move it away, or start the node anew to have it looked at")
-    segment = _create_files(disk, path, topic_id, 0, now_ms)
+    segment = _create_files(disk, path, topic_id, 0, now_ms, end_is_void=end_is_void)
     log = PartitionLog(partition, topic_id, home, config, [segment])
-    log.new_files = True
+    log.new_files, log.end_is_void = True, end_is_void
     return log
 
 
-def _create_files(disk: Disk, path: Path, topic_id: UUID, base_offset: Offset, now_ms: int) -> Segment:
+def _create_files(disk: Disk, path: Path, topic_id: UUID, base_offset: Offset, now_ms: int, *, end_is_void: bool) -> Segment:
     """The directory `path` with one empty segment. OSError, and nothing is left."""
     try:
         disk.make_directory(path, durable=False)
+        if end_is_void:
+            leave_mark(disk, path)
         segment = new_segment(disk, path, base_offset, now_ms)
         file = disk.open(path / PARTITION_METADATA, create=True)
         file.truncate(0)
         file.append([encode_partition_metadata(topic_id)])
     except OSError:
-        disk.remove_tree(path)
+        with suppress(OSError):  # that takes descriptors, too
+            disk.remove_tree(path)
         raise
     return segment
 
 
-def reset_log(disk: Disk, log: PartitionLog, offset: Offset, now_ms: int) -> Path:
+def reset_log(disk: Disk, log: PartitionLog, offset: Offset, now_ms: int, fresh: Path) -> Path:
     """Begin anew at `offset`, empty; returns where the old files went. OSError with PASSING_ERRNOS: nothing has changed.
 
-    One rename takes everything away: a crash leaves the old log, the new one, or none.
+    The new log is made as `fresh` (`free_name`), where a start would remove it. Then two renames: a crash leaves the old log, the
+    new one, or none.
     """
-    log.cuts += 1  # as in `truncate_log`
+    log.cuts += 1  # as in `plan_truncation`
+    segment = _create_files(disk, fresh, log.topic_id, offset, now_ms, end_is_void=True)
     target = retire_log(disk, log)
     try:
-        segment = _create_files(disk, log.path, log.topic_id, offset, now_ms)
+        disk.rename(fresh, log.path, durable=False)
     except OSError:
         disk.rename(target, log.path, durable=False)
         raise
     for old in log.segments:
         old.file = None
+    assert segment.file is not None
+    segment.file.path = log.path / segment.file.path.name
+    log.end_is_void = True
     log.on_reset(segment)
     return target
 
@@ -404,13 +461,19 @@ def retire_log(disk: Disk, log: PartitionLog) -> Path:
 
 
 def _retire(disk: Disk, home: Path, partition: TopicPartition, topic_id: UUID) -> Path:
-    """To a name that nothing has: what was retired before may still wait for its removal, which is not for the event loop."""
+    target = free_name(disk, home, partition, topic_id)
+    disk.rename(home / str(partition), target, durable=False)
+    return target
+
+
+def free_name(disk: Disk, home: Path, partition: TopicPartition, topic_id: UUID) -> Path:
+    """Of a deleted partition, and nothing has it: what was retired before may still wait for its removal, which is not for the
+    event loop."""
     for number in count(topic_id.int):
         target = home / deleted_directory_name(partition, UUID(int=number % (1 << 128)))
         if not disk.exists(target):
-            break
-    disk.rename(home / str(partition), target, durable=False)
-    return target
+            return target
+    raise AssertionError("unreachable")
 
 
 def _is_sound(log: PartitionLog) -> bool:
@@ -443,10 +506,13 @@ def close_logs(disk: Disk, logs: Iterable[PartitionLog]) -> None:
         raise full
 
 
-def say_closed(disk: Disk, directory: LogDirectory, logs: list[PartitionLog], broker_epoch: int) -> None:
-    """After `close_logs`: the checkpoints, and the marker of an orderly stop. In a worker thread."""
+def say_closed(disk: Disk, directory: LogDirectory, logs: list[PartitionLog], broker_epoch: int, serial: int) -> None:
+    """After `close_logs`: the checkpoints, and the marker of an orderly stop. In a worker thread. `serial`: see `plan_ends`."""
     sound = list(filter(_is_sound, logs))
     for name in (*_CHECKPOINTS, *((CLEANER_CHECKPOINT,) if any(log.cleaned_to is not None for log in logs) else ())):
         counted = sound if name == RECOVERY_POINT_CHECKPOINT else logs
         store_offsets(disk, directory.path / name, checkpointed(name, counted, directory.path, directory.carried.get(name, {})))
+    plan = plan_ends(directory, logs, serial, is_news=serial != directory.serial)
+    plan.run(disk)
+    plan.done(disk)
     store_clean_shutdown(disk, directory.path, broker_epoch)

@@ -111,6 +111,15 @@ def machine_ran_on(disk: Disk, path: Path) -> bool:
     return last.boot_id == disk.boot_id()
 
 
+def may_vouch(disk: Disk, path: Path) -> bool:
+    """Whether it is proven that the machine ran on since a registration that vouches for its logs (`previous_broker_epoch`)."""
+    try:
+        last = decode_last_registration(disk.read_bytes(path))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    return last.broker_epoch != NO_BROKER_EPOCH and last.boot_id == disk.boot_id() != ""
+
+
 def forget_last_registration(disk: Disk, path: Path) -> None:
     """Something written may be lost: the next registration is one of a node that cannot vouch for its logs. Durable on return; OSError.
 

@@ -29,6 +29,7 @@ from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import BATCH_BYTES_MAX, POSITIONS_CACHED, RECORDS_COMPRESSED_MAX, SEGMENTS_UNSYNCED_MAX
+from mqd.log.ends import LogEnd
 from mqd.log.epochs import LeaderEpochs
 from mqd.log.looking import Looking
 from mqd.log.producers import Producers, replay_marker
@@ -168,6 +169,7 @@ class PartitionLog:
         "cuts",
         "directory",
         "durable_end_offset",
+        "end_is_void",
         "epochs",
         "failed",
         "heals",
@@ -177,6 +179,8 @@ class PartitionLog:
         "looking",
         "lowest_cut",
         "new_files",
+        "noted",
+        "noted_end",
         "opened",
         "path",
         "positions",
@@ -231,6 +235,12 @@ class PartitionLog:
         self.recovery_point: Offset = 0
         """What the checkpoint on disk may say: recovery believes the segments before it. Above `durable_end_offset` after a cut, until
         the checkpoint is written again; no segment begins as long as it is."""
+        self.noted: LogEnd | None = None
+        """The line of the checkpoint of ends on disk (ends.py)."""
+        self.noted_end: Offset = 0
+        """The largest end which that checkpoint may name: a cut below it leaves the mark first."""
+        self.end_is_void = False
+        """Whether the mark is there."""
         self.high_watermark: Offset = log_start_offset
         """The last one that was checkpointed: a lower bound of the true one. Retention does not go beyond it."""
         self.cleaned_to: Offset | None = None

@@ -25,6 +25,7 @@ from uuid import UUID
 
 from mqd.errors import StorageError
 from mqd.limits import SCAN_BYTES
+from mqd.log.ends import NAME as ENDS, VOID, LogEnd, batch_below, why_lost
 from mqd.log.epochs import LeaderEpochs
 from mqd.log.partition_log import FOREVER_MS, LogConfig, PartitionLog
 from mqd.log.producers import Producers
@@ -72,6 +73,10 @@ class LogDamaged(StorageError):
     """A log that cannot be opened as it is. Its files are left alone."""
 
 
+class LogLost(LogDamaged):
+    """A log that lacks what its checkpoint names, though the machine ran on: its disk was detached, or is an older copy."""
+
+
 class LogUnfinished(StorageError):
     """The directory of a partition whose creation was interrupted: nothing in it but a partition's files, and no record to be missed."""
 
@@ -112,6 +117,8 @@ class Known:
     """Whether a write or sync failed in this directory: what was never synced with success is written again (suspect.py)."""
     cleaned_to: Offset | None = None
     """Up to where it was compacted, None for a log that never was."""
+    claim: LogEnd | None = None
+    """Where it ended by the checkpoint of ends; None where that proves nothing."""
 
 
 def load_log(
@@ -454,6 +461,7 @@ class _Loader:
     def _finish(self, topic_id: UUID) -> PartitionLog:
         known = self.known
         end = self.segments[-1].next_offset if self.segments else 0
+        claim = self._check_end(topic_id, end)
         first = self.segments[0].base_offset if self.segments else 0
         start = max(known.log_start_offset, first)
         if self.segments and 0 <= known.log_start_offset < first:
@@ -496,11 +504,29 @@ class _Loader:
         log.producers.first_unstable_offset(log.high_watermark)  # which forgets what is past
         log.durable_end_offset = min(log.durable_end_offset, self.unstored)  # what is written is, but not what it says was aborted
         log.recovery_point = known.recovery_point
+        log.noted, log.noted_end = claim, claim.end_offset if claim is not None else 0
+        log.end_is_void = self.disk.exists(self.path / VOID)
         if known.cleaned_to is not None:
             log.cleaned_to = min(known.cleaned_to, log.log_end_offset)
         # An orderly stop does not sync a log that never held a record: the sync of its first records does (I1).
         log.new_files = anew or (known.clean and not end)
         return log
+
+
+    def _check_end(self, topic_id: UUID, end: Offset) -> LogEnd | None:
+        """LogLost unless the log has what its checkpoint names. The line, where it is of this log and was compared."""
+        claim = self.known.claim
+        if claim is None or claim.topic_id != topic_id or self.disk.exists(self.path / VOID):
+            return None
+        last = batch_below(self.segments[-1], topic_id, claim.end_offset) if self.segments else None
+        reason = why_lost(claim, end, last)
+        if reason is not None:
+            raise LogLost(
+                f"{self.path}: {reason}. The machine ran on, so its disk was detached, or is an older copy. This log is not served, and is"
+                " copied from the leader where another replica leads; this node vouches for none of its logs. To go on with what is here,"
+                f" remove {self.directory / ENDS} while the node is stopped"
+            )
+        return claim
 
 
 _REMEDY = (
@@ -512,4 +538,4 @@ _LEFTOVERS = (DELETED_SUFFIX, ".tmp")
 
 
 def _is_partition_file(name: str) -> bool:
-    return parse_segment_file_name(name) is not None or name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT)
+    return parse_segment_file_name(name) is not None or name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT, VOID)

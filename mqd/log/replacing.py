@@ -77,7 +77,7 @@ def complete(disk: Disk, log: PartitionLog) -> None:
 
 
 def settle(disk: Disk, log: PartitionLog) -> None:
-    """Bring a replacement to one end or the other, at once: the log is about to be made shorter. OSError.
+    """Bring a replacement to one end or the other, at once: the log is about to be made shorter. OSError: this may be called again.
 
     The syncs of a directory hold up the loop for milliseconds; that a cut falls between two steps is rare.
     """
@@ -87,11 +87,17 @@ def settle(disk: Disk, log: PartitionLog) -> None:
     if replacement.is_in_place:
         disk.sync_directory(log.path)
         complete(disk, log)
-        disk.sync_directory(log.path)  # before anything else is .cleaned: a start would drop it all
+        try:
+            disk.sync_directory(log.path)  # before anything else is .cleaned: a start would drop it all
+        except OSError:
+            log.replacement = replacement
+            raise
         return
     base_offset = replacement.cleaned.base_offset
     source = log.path / segment_file_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX)
-    disk.rename(source, log.path / segment_file_name(base_offset, LOG_SUFFIX + CLEANED_SUFFIX))  # durable: a start drops it all
+    if disk.exists(source):
+        disk.rename(source, log.path / segment_file_name(base_offset, LOG_SUFFIX + CLEANED_SUFFIX), durable=False)
+    disk.sync_directory(log.path)  # a start drops it all
     drop_files(disk, log.path, base_offset)
     log.replacement = None
 

@@ -29,7 +29,7 @@ from mqd.protocol.files import (
 from mqd.types import Offset
 
 if TYPE_CHECKING:
-    from mqd.io.disk import Disk
+    from mqd.io.disk import Disk, File
 
 logger = logging.getLogger(__name__)
 
@@ -48,14 +48,21 @@ def remove_segment(disk: Disk, path: Path, base_offset: Offset) -> None:
         disk.remove(path / segment_file_name(base_offset, suffix))
 
 
-def retire_segment(disk: Disk, path: Path, segment: Segment) -> list[Path]:
-    """Rename a segment's files out of the log; returns what is to be removed later."""
+def retire_segment(disk: Disk, path: Path, segment: Segment, *, or_remove: bool = False) -> list[Path]:
+    """Rename a segment's files out of the log; returns what is to be removed later. `or_remove`: a full directory has no room for
+    longer names, and then they are removed at once."""
     retired = []
     for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
         source = path / segment_file_name(segment.base_offset, suffix)
         if disk.exists(source):
             target = source.with_name(source.name + DELETED_SUFFIX)
-            disk.rename(source, target, durable=False)
+            try:
+                disk.rename(source, target, durable=False)
+            except OSError as error:
+                if not or_remove or error.errno not in PASSING_ERRNOS:
+                    raise
+                disk.remove(source)
+                continue
             retired.append(target)
     return retired
 
@@ -124,14 +131,23 @@ def append_indexes(disk: Disk, path: Path, segment: Segment) -> None:
                 disk.remove(file)
 
 
-def cut_segment(disk: Disk, path: Path, segment: Segment, size: int, next_offset: Offset) -> None:
-    """Cut a segment and its index files; needs no space on the disk. OSError; BadBatch where what stays makes no sense."""
+def open_indexes(disk: Disk, path: Path, segment: Segment) -> tuple[File, File]:
+    """The files of both indexes, to be cut. OSError."""
+    index, time_index = (
+        disk.open(path / segment_file_name(segment.base_offset, suffix), create=True) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+    )
+    return index, time_index
+
+
+def cut_segment(segment: Segment, size: int, next_offset: Offset, files: tuple[File, File]) -> None:
+    """Cut a segment that is open, and its index files; needs no space on the disk, and no descriptor.
+
+    OSError; BadBatch where what stays makes no sense."""
     assert segment.file is not None
     segment.file.truncate(size)
     segment.cut_to(size, next_offset)
     assert segment.index is not None and segment.time_index is not None
-    for index, suffix, entry in ((segment.index, INDEX_SUFFIX, INDEX_ENTRY), (segment.time_index, TIME_INDEX_SUFFIX, TIME_INDEX_ENTRY)):
-        file = disk.open(path / segment_file_name(segment.base_offset, suffix), create=True)
+    for index, file, entry in zip((segment.index, segment.time_index), files, (INDEX_ENTRY, TIME_INDEX_ENTRY), strict=True):
         file.truncate((len(index) - index.unwritten) * entry.size)
     for _position, header, _view in scan_batches(segment.file.read_at, segment.index.last_position(), size):
         segment.note_time(header.last_offset, header.max_timestamp)

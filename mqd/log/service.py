@@ -35,12 +35,14 @@ from mqd.log.directory import (
     LogStatistics,
     SyncPlan,
     create_log,
+    free_name,
     load_directory,
     reset_log,
     retire_directory,
     retire_log,
     why_missing,
 )
+from mqd.log.ends import is_news
 from mqd.log.homes import Homes
 from mqd.log.looking import Looking
 from mqd.log.partition_log import FOREVER_MS, Appended, LogConfig, PartitionLog, Queued
@@ -48,9 +50,9 @@ from mqd.log.reading import Reader, storage_error
 from mqd.log.recovery import RecoveryReport
 from mqd.log.removals import Removals
 from mqd.log.segment_files import append_indexes, new_segment
-from mqd.log.shortening import put_back, remove_outdated, retire_oldest, truncate_log
+from mqd.log.shortening import carry_out, plan_truncation, put_back, remove_outdated, retire_oldest
 from mqd.log.suspect import mark
-from mqd.log.syncs import Syncer, close_directory, every, store_checkpoint
+from mqd.log.syncs import Syncer, close_directory, every, store_checkpoint, store_ends
 from mqd.protocol.batch import HEADER_BYTES, crc_of, parse_header
 from mqd.protocol.files import (
     CLEANER_CHECKPOINT,
@@ -89,9 +91,11 @@ class LogService:
         producer_id_expiration_ms: int = 86_400_000,
         descriptors: int = 1 << 20,
         kept: bool = True,
+        ran_on: bool = False,
     ) -> None:
         """`claim` gives what a directory without `meta.properties` is marked with; None leaves that file alone.
         `descriptors`: how many files the logs may hold open. `kept`: whether all that was written is there (`Disk.boot_id`).
+        `ran_on`: whether that is proven, so that a log which lacks something is lost (ends.py).
         """
         assert directories
         self.logs: dict[TopicPartition, PartitionLog] = {}
@@ -108,7 +112,9 @@ class LogService:
         self._clock = clock
         self._on_durable = on_durable
         self._on_directory_failed = on_directory_failed
-        self._claim, self._kept = claim, kept
+        self.disk_serial = 0
+        """How often the checkpoints of ends have moved on, as every directory says (ends.py). What the controller may be told."""
+        self._claim, self._kept, self._ran_on = claim, kept, ran_on
         self._retention_seconds = retention_check_interval_ms / 1000
         self._producer_expiry_ms = producer_id_expiration_ms
         self._holes: dict[TopicPartition, str] = {}
@@ -155,9 +161,11 @@ class LogService:
         if not online:
             raise StorageError("; ".join(str(directory.failed) for directory in self.directories.values()))
         self._descriptors.hold_spares(online[0].path)
+        self.disk_serial = max(directory.serial for directory in online)
         if any(log.recovery_point > log.durable_end_offset for log in self.logs.values()):
             await self.checkpoint_recovery_points()
-        self.suspect = any(one.suspect for one in online) or any(one.truncated_below_high_watermark is not None for one in self.reports)
+        cut = any(one.truncated_below_high_watermark is not None for one in self.reports)
+        self.suspect = cut or any(one.suspect or one.lost for one in online)
         self.clean_start = all(directory.broker_epoch is not None for directory in online)
         logger.info(
             "logs loaded count=%d fenced=%d scanned_bytes=%d clean=%s seconds=%.3f",
@@ -167,7 +175,9 @@ class LogService:
     async def _start_directory(self, directory: LogDirectory, refusals: list[StorageError]) -> None:
         now_ms = self._clock.wall_ms()
         try:
-            loaded = await self._disk.offload(load_directory, self._disk, directory, self._claim, now_ms, self._progress, self._kept)
+            loaded = await self._disk.offload(
+                load_directory, self._disk, directory, self._claim, now_ms, self._progress, self._kept, self._ran_on
+            )
         except StorageError as error:
             refusals.append(error)
             return
@@ -250,7 +260,9 @@ class LogService:
         home = self._homes.choose(self.directories.values(), self.logs.values(), chosen)
         self._descriptors.check_partitions(len(self.logs))
         try:
-            log = create_log(self._disk, home, partition, topic_id, config, self._clock.wall_ms())
+            log = create_log(
+                self._disk, home, partition, topic_id, config, self._clock.wall_ms(), end_is_void=partition in self._stale_points
+            )
         except OSError as error:
             with self._descriptors.lent(home), suppress(OSError):
                 self._disk.remove_tree(home / str(partition))
@@ -493,12 +505,20 @@ class LogService:
         else:
             high_watermark = log.high_watermark
             try:
-                self._removals.add_all(truncate_log(self._disk, log, offset), log.config.file_delete_delay_ms)
-            except OSError as error:
-                raise self._not_cut(log, error) from error
+                try:
+                    cut = plan_truncation(self._disk, log, offset)
+                except OSError as error:
+                    raise self._not_cut(log, error) from error
+                try:
+                    paths = carry_out(self._disk, log, cut)
+                except OSError as error:
+                    failure = StorageError(f"{log.path} is cut in part: {error.strerror or error}")
+                    self._fail_directory(log.directory, failure)
+                    raise failure from error
             except BadBatch as bad:
                 self.reader.unreadable(log, f"{log.path} {bad}")
                 raise StorageError(log.failed or "") from bad
+            self._removals.add_all(paths, log.config.file_delete_delay_ms)
             log.unsynced_cut = log.written_end_offset
             self.request_sync(log)
             self._after_cut(log, high_watermark)
@@ -508,9 +528,12 @@ class LogService:
         assert not log.queue, log
         high_watermark = log.high_watermark if offset < log.high_watermark and log.log_start_offset < log.log_end_offset else offset
         logger.info("log begins anew partition=%s offset=%d log_end=%d", log.topic_partition, offset, log.log_end_offset)
+        fresh = free_name(self._disk, log.directory, log.topic_partition, log.topic_id)
         try:
-            target = reset_log(self._disk, log, offset, self._clock.wall_ms())
+            target = reset_log(self._disk, log, offset, self._clock.wall_ms(), fresh)
         except OSError as error:
+            if self._disk.exists(fresh):
+                self._removals.add(fresh, 0)
             raise self._not_cut(log, error) from error
         self._forget(log)
         self._log_starts_moved = True
@@ -628,6 +651,9 @@ class LogService:
         self._recovery_points_moved = False
         stale = list(self._stale_points)
         await self._store(RECOVERY_POINT_CHECKPOINT)
+        self.disk_serial = await store_ends(
+            self._disk, self.directories.values(), self.logs.values(), self.disk_serial, self._not_stored
+        )
         for partition in stale:
             self._stale_points.pop(partition, None)
 
@@ -661,10 +687,10 @@ class LogService:
     async def _store(self, name: str) -> None:
         """Write one kind of checkpoint in every directory that is online."""
 
-        def failed(path: Path, error: OSError) -> None:
-            self._unless_it_passes(path.parent, storage_error(f"cannot write {path}", error))
+        await store_checkpoint(self._disk, name, self.directories.values(), self.logs.values(), self._not_stored)
 
-        await store_checkpoint(self._disk, name, self.directories.values(), self.logs.values(), failed)
+    def _not_stored(self, path: Path, error: OSError) -> None:
+        self._unless_it_passes(path.parent, storage_error(f"cannot write {path}", error))
 
     # -- stopping --------------------------------------------------------------------------------------------------
 
@@ -676,11 +702,12 @@ class LogService:
         self._descriptors.release_spares()
         for log, error in self.flush():
             logger.error("records lost at shutdown partition=%s reason=%s", log.topic_partition, error)
+        serial = self.disk_serial + is_news(self.logs.values())
         for directory in self.directories.values():
             logs = [log for log in self.logs.values() if log.directory == directory.path]
             try:
                 if directory.failed is None:
-                    await close_directory(self._disk, directory, logs, broker_epoch)
+                    await close_directory(self._disk, directory, logs, broker_epoch, serial)
             except StorageError as error:
                 logger.warning("no clean marker, the next start scans directory=%s reason=%s", directory.path, error)
             except OSError as error:

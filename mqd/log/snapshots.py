@@ -101,13 +101,21 @@ def snapshot_offsets(disk: Disk, path: Path) -> list[Offset]:
 
 def remove_snapshots(disk: Disk, path: Path, segments: list[Segment]) -> None:
     """Remove producer snapshots that nobody will use: beyond the end, and all but the newest that no segment begins with."""
-    end, bases = segments[-1].next_offset, {segment.base_offset for segment in segments}
+    for outdated in outdated_snapshots(disk, path, segments, segments[-1].next_offset):
+        disk.remove(outdated)
+
+
+def outdated_snapshots(disk: Disk, path: Path, segments: list[Segment], end: Offset) -> list[Path]:
+    """Those that `remove_snapshots` removes from a log of these segments that ends at `end`."""
+    bases = {segment.base_offset for segment in segments}
+    found = []
     newest = True
     for offset in snapshot_offsets(disk, path):
         if offset > end or not (newest or offset in bases):
-            disk.remove(path / segment_file_name(offset, SNAPSHOT_SUFFIX))
+            found.append(path / segment_file_name(offset, SNAPSHOT_SUFFIX))
         else:
             newest = False
+    return found
 
 
 def load_snapshot(disk: Disk, path: Path, offset: Offset) -> Producers | None:
@@ -118,10 +126,12 @@ def load_snapshot(disk: Disk, path: Path, offset: Offset) -> Producers | None:
         return None
 
 
-def reload_producers(disk: Disk, log: PartitionLog) -> None:
-    """Producers as of the written end: the newest good snapshot, and the batches behind it."""
-    producers, start = newest_snapshot(disk, log.path, log.written_end_offset)
+def producers_at(disk: Disk, log: PartitionLog, end: Offset) -> Producers:
+    """Producers as of `end`, which is written: the newest good snapshot up to there, and the batches behind it. OSError; BadBatch."""
+    producers, start = newest_snapshot(disk, log.path, end)
     for header, view in batches_from(disk, log.path, log.segments, start, log.config):
+        if header.base_offset >= end:
+            break
         if header.base_offset >= start:
             replay_batch(producers, header, view)
-    log.producers = producers
+    return producers

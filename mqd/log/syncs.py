@@ -16,6 +16,7 @@ from mqd.io.disk import Disk
 from mqd.limits import SYNC_THREADS
 from mqd.log.checkpoints import checkpointed, store_offsets
 from mqd.log.directory import LogDirectory, SyncPlan, close_logs, plan_sync, say_closed
+from mqd.log.ends import NAME, is_news, plan_ends
 from mqd.log.partition_log import PartitionLog
 from mqd.protocol.files import RECOVERY_POINT_CHECKPOINT
 
@@ -122,6 +123,27 @@ async def store_checkpoint(
                 failed(directory.path / name, error)
 
 
+async def store_ends(
+    disk: Disk, directories: Iterable[LogDirectory], logs: Collection[PartitionLog], serial: int, failed: Callable[[Path, OSError], None]
+) -> int:
+    """After the recovery points: write the checkpoint of ends in every directory that is online. Returns the disk serial that all of
+    them have now: one more where any log has moved, and none could not be written."""
+    online = [directory for directory in directories if directory.failed is None]
+    news = is_news(logs) or any(directory.serial != serial for directory in online)
+    wanted, all_written = serial + news, True
+    for directory in online:
+        plan = plan_ends(directory, [log for log in logs if log.directory == directory.path], wanted, is_news=news)
+        try:
+            await disk.offload(plan.run, disk)
+        except OSError as error:
+            failed(directory.path / NAME, error)
+            all_written = False
+        else:
+            plan.done(disk)
+            directory.serial, directory.pair = wanted, plan.pair
+    return wanted if all_written else serial
+
+
 async def every(seconds: float, call: Callable[[], object]) -> None:
     """Again and again, until cancelled."""
     while True:
@@ -129,7 +151,7 @@ async def every(seconds: float, call: Callable[[], object]) -> None:
         call()
 
 
-async def close_directory(disk: Disk, directory: LogDirectory, logs: list[PartitionLog], broker_epoch: int) -> None:
+async def close_directory(disk: Disk, directory: LogDirectory, logs: list[PartitionLog], broker_epoch: int, serial: int) -> None:
     """Make everything durable and say so. When nothing else happens to these logs any more.
 
     Each log waits for the disk half a dozen times, which takes what waits together: several are closed at a time. Logs that failed get no
@@ -149,4 +171,4 @@ async def close_directory(disk: Disk, directory: LogDirectory, logs: list[Partit
             nursery.start_soon(close, logs[first::CLOSED_AT_ONCE])
     for failure in sorted(failures, key=lambda error: isinstance(error, StorageError)):
         raise failure
-    await disk.offload(say_closed, disk, directory, logs, broker_epoch)
+    await disk.offload(say_closed, disk, directory, logs, broker_epoch, serial)

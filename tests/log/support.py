@@ -155,7 +155,7 @@ class Harness:
         self.failed: list[tuple[Path, StorageError]] = []
         self.service = self.new_service()
 
-    def new_service(self, *, descriptors: int = 1 << 20, kept: bool = True) -> LogService:
+    def new_service(self, *, descriptors: int = 1 << 20, kept: bool = True, ran_on: bool = False) -> LogService:
         self.service = LogService(
             self.disk,
             self.clock,
@@ -164,6 +164,7 @@ class Harness:
             on_directory_failed=lambda path, error: self.failed.append((path, error)),
             descriptors=descriptors,
             kept=kept,
+            ran_on=ran_on,
         )
         return self.service
 
