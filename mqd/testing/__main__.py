@@ -5,7 +5,7 @@
     python -m mqd.testing --seeds 0-99 --nodes 3 --observers 1    with a node that does not vote
     python -m mqd.testing --seeds 42 --nodes 3 --trace trace.txt  one seed again, every event in a file
     python -m mqd.testing --list-bugs                             defects that can be planted, each of which must be found
-    python -m mqd.testing --seeds 0-104 --bug NAME                one of them is planted, and found within these; ends at the first find
+    python -m mqd.testing --seeds 0-149 --bug NAME                one of them is planted, and found within these; ends at the first find
 
 The planted defects are part of the tests: `--bug` and `--list-bugs` need a source tree, and run from its root.
 """
@@ -37,6 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     first, _, last = options.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
+    bug = None if options.bug is None else bugs()[options.bug]
+    options.nodes = options.nodes or (3 if bug is None else bug.nodes)
     chosen = (options.nodes, options.observers, options.seconds, options.bug, options.plot, options.load)
     settings = [Settings(seed, *chosen) for seed in seeds]
     if options.trace is not None and len(settings) > 1:
@@ -115,7 +117,7 @@ def _tell(result: Result) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m mqd.testing", description="Simulate clusters under faults, one run a seed.")
     parser.add_argument("--seeds", default="0-9", help="first-last, or one")
-    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--nodes", type=int, help="[default: 3, or as many as the planted defect names]")
     parser.add_argument("--seconds", type=float, default=SECONDS_OF_SAFETY, help="of virtual time under faults")
     parser.add_argument("--observers", type=int, default=0, help="nodes beside them that do not vote")
     parser.add_argument("--jobs", type=int, default=1, help="processes")

@@ -267,9 +267,12 @@ class Probes:
     def unreleased(self) -> str | None:
         """A node whose pools count more than its connections hold (I14). Requests that are in tasks count too, for a moment."""
         for node_id, daemon in self._live().items():
-            for kind, pool in daemon.server._pools.items() if daemon.server is not None else ():
-                connections = [one for one in daemon.server._connections if one.listener == kind]
-                counted = pool.bytes, daemon.server._answers[kind].bytes
+            server = daemon.server
+            if server is None:
+                continue
+            for kind, pool in server._pools.items():
+                connections = [one for one in server._connections if one.listener == kind]
+                counted = pool.bytes, server._answers[kind].bytes
                 held = sum(one.held_bytes for one in connections), sum(one.unsent_bytes for one in connections)
                 if counted != held:
                     return f"release of memory on node {node_id}: {counted} bytes of requests and answers are counted, {held} are held"
@@ -387,9 +390,9 @@ class Probes:
             raise Violation(f"I10: the image of node {node_id} went back from {before} to {image.index}")
         self._image_indexes[node_id] = image.index
         content = _content(image)
-        other, known = self._contents.setdefault(image.index, (node_id, content))
-        if known != content:
-            differing = next(pair for pair in zip(known, content, strict=True) if pair[0] != pair[1])
+        other, expected = self._contents.setdefault(image.index, (node_id, content))
+        if expected != content:
+            differing = next(pair for pair in zip(expected, content, strict=True) if pair[0] != pair[1])
             raise Violation(f"I10: at index {image.index} nodes {other} and {node_id} hold {differing[0]} and {differing[1]}")
         for topic in image.topics.values():
             for number, partition in enumerate(topic.partitions):
@@ -403,9 +406,9 @@ class Probes:
                         raise Violation(f"I10: two images of {where}: {known} and, on node {node_id}, {partition}")
                     continue
                 self._images[place] = partition
-                before = self._images.get((*place[:2], partition.partition_epoch - 1))
-                if before is not None and (early := _moved_early(before, partition)):
-                    raise Violation(f"a move of {where} leaves {early}, never in sync, as replicas like the others: {before}, {partition}")
+                previous = self._images.get((*place[:2], partition.partition_epoch - 1))
+                if previous is not None and (early := _moved_early(previous, partition)):
+                    raise Violation(f"a move of {where} leaves {early} as replicas, never in sync: {previous}, {partition}")
                 newest = self._newest.get(place[:2])
                 if newest is None or newest.partition_epoch < partition.partition_epoch:
                     self._newest[place[:2]] = partition
