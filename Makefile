@@ -24,7 +24,7 @@ KAFKA_DIR := .cache/kafka
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint unit hostile spark-test spark-demo chaos-spark bench-spark bench-client conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate simulate-bugs bench bench-failover bench-replicated \
+.PHONY: help run test lint unit hostile spark-test spark-demo chaos-spark bench-spark bench-client conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate simulate-bugs simulate-bugs-count bench bench-failover bench-replicated \
         conformance-groups chaos-exactly-once bench-rebalance bench-compaction \
   chaos chaos-cluster chaos-rolling chaos-upgrade constraints clean
 
@@ -82,6 +82,9 @@ simulate: $(STAMP) ## whole clusters in virtual time under faults, seed by seed 
 
 simulate-bugs: $(STAMP) ## defects planted one after the other, each of which the simulation must find
 	@MQD_SIM_BUGS=all $(PYTEST) -q -n 2 tests/sim/test_bugs.py
+
+simulate-bugs-count: $(STAMP) ## count anew in which seed each planted defect is found, and write tests/sim/found.py; many minutes
+	@$(BIN)/python -m tests.sim.count_bugs
 
 bench: $(STAMP) ## how fast it is, beside the floors of this machine and PEER=host:port
 	@$(BIN)/python -m bench.produce_fetch $(if $(PEER),--peer $(PEER))

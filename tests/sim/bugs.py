@@ -2,17 +2,15 @@
 
 Nothing in the product knows of them: each replaces a few methods while `planted` is entered. They are the classics: acknowledgements
 before durability, truncation by high watermark (KIP-101), stale epochs that are believed, members of the ISR that are not in sync,
-producers that are forgotten, commits of who is a member no more, transactions in part. `FOUND` in test_bugs.py says at which seed each
-is found.
+producers that are forgotten, commits of who is a member no more, transactions in part; and in storage_bugs.py, metadata_bugs.py and
+budget_bugs.py such as only rare events bring out. `FOUND` in found.py says at which seed each is found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 from mqd.controller import brokers, elections, isr
 from mqd.coordinator.group import consumer_steps
@@ -38,44 +36,10 @@ from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.server.follower_fetch import FollowerFetch
 from mqd.types import NO_EPOCH
+from tests.sim import budget_bugs, metadata_bugs, storage_bugs
+from tests.sim.planting import BUGS, Bug, Patches, bug
 
-Patches = Iterator[tuple[Any, str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Bug:
-    """`patches` yields (object, attribute, replacement)."""
-
-    meaning: str
-    patches: Callable[[], Patches]
-    load: str = "plain"
-    """What clients do in the runs that are to find it (mqd/testing/runner.py)."""
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        """The product has this defect inside of the block."""
-        entered = []
-        try:
-            for owner, name, replacement in self.patches():
-                planted = patch.object(owner, name, replacement)
-                planted.start()
-                entered.append(planted)
-            yield
-        finally:
-            for planted in reversed(entered):
-                planted.stop()
-
-
-BUGS: dict[str, Bug] = {}
-
-
-def bug(meaning: str, *, load: str = "plain") -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
-    def note(patches: Callable[[], Patches]) -> Callable[[], Patches]:
-        BUGS[patches.__name__.replace("_", "-")] = Bug(meaning, patches, load)
-        return patches
-
-    return note
-
+__all__ = ["BUGS", "Bug", "budget_bugs", "metadata_bugs", "storage_bugs"]
 
 # -- Raft
 

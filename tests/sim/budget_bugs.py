@@ -1,0 +1,50 @@
+"""Defects to plant in what bounds memory: connections' pools, the accounts of coordinators and of the metadata."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mqd.controller import image
+from mqd.controller.records import DeleteTopic
+from mqd.controller.size import growth
+from mqd.coordinator.group.offset_store import WAITING_BYTES, OffsetStore
+from mqd.server.connection import Connection
+from tests.sim.planting import Patches, bug
+
+
+@bug("answers leave in the order in which they are ready")
+def answers_leave_as_they_are_ready() -> Patches:
+    original = Connection.flush
+
+    def flush(self: Connection) -> None:
+        slots = list(self.slots)
+        self.slots.clear()
+        self.slots.extend(sorted(slots, key=lambda slot: slot.parts is None))
+        original(self)
+
+    def answered(self: Connection) -> None:
+        if not self.is_dirty and self.open:
+            self.is_dirty = True
+            self.owner.dirty(self)
+
+    yield Connection, "flush", flush
+    yield Connection, "answered", answered
+
+
+@bug("a coordinator counts offsets of transactions that have ended", load="copy")
+def ended_offsets_are_counted() -> Patches:
+    original = OffsetStore._take_waiting
+
+    def take(self: OffsetStore, *what: Any) -> Any:
+        self.bytes += WAITING_BYTES
+        return original(self, *what)
+
+    yield OffsetStore, "_take_waiting", take
+
+
+@bug("the metadata counts topics that are deleted")
+def deleted_topics_are_counted() -> Patches:
+    def counted(before: Any, record: Any) -> int:
+        return 0 if isinstance(record, DeleteTopic) else growth(before, record)
+
+    yield image, "growth", counted

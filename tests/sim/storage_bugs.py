@@ -1,0 +1,142 @@
+"""Defects to plant in logs: recovery after a crash, compaction, retention and DeleteRecords."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from mqd.log import compactor, recovery, service
+from mqd.log.cleaner import plan_retention
+from mqd.log.compaction import Indexing, Rewriting, Transactions
+from mqd.log.keymap import KeyMap
+from mqd.log.partition_log import PartitionLog
+from mqd.log.recovery import Known
+from mqd.replica.service import ReplicaService
+from mqd.server.handlers import delete_records
+from mqd.server.partitions import leading
+from mqd.types import NO_OFFSET
+from tests.sim.planting import Patches, bug
+
+_Loader = recovery._Loader
+
+
+class _Without:
+    """A file or a disk, of which some methods do nothing; `open` gives such files."""
+
+    def __init__(self, real: Any, *names: str) -> None:
+        self.real = real
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._names:
+            return lambda *_, **__: None
+        return getattr(self.real, name)
+
+    def open(self, *args: Any, **how: Any) -> Any:
+        return _Without(self.real.open(*args, **how), *self._names)
+
+
+# -- recovery
+
+
+@bug("recovery finds a torn tail and leaves it in the file")
+def torn_tail_left_in_the_file() -> Patches:
+    original = _Loader._end_at
+
+    def end_at(self: Any, bad: Any, segment: Any, later: Any) -> None:
+        file = segment.file
+        segment.file = _Without(file, "truncate")
+        original(self, bad, segment, later)
+        segment.file = file
+
+    yield _Loader, "_end_at", end_at
+
+
+@bug("after a crash the last segment is believed as after an orderly stop")
+def crash_taken_for_an_orderly_stop() -> Patches:
+    def known(clean: bool, *rest: Any) -> Known:
+        return Known(True, *rest)
+
+    from mqd.log import directory
+
+    yield directory, "Known", known
+
+
+@bug("recovery reads no checksums")
+def checksums_not_read() -> Patches:
+    yield recovery, "crc_of", lambda view, *_: int.from_bytes(view[17:21], "big")
+
+
+# -- compaction
+
+
+@bug("the cleaner drops keys that have nothing new in the dirty part", load="groups")
+def keys_without_news_dropped() -> Patches:
+    original = KeyMap.get
+
+    def get(self: KeyMap, key: bytes) -> int:
+        found = original(self, key)
+        return 2**63 - 1 if found == NO_OFFSET else found
+
+    yield KeyMap, "get", get
+
+
+@bug("records of aborted transactions count as the newest of their keys", load="copy")
+def aborted_records_count_as_newest() -> Patches:
+    def indexing(keys: KeyMap, transactions: Any, start: int) -> Indexing:
+        return Indexing(keys, Transactions((), start), start)
+
+    yield compactor, "Indexing", indexing
+
+
+@bug("markers go before the records of their transactions", load="copy")
+def markers_go_early() -> Patches:
+    def control_batch(self: Rewriting, header: Any, view: Any) -> Any:
+        self.transactions.is_gone(header, view)
+        return None
+
+    yield Rewriting, "_control_batch", control_batch
+
+
+# -- retention and DeleteRecords
+
+
+@bug("retention removes what is not committed")
+def retention_beyond_the_high_watermark() -> Patches:
+    def plan(log: PartitionLog, now_ms: int) -> tuple[int, str]:
+        high_watermark, log.high_watermark = log.high_watermark, log.log_end_offset
+        try:
+            return plan_retention(log, now_ms)
+        finally:
+            log.high_watermark = high_watermark
+
+    yield service, "plan_retention", plan
+
+
+@bug("retention.ms=-1 is a limit like any other")
+def no_limit_is_a_limit() -> Patches:
+    def plan(log: PartitionLog, now_ms: int) -> tuple[int, str]:
+        config = log.config
+        log.config = replace(config, retention_ms=max(config.retention_ms, 0))
+        try:
+            return plan_retention(log, now_ms)
+        finally:
+            log.config = config
+
+    yield service, "plan_retention", plan
+
+
+@bug("a follower does not take over its leader's log start")
+def followers_ignore_the_log_start() -> Patches:
+    yield ReplicaService, "follower_advanced", lambda self, partition: partition.log_replaced()
+
+
+@bug("DeleteRecords takes the end of the log for the high watermark")
+def delete_records_beyond_the_high_watermark() -> Patches:
+    def delete(context: Any, topic: str, index: int, offset: int) -> Any:
+        partition = leading(context.node, topic, index)
+        offset = partition.log.written_end_offset if offset < 0 else offset
+        context.node.replica.delete_records(partition, offset)
+        return partition, offset
+
+    yield delete_records, "_delete", delete
