@@ -645,10 +645,10 @@ class _Publisher:
             mine = (TopicPartition(topic.name, index) for index, one in enumerate(topic.partitions) if self.node_id in one.replicas)
             self.unopened += [one for one in mine if one in self.pending]
         if self.retired or self.unopened or self.pending or len(delta.partitions_changed) > _ASSIGNED_AT_ONCE:
-            self.pending.update(dict.fromkeys(sorted(delta.partitions_changed)))
+            self.pending.update(dict.fromkeys(delta.partitions_in_order()))
             self.more.set()
         else:
-            self._assign(image, sorted(delta.partitions_changed))
+            self._assign(image, delta.partitions_in_order())
         if delta.brokers_changed:
             self.replica.brokers_changed()
         changed = {name for kind, name in delta.configs_changed if kind == "topic" and name in image.topics}

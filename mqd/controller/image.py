@@ -39,7 +39,8 @@ from mqd.controller.records import (
     decode_command,
 )
 from mqd.controller.size import GROUP, NODE, TOPIC, empty_size, growth, is_of_group, recount, recount_groups
-from mqd.controller.snapshot import deflated, inflate, snapshot_text
+from mqd.controller.snapshot import deflated, inflate, parsed, snapshot_text
+from mqd.raft.snapshots import Work, all_steps
 from mqd.types import INTERNAL_TOPICS, NO_EPOCH, NO_NODE, NodeId, TopicPartition
 
 
@@ -108,11 +109,18 @@ class Delta:
     configs_changed: set[tuple[str, str]] = field(default_factory=set)
     """Keys of `MetadataImage.configs`. Overrides that a topic was created with, or that went with it, are in it too."""
     brokers_changed: set[NodeId] = field(default_factory=set)
+    _in_order: list[TopicPartition] | None = None
+
+    def partitions_in_order(self) -> list[TopicPartition]:
+        """`partitions_changed`, sorted."""
+        return sorted(self.partitions_changed) if self._in_order is None else self._in_order
 
 
 Subscriber = Callable[[Delta, "MetadataImage"], None]
 
 _SNAPSHOT_FORMAT = 2
+_SNAPSHOT_KEYS = ("brokers", "cluster_id", "configs", "features", "format", "index", "next_producer_id", "topics")
+_COMPARED_AT_ONCE = 1_000
 _SNAPSHOT_FORMATS_READ = (1, 2)
 """Format 1 had neither reassignments nor controlled shutdowns nor lost replicas."""
 
@@ -371,38 +379,63 @@ class MetadataImage:
         return deflated(text)
 
     def restore(self, data: bytes) -> Delta:
-        """Become what a snapshot says, and tell the difference. Raises ValueError for bytes that are none; then nothing changed."""
-        state = inflate(data)
+        """Become what a snapshot says. Returns the difference. Raises ValueError for bytes that are no snapshot; then nothing changed."""
+        return self.become(*all_steps(self.restoring(data)))
+
+    def restoring(self, data: bytes) -> Work[tuple[MetadataImage, Delta]]:
+        """What `restore` makes, for `become`, in steps of some milliseconds; any thread may make them. This image does not change then.
+
+        Raises ValueError for bytes that are no snapshot.
+        """
+        text = inflate(data)
+        yield
         fresh = MetadataImage()
         try:
-            fresh._fill(state)
-        except (KeyError, IndexError, TypeError) as error:
+            missing = set(_SNAPSHOT_KEYS)
+            for key, values in parsed(text):
+                missing.discard(key)
+                fresh._fill(key, values)
+                yield
+            if missing:
+                raise KeyError(*sorted(missing))
+            fresh.size = recount(fresh)
+            fresh.groups_size = recount_groups(fresh)
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise ValueError(f"metadata snapshot of another shape: {error!r}") from error
-        delta = _difference(self, fresh)
+        delta = yield from _difference(self, fresh)
+        return fresh, delta
+
+    def become(self, fresh: MetadataImage, delta: Delta) -> Delta:
+        """Be `fresh` from now on. Returns `delta`, the difference."""
         for name in vars(fresh):
             setattr(self, name, getattr(fresh, name))
         return delta
 
-    def _fill(self, state: dict[str, Any]) -> None:
-        if state["format"] not in _SNAPSHOT_FORMATS_READ:
-            raise ValueError(f"metadata snapshot of unknown format {state['format']}: written by another version of mqd?")
-        self.index = state["index"]
-        self.cluster_id = state["cluster_id"]
-        self.features = dict(state["features"])
-        self.next_producer_id = state["next_producer_id"]
-        for node_id, host, port, rack, epoch, incarnation, *flags in state["brokers"]:
-            self.brokers[node_id] = BrokerImage(node_id, host, port, rack, epoch, UUID(incarnation), *flags)
-        for name, topic_id, partitions in state["topics"]:
-            rows = [
-                PartitionImage(leader, leader_epoch, partition_epoch, *(tuple(nodes) for nodes in node_lists))
-                for leader, leader_epoch, partition_epoch, *node_lists in partitions
-            ]
-            self._insert_topic(TopicImage(name, UUID(topic_id), rows))
-        for resource_type, resource_name, values in state["configs"]:
-            self.configs[resource_type, resource_name] = dict(values)
-        self.lost = {(UUID(topic_id), partition, node_id) for topic_id, partition, node_id in state.get("lost", ())}
-        self.size = recount(self)
-        self.groups_size = recount_groups(self)
+    def _fill(self, key: str, values: list[Any]) -> None:
+        """Take over a part of a snapshot (snapshot.py, `parsed`)."""
+        match key, values:
+            case "format", [version]:
+                if version not in _SNAPSHOT_FORMATS_READ:
+                    raise ValueError(f"metadata snapshot of unknown format {version}: written by another version of mqd?")
+            case ("index" | "cluster_id" | "next_producer_id"), [value]:
+                setattr(self, key, value)
+            case "features", [features]:
+                self.features = dict(features)
+            case "brokers", [rows]:
+                for node_id, host, port, rack, epoch, incarnation, *flags in rows:
+                    self.brokers[node_id] = BrokerImage(node_id, host, port, rack, epoch, UUID(incarnation), *flags)
+            case "topics", [name, topic_id]:
+                self._insert_topic(TopicImage(name, UUID(topic_id), []))
+            case "partitions", rows:
+                next(reversed(self.topics.values())).partitions.extend(
+                    PartitionImage(leader, leader_epoch, partition_epoch, *(tuple(nodes) for nodes in node_lists))
+                    for leader, leader_epoch, partition_epoch, *node_lists in rows
+                )
+            case "configs", rows:
+                for resource_type, resource_name, overrides in rows:
+                    self.configs[resource_type, resource_name] = dict(overrides)
+            case "lost", rows:
+                self.lost.update((UUID(topic_id), partition, node_id) for topic_id, partition, node_id in rows)
 
 
 _APPLY: dict[type, Callable[[MetadataImage, Any, int, Delta], None]] = {
@@ -423,17 +456,25 @@ _APPLY: dict[type, Callable[[MetadataImage, Any, int, Delta], None]] = {
 }
 
 
-def _difference(old: MetadataImage, new: MetadataImage) -> Delta:
+def _difference(old: MetadataImage, new: MetadataImage) -> Work[Delta]:
+    """In steps. `new` takes over the partitions of `old` that are equal."""
     delta = Delta(new.index)
     delta.topics_deleted = [topic for topic_id, topic in old.topics_by_id.items() if topic_id not in new.topics_by_id]
     delta.topics_created = [topic for topic_id, topic in new.topics_by_id.items() if topic_id not in old.topics_by_id]
-    for topic_id, topic in new.topics_by_id.items():
-        before = old.topics_by_id[topic_id].partitions if topic_id in old.topics_by_id else []
-        delta.partitions_changed.update(
-            TopicPartition(topic.name, partition)
-            for partition, image in enumerate(topic.partitions)
-            if partition >= len(before) or before[partition] != image
-        )
+    in_order: list[TopicPartition] = []
+    for name in sorted(new.topics):
+        topic = new.topics[name]
+        before = old.topics_by_id[topic.topic_id].partitions if topic.topic_id in old.topics_by_id else []
+        for partition, image in enumerate(topic.partitions):
+            if partition < len(before) and before[partition] == image:
+                topic.partitions[partition] = before[partition]
+            else:
+                in_order.append(TopicPartition(name, partition))
+            if not (partition + 1) % _COMPARED_AT_ONCE:
+                yield
+        yield
+    delta.partitions_changed.update(in_order)
+    delta._in_order = in_order
     delta.configs_changed = {key for key in old.configs.keys() | new.configs.keys() if old.configs.get(key) != new.configs.get(key)}
     delta.brokers_changed = {
         node_id for node_id in old.brokers.keys() | new.brokers.keys() if old.brokers.get(node_id) != new.brokers.get(node_id)
@@ -479,8 +520,13 @@ class MetadataMachine:
     def snapshot(self) -> Iterator[bytes]:
         return self.image.snapshot_pieces()
 
+    def restoring(self, data: bytes) -> Work[Callable[[], None]]:
+        fresh, delta = yield from self.image.restoring(data)
+        return lambda: self._publish(self.image.become(fresh, delta))
+
     def restore(self, data: bytes) -> None:
-        self._publish(self.image.restore(data))
+        """`restoring` and what it returns, at once."""
+        all_steps(self.restoring(data))()
 
     def _publish(self, delta: Delta) -> None:
         for subscriber in self._subscribers:

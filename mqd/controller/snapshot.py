@@ -1,10 +1,11 @@
-"""The metadata image as bytes: one JSON object, deflated. Made in pieces, so that a worker thread
-can make it beside the event loop.
+"""The metadata image as bytes: one JSON object, deflated. Made and read in pieces, so that a worker
+thread can do it beside the event loop: one call of json.loads would hold Python's lock for seconds.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
@@ -91,8 +92,8 @@ def deflated(text: Iterator[str]) -> Iterator[bytes]:
     yield deflater.compress("".join(waiting).encode()) + deflater.flush()
 
 
-def inflate(data: bytes) -> dict[str, Any]:
-    """The object that `deflated` wrote. Raises ValueError.
+def inflate(data: bytes) -> str:
+    """The text that `deflated` compressed. Raises ValueError.
 
     No bound on its size: what was decided once must be loaded, on every node and after every
     restart. Decisions are bounded (size.py).
@@ -104,7 +105,113 @@ def inflate(data: bytes) -> dict[str, Any]:
         raise ValueError(f"metadata snapshot does not inflate: {error}") from error
     if not inflater.eof:
         raise ValueError("metadata snapshot is cut off")
-    state = json.loads(text)
-    if not isinstance(state, dict):
-        raise ValueError("metadata snapshot is not an object")
-    return state
+    return text.decode()
+
+
+TOPICS = "topics"
+PARTITIONS = "partitions"
+_LISTS = ("configs", "lost")
+_SPACE = re.compile(r"[ \t\n\r]*").match
+_VALUE = json.JSONDecoder().raw_decode
+
+
+def parsed(text: str) -> Iterator[tuple[str, list[Any]]]:
+    """The object that `snapshot_text` wrote, in parts: (key, values). Raises ValueError.
+
+    `configs` and `lost` come without values first, then some elements at a time. So does `topics`, with
+    name and id of one topic at a time, and some rows at a time of its `partitions` behind it. Any other
+    key has one value.
+    """
+    reader = _Reader(text)
+    more = reader.opens("{", "}")
+    while more:
+        key = reader.value()
+        reader.expect(":")
+        if key == TOPICS:
+            yield key, []
+            yield from _parsed_topics(reader)
+        elif key in _LISTS:
+            yield key, []
+            for values in _elements(reader):
+                yield key, values
+        else:
+            yield key, [reader.value()]
+        more = reader.continues("}")
+    reader.end()
+
+
+def _parsed_topics(reader: _Reader) -> Iterator[tuple[str, list[Any]]]:
+    if not reader.opens("[", "]"):
+        return
+    while True:
+        reader.expect("[")
+        name = reader.value()
+        reader.expect(",")
+        topic_id = reader.value()
+        reader.expect(",")
+        yield TOPICS, [name, topic_id]
+        for rows in _elements(reader):
+            yield PARTITIONS, rows
+        reader.expect("]")
+        if not reader.continues("]"):
+            return
+
+
+def _elements(reader: _Reader) -> Iterator[list[Any]]:
+    """Those of an array, some at a time."""
+    if not reader.opens("[", "]"):
+        return
+    more = True
+    while more:
+        values = [reader.value()]
+        while (more := reader.continues("]")) and len(values) < _ROWS_PER_PIECE:
+            values.append(reader.value())
+        yield values
+
+
+class _Reader:
+    """A place in a JSON text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._position = 0
+
+    def value(self) -> Any:
+        found, self._position = _VALUE(self._text, self._place())
+        return found
+
+    def expect(self, mark: str) -> None:
+        if not self._passes(mark):
+            raise self._unexpected(mark)
+
+    def opens(self, mark: str, end: str) -> bool:
+        """Whether the array or object that begins here has an element."""
+        self.expect(mark)
+        return not self._passes(end)
+
+    def continues(self, end: str) -> bool:
+        """Whether another element follows."""
+        if self._passes(","):
+            return True
+        self.expect(end)
+        return False
+
+    def end(self) -> None:
+        if self._place() < len(self._text):
+            raise self._unexpected("the end")
+
+    def _passes(self, mark: str) -> bool:
+        place = self._place()
+        if not self._text.startswith(mark, place):
+            return False
+        self._position = place + 1
+        return True
+
+    def _place(self) -> int:
+        place = _SPACE(self._text, self._position)
+        assert place is not None
+        return place.end()
+
+    def _unexpected(self, wanted: str) -> ValueError:
+        found = self._text[self._position : self._position + 20]
+        return ValueError(f"metadata snapshot: {found!r} at {self._position}, {wanted!r} expected")

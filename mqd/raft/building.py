@@ -1,9 +1,9 @@
-"""A snapshot is built beside the event loop: in a worker thread, some pieces at a time, with a rest
-after each slice.
+"""A snapshot is built and loaded beside the event loop: in a worker thread, some pieces at a time, with
+a rest after each slice.
 
-The machine's pieces hold the state of one moment (machine.py), so the loop applies commands
-meanwhile. A slice holds Python's lock for some milliseconds; the rest after it leaves the processor
-to the loop.
+The machine's pieces hold the state of one moment (machine.py), so the loop applies commands while they
+are built. It applies none while a snapshot is loaded. A slice holds Python's lock for some milliseconds;
+the rest after it leaves the processor to the loop.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import trio
 
 from mqd.io.clock import Clock
 from mqd.limits import RAFT_SNAPSHOT_PIECES_PER_SLICE, RAFT_SNAPSHOT_REST_SECONDS_MAX
+from mqd.raft.snapshots import Work
 
 
 async def build(pieces: Iterator[bytes], in_thread: Callable[[Callable[[], Any]], Awaitable[Any]], clock: Clock) -> bytes:
@@ -27,9 +28,28 @@ async def build(pieces: Iterator[bytes], in_thread: Callable[[Callable[[], Any]]
         made.extend(islice(pieces, RAFT_SNAPSHOT_PIECES_PER_SLICE))
         return b"".join(made) if len(made) - before < RAFT_SNAPSHOT_PIECES_PER_SLICE else None
 
+    state: bytes = await _repeated(make_some, in_thread, clock)
+    return state
+
+
+async def load(work: Work[Any], in_thread: Callable[[Callable[[], Any]], Awaitable[Any]], clock: Clock) -> Any:
+    """What the work returns, which is not None. Raises what it raises."""
+
+    def make_some() -> Any:
+        try:
+            for _ in range(RAFT_SNAPSHOT_PIECES_PER_SLICE):
+                next(work)
+        except StopIteration as end:
+            return end.value
+        return None
+
+    return await _repeated(make_some, in_thread, clock)
+
+
+async def _repeated(make_some: Callable[[], Any], in_thread: Callable[[Callable[[], Any]], Awaitable[Any]], clock: Clock) -> Any:
     while True:
         began = clock.monotonic()
-        state: bytes | None = await in_thread(make_some)
-        if state is not None:
-            return state
+        found = await in_thread(make_some)
+        if found is not None:
+            return found
         await trio.sleep(min(clock.monotonic() - began, RAFT_SNAPSHOT_REST_SECONDS_MAX))

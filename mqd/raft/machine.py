@@ -6,11 +6,13 @@ commands get an index back, or one of the two exceptions below.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
 from typing import Protocol
+
+from mqd.raft.snapshots import Work
 
 
 class Machine(Protocol):
@@ -29,8 +31,11 @@ class Machine(Protocol):
         some milliseconds."""
         ...
 
-    def restore(self, state: bytes) -> None:
-        """Replace the whole state by the joined pieces of a `snapshot`, taken here or on another node. Must not refuse its size."""
+    def restoring(self, state: bytes) -> Work[Callable[[], None]]:
+        """Read the joined pieces of a `snapshot`, taken here or on another node. Must not refuse its size.
+
+        Another thread may make the steps. No command is applied before the last one, nor before the call that they return, which replaces
+        the whole state on the event loop."""
         ...
 
 

@@ -55,7 +55,7 @@ from mqd.raft.followers import Followers
 from mqd.raft.journal import Compaction, Journal
 from mqd.raft.machine import Machine, PeerStatus, Role
 from mqd.raft.pinned import LogFace, NoPoller, Outbox, at, monotonic, pysyncobj_callback
-from mqd.raft.snapshots import Build, Sending, build_at_once
+from mqd.raft.snapshots import Build, Load, Sending, Work, all_steps, build_at_once, load_at_once
 from mqd.raft.voters import Position, VoterSet, encode_entry, next_set, obstacle, unreachable_by_one_step
 
 logger = logging.getLogger(__name__)
@@ -73,6 +73,20 @@ class Timing:
     election_timeout_max: float = 1.4
     heartbeat: float = 0.1
     snapshot_resend: float = 1.0
+
+
+_Announced = tuple[int, int, int]
+"""Index, term and bytes of a snapshot, by the leader that sends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A snapshot that a leader sent."""
+
+    snapshot: formats.Snapshot | None
+    """None where it cannot be used."""
+    damage: str
+    take_effect: Callable[[], None] = lambda: None
 
 
 class RaftNode(SyncObj):  # type: ignore[misc]
@@ -95,9 +109,11 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         observers: Iterable[int] = (),
         compaction: Compaction | None = None,
         build: Build = build_at_once,
+        load: Load = load_at_once,
         finalized: Callable[[], int] = lambda: 0,
     ) -> None:
         """`build(pieces, done)`: have `done(state)` called with the joined pieces of a snapshot, at once or between two later turns.
+        `load(work, done)`: likewise with what the work returns; until then, no entry is applied.
         `finalized()`: the metadata version by what the machine has applied, 0 for none (versions.py)."""
         self._journal = journal
         self._machine = machine
@@ -121,7 +137,11 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._forgetful: set[int] = set()
         """Voters that asked what was promised (Inquiry), and have said nothing else since."""
         self._sending: dict[int, Sending] = {}
-        self._incoming: tuple[tuple[int, int, int], bytearray] | None = None
+        self._incoming: tuple[_Announced, bytearray] | None = None
+        self._load = load
+        self._loading: _Announced | None = None
+        """The snapshot of a leader that has arrived and is not installed yet. Until then the commit index stays where it is."""
+        self._loaded: _Loaded | None = None
         self._outbox = Outbox()
         self.elections = 0
         self._node_id = node_id
@@ -162,7 +182,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._poller = NoPoller()
         self._SyncObj__serializer = None  # files and pickle: never again
         if (snapshot := journal.take_boot_snapshot()) is not None:
-            machine.restore(snapshot.state)
+            all_steps(machine.restoring(snapshot.state))()
             journal.set_metadata_version(finalized())
         self._SyncObj__raftLastApplied = journal.snapshot_index
         if not self._peers and not self._observing and self._amnesia is None:
@@ -348,6 +368,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
     def turn(self, now: float) -> None:
         """Time passed, or messages and proposals came: elect, commit, apply, send. Raises what the machine raises."""
         with at(now):
+            self._tend_loading()
             self._tend_memory(now)
             self._tend_poll(now)
             self._tend_voters(now)
@@ -364,6 +385,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]
 
     def can_commit(self) -> bool:
         """Whether a turn at once could apply something, now that more is durable."""
+        if self._loading is not None:
+            return False
         if self._is_leader:
             return self._commit < self._journal.durable_index and not self._peers
         return self._commit < min(self._proven_commit, self._journal.durable_index)
@@ -397,7 +420,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._proven_commit = max(self._proven_commit, self._commit)
 
     def _durable_index(self) -> int:
-        return self._journal.durable_index
+        return self._journal.durable_index if self._loading is None else self._commit
 
     # -- PySyncObj asks
 
@@ -799,36 +822,68 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             self._reply(node, message.index + 1, success=True)
             return
         key = (message.index, message.index_term, message.size)
+        if self._loading is not None:  # one at a time: the leader of another one waits
+            self._say(node, SnapshotReply(self.term, message.index, message.size if self._loading == key else 0))
+            return
         if self._incoming is None or self._incoming[0] != key:
             self._incoming = (key, bytearray())
         data = self._incoming[1]
         if message.offset == len(data):
             data += message.data
-        if len(data) == message.size and self._install(key, bytes(data)):
-            self._reply(node, message.index + 1, success=True)
-        else:
-            self._say(node, SnapshotReply(self.term, message.index, len(self._incoming[1]) if self._incoming else 0))
+        if len(data) < message.size:
+            self._say(node, SnapshotReply(self.term, message.index, len(data)))
+            return
+        self._incoming, self._loading = None, key
+        self._load(self._loading_steps(key, data), self._on_loaded)
+        self._tend_loading()
+        if self._commit < message.index:  # it is being loaded, or it arrived damaged
+            self._say(node, SnapshotReply(self.term, message.index, message.size if self._is_loading else 0))
 
-    def _install(self, key: tuple[int, int, int], data: bytes) -> bool:
-        self._incoming = None
+    @property
+    def _is_loading(self) -> bool:
+        return self._loading is not None
+
+    def _loading_steps(self, key: _Announced, data: bytearray) -> Work[_Loaded]:
+        """The snapshot, and what puts its state in force; without them where it is damaged."""
         try:
-            snapshot = formats.decode_snapshot(data)
+            snapshot = formats.decode_snapshot(bytes(data))
         except formats.Damaged as damage:
-            logger.error("raft: the leader's snapshot arrived damaged, asking again: %s", damage)
-            return False
+            return _Loaded(None, str(damage))
         if (snapshot.cluster_id, snapshot.index, snapshot.term) != (self._cluster_id, *key[:2]):
-            logger.error("raft: the leader's snapshot is not the one that it announced, asking again")
-            return False
+            return _Loaded(None, "it is not the one that was announced")
+        yield
+        take_effect = yield from self._machine.restoring(snapshot.state)
+        return _Loaded(snapshot, "", take_effect)
+
+    def _on_loaded(self, loaded: _Loaded) -> None:
+        self._loaded = loaded
+
+    def _tend_loading(self) -> None:
+        """Install what is loaded. No entry was applied meanwhile, but more may have come."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            return
+        self._loading = None
+        snapshot = loaded.snapshot
+        if snapshot is None:
+            logger.error("raft: the leader's snapshot cannot be used, asking again: %s", loaded.damage)
+            return
+        assert self._commit < snapshot.index, (self._commit, snapshot.index)
+        if self._journal.holds(snapshot.index, snapshot.term):
+            self._proven_commit = max(self._proven_commit, snapshot.index)  # a later leader sent that very entry
+            return
         self._journal.install(snapshot)
         self._on_voters()
         self._applied_bytes = 0
-        self._machine.restore(snapshot.state)
+        loaded.take_effect()
         self._journal.set_metadata_version(self._finalized())
         self.snapshots_installed += 1
         self._SyncObj__raftLastApplied = snapshot.index
         self._proven_commit = self._commit = snapshot.index
         self._fail_waiting()
-        return True
+        leader = self.leader_id
+        if leader is not None and leader != self._node_id:
+            self._reply(self._everyone[leader], snapshot.index + 1, success=True)
 
 
 _ROLES = {

@@ -36,7 +36,7 @@ from mqd.io.entropy import Entropy
 from mqd.io.net import Network, Stream
 from mqd.peers import is_loopback
 from mqd.raft import codec, versions
-from mqd.raft.building import build
+from mqd.raft.building import build, load
 from mqd.raft.codec import COMMAND, NO_OP, Message
 from mqd.raft.dialing import Dialing
 from mqd.raft.fates import Fate
@@ -45,6 +45,7 @@ from mqd.raft.journal import Compaction, Journal, open_journal
 from mqd.raft.lives import Caller, Lives, NotHeard
 from mqd.raft.machine import Machine, NotLeader, OutcomeUnknown, PeerStatus, RaftStatus, Role
 from mqd.raft.seams import RaftNode, Timing
+from mqd.raft.snapshots import Work
 from mqd.raft.transport import (
     BACKOFF_SECONDS_MAX,
     BACKOFF_SECONDS_MIN,
@@ -437,6 +438,7 @@ class RaftService:
                 cluster_id=self._cluster_id,
                 compaction=self._compaction,
                 build=lambda pieces, done: nursery.start_soon(self._build_snapshot, pieces, done),
+                load=lambda work, done: nursery.start_soon(self._load_snapshot, work, done),
                 finalized=self._finalized,
             )
             self._publish(self._node)
@@ -455,6 +457,11 @@ class RaftService:
     async def _build_snapshot(self, pieces: Iterator[bytes], done: Callable[[bytes], None]) -> None:
         state = await build(pieces, self._blocking, self._clock)
         self._news.append(lambda _: done(state))
+        self._wake.set()
+
+    async def _load_snapshot(self, work: Work[Any], done: Callable[[Any], None]) -> None:
+        loaded = await load(work, self._blocking, self._clock)
+        self._news.append(lambda _: done(loaded))
         self._wake.set()
 
     async def transfer_leadership(self) -> bool:

@@ -6,12 +6,27 @@ the broker reads, and metadata snapshots that a leader sends.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
 
+from mqd.config import NodeConfig
+from mqd.controller.image import MetadataImage, MetadataMachine, PartitionImage, TopicImage
+from mqd.daemon import _Publisher
+from mqd.io.clock import SystemClock
+from mqd.io.disk import OsDisk
+from mqd.io.entropy import RandomEntropy
+from mqd.io.net import OsNetwork
+from mqd.limits import RAFT_SNAPSHOT_CHUNK_BYTES
+from mqd.raft import formats
+from mqd.raft.codec import InstallSnapshot, encode_message
+from mqd.raft.service import RaftService
+from mqd.types import NodeId
 from tests.hostile.steps import Steps
 from tests.server.rig import ME, OTHER, rig, settle
 from tests.server.test_follower_fetch import Follower, replicated
@@ -22,6 +37,7 @@ FOLLOWED_SECONDS_MAX = 0.01
 
 TRIES = 3
 PARTITIONS = 2_000
+SNAPSHOT_TOPICS, TOPIC_PARTITIONS = 300, 100
 
 pytestmark = [pytest.mark.slow]
 
@@ -45,3 +61,67 @@ async def test_the_first_fetch_of_a_follower(tmp_path: Path) -> None:
         trio.lowlevel.remove_instrument(steps)
     print(f"first fetch of a follower, {PARTITIONS} partitions: {1000 * min(tried):.1f} ms")
     assert min(tried) < FOLLOWED_SECONDS_MAX, tried
+
+
+# -- metadata snapshots
+
+
+def large_image() -> MetadataImage:
+    image, nodes = MetadataImage(), (NodeId(1), NodeId(2), NodeId(3))
+    for number in range(SNAPSHOT_TOPICS):
+        rows = [PartitionImage(nodes[index % 3], index, index + number, nodes, nodes) for index in range(TOPIC_PARTITIONS)]
+        image._insert_topic(TopicImage(f"topic-{number}", UUID(int=number + 1), rows))
+    image.index = 100
+    return image
+
+
+def published(machine: MetadataMachine) -> _Publisher:
+    """What a node does with its metadata, without its logs."""
+
+    def nothing(*arguments: object) -> None: ...
+
+    replica: Any = SimpleNamespace(apply=nothing, configure=nothing, brokers_changed=nothing)
+    publisher = _Publisher(NodeId(9), NodeConfig.load(None, {}, {}), replica, active=True)
+    machine.subscribe(publisher)
+    return publisher
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    with trio.fail_after(50):
+        while not holds():  # noqa: ASYNC110  # the service has no event for it
+            await trio.sleep(0.01)
+
+
+async def test_a_metadata_snapshot_of_the_leader(tmp_path: Path) -> None:
+    """Of an observer, which goes on hearing its leader."""
+    machine = MetadataMachine()
+    publisher = published(machine)
+    image = large_image()
+    data = formats.encode_snapshot(formats.Snapshot("c", image.index, 1, image.snapshot()))
+    raft = RaftService(
+        node_id=2,
+        voters={1: ("127.0.0.1", 1)},
+        observers={2: ("127.0.0.1", 2)},
+        cluster_id="c",
+        directory=tmp_path,
+        disk=OsDisk(),
+        clock=SystemClock(),
+        entropy=RandomEntropy(),
+        network=OsNetwork(),
+        machine=machine,
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(raft.run)
+        nursery.start_soon(publisher.run, machine.image)
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        steps.begin()
+        for offset in range(0, len(data), RAFT_SNAPSHOT_CHUNK_BYTES):
+            chunk = data[offset : offset + RAFT_SNAPSHOT_CHUNK_BYTES]
+            raft.receive(1, encode_message(InstallSnapshot(1, image.index, 1, len(data), offset, chunk)))
+        await until(lambda: raft.statistics().snapshots_installed == 1 and not publisher.pending)
+        trio.lowlevel.remove_instrument(steps)
+        nursery.cancel_scope.cancel()
+    assert machine.image.snapshot() == image.snapshot()
+    print(f"metadata snapshot, {SNAPSHOT_TOPICS * TOPIC_PARTITIONS} partitions: {1000 * steps.longest:.1f} ms {steps.of}")
+    assert steps.longest < SECONDS_MAX, (steps.longest, steps.of)

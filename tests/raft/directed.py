@@ -21,6 +21,7 @@ from mqd.raft.fates import Fate
 from mqd.raft.journal import Compaction, Journal, open_journal
 from mqd.raft.machine import Role
 from mqd.raft.seams import RaftNode, Timing
+from mqd.raft.snapshots import Work
 from tests.raft.memory_disk import MemoryDisk
 
 Callback = Callable[[Any, str], None]
@@ -237,6 +238,10 @@ class _Values:
 
     def snapshot(self) -> Iterator[bytes]:
         return iter(("\n".join(self.applied).encode(),))
+
+    def restoring(self, state: bytes) -> Work[Callable[[], None]]:
+        yield
+        return lambda: self.restore(state)
 
     def restore(self, state: bytes) -> None:
         self.applied = state.decode().split("\n") if state else []

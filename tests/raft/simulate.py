@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from mqd.raft.codec import COMMAND, Entry, Message, decode_message, encode_message
@@ -34,6 +35,7 @@ from mqd.raft.fates import Fate
 from mqd.raft.journal import Compaction, Journal, open_journal
 from mqd.raft.machine import Role
 from mqd.raft.seams import RaftNode, Timing
+from mqd.raft.snapshots import Work, all_steps
 from mqd.raft.voters import CONFIGURATION, VoterSet, decode_entry, disagreement
 from tests.raft.memory_disk import MemoryDisk, PowerCut
 
@@ -57,6 +59,10 @@ class ListMachine:
     def snapshot(self) -> Iterator[bytes]:
         self.on_snapshot()
         return iter([len(command).to_bytes(4, "big") + command for command in self.applied])
+
+    def restoring(self, state: bytes) -> Work[Callable[[], None]]:
+        yield
+        return lambda: self.restore(state)
 
     def restore(self, state: bytes) -> None:
         self.applied, position = [], 0
@@ -86,6 +92,7 @@ class Life:
             cluster_id="sim",
             compaction=Compaction(entries_max=world.compact_entries, entries_kept=world.entries_kept),
             build=self._build,
+            load=self._load,
         )
         self.machine.on_apply = self._on_apply
         self.machine.on_snapshot = lambda: world.check_commits(self)  # while the entries are still there to look at
@@ -109,6 +116,15 @@ class Life:
             self.world.at(delay, lambda: self.world.when_idle(self, lambda: done(b"".join(pieces))))
         else:
             done(b"".join(pieces))
+
+
+    def _load(self, work: Work[Any], done: Callable[[Any], None]) -> None:
+        """Likewise."""
+        delay = self.world.builds.choice([0.0, 0.02, 1.0])
+        if delay:
+            self.world.at(delay, lambda: self.world.when_idle(self, lambda: done(all_steps(work))))
+        else:
+            done(all_steps(work))
 
 
 class World:

@@ -23,6 +23,7 @@ from mqd.limits import MIB
 from mqd.raft.journal import Compaction
 from mqd.raft.machine import Machine
 from mqd.raft.service import RaftService
+from mqd.raft.snapshots import Work, all_steps
 from mqd.types import NodeId
 from tests.raft.directed import Ours
 
@@ -70,6 +71,10 @@ class Held:
             self.threads.add(threading.get_ident())
             assert self.gate.wait(30)
             yield command + b"\n"
+
+    def restoring(self, state: bytes) -> Work[Callable[[], None]]:
+        yield
+        return lambda: self.restore(state)
 
     def restore(self, state: bytes) -> None:
         self.commands = state.splitlines()
@@ -149,6 +154,32 @@ def test_a_leaders_snapshot_that_comes_first_wins() -> None:
     ours.add(1, "v6")
     ours.exchange([1, 2, 3])
     assert ours.values(2) == [f"v{number}" for number in range(7)]
+
+
+def test_a_leaders_snapshot_is_loaded_between_other_turns() -> None:
+    """Until it is, its leader is heard and nothing is applied; entries behind it are."""
+    ours = Ours(3)
+    late: list[Callable[[], None]] = []
+    ours.nodes[2]._load = lambda work, done: late.append(lambda: done(all_steps(work)))
+    ours.elect(1, [2, 3])
+    ours.exchange([1, 2, 3])
+    before, commit = ours.values(2), ours.nodes[2].commit_index
+    for number in range(4):
+        ours.add(1, f"v{number}")
+        ours.exchange([1, 3])
+    ours.compact(1)
+    ours.nodes[1].disconnected(2)
+    ours.nodes[1].reborn(2)
+    ours.connect(1, 2)
+    ours.exchange([1, 2, 3], 12)
+    ours.add(1, "v4")
+    ours.exchange([1, 2, 3], 12)
+    assert len(late) == 1, "one at a time"
+    assert (ours.values(2), ours.nodes[2].commit_index, ours.nodes[2].leader_id) == (before, commit, 1)
+    late[0]()
+    ours.exchange([1, 2, 3], 12)
+    assert ours.nodes[2].snapshots_installed == 1
+    assert ours.values(2) == ours.values(1) == [f"v{number}" for number in range(5)]
 
 
 def large_image(size: int) -> MetadataMachine:

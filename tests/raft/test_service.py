@@ -26,6 +26,7 @@ from mqd.raft import codec, service as service_module
 from mqd.raft.codec import TimeoutNow, encode_message
 from mqd.raft.introduction import Doorkeeper, Visit
 from mqd.raft.service import NotLeader, OutcomeUnknown, RaftService, RaftStatus, Role, Timing
+from mqd.raft.snapshots import Work
 from tests.raft.callers import Calling
 from tests.raft.memory_disk import MemoryDisk
 
@@ -43,6 +44,10 @@ class Log:
 
     def snapshot(self) -> Iterator[bytes]:
         return iter((b"\n".join(b"%d %s" % pair for pair in self.applied),))
+
+    def restoring(self, state: bytes) -> Work[Callable[[], None]]:
+        yield
+        return lambda: self.restore(state)
 
     def restore(self, state: bytes) -> None:
         pairs = (line.split(b" ", 1) for line in state.splitlines())

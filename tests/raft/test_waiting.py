@@ -20,6 +20,7 @@ from mqd.raft.codec import AppendEntries, PreVote, encode_message
 from mqd.raft.introduction import Doorkeeper
 from mqd.raft.journal import open_journal
 from mqd.raft.service import TICK_SECONDS_MAX, RaftService
+from mqd.raft.snapshots import Work
 from mqd.raft.voters import Position, VoterSet
 from tests.raft.callers import Calling
 from tests.raft.memory_disk import MemoryDisk
@@ -31,7 +32,9 @@ class Machine:
     def snapshot(self) -> Iterator[bytes]:
         return iter(())
 
-    def restore(self, state: bytes) -> None: ...
+    def restoring(self, state: bytes) -> Work[Callable[[], None]]:
+        yield
+        return lambda: None
 
 
 class Silent:

@@ -739,7 +739,8 @@ async def test_a_large_fetch_ends_when_another_session_takes_its_place(tmp_path:
         assert len(rows(await second.fetch(*asked[:1]))) == 1
         assert len(first.client.answers()) == 1
         assert not replaced.wanted and not replaced.news
-        watching = {watch.session for index in range(MANY) for watch in node.partition("t", index).watches}
+        watches: list[Any] = [watch for index in range(MANY) for watch in node.partition("t", index).watches]
+        watching = {watch.session for watch in watches}
         assert watching == {node.replica.follower_sessions._sessions[OTHER]}
 
 
