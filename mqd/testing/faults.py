@@ -548,7 +548,8 @@ class Administration:
         leader = await self.client.leader(partition, deadline=trio.current_time() + 2.0)
         batch = build_batch([(None, b"x" * self._chance.choice([10, 1_000]))], timestamp=self._wall_ms())
         connection = await self.client.connection_to_leader(leader.node_id)
-        answer = await self.client.request(connection, PRODUCE, produce_body(partition, batch, acks=-1), at_most=PRODUCE_VERSION)
+        body = produce_body(partition, batch, acks=self._chance.choice([-1, 1]))  # 1: records are deleted that are not yet committed
+        answer = await self.client.request(connection, PRODUCE, body, at_most=PRODUCE_VERSION)
         if code := answer.responses[0].partition_responses[0].error_code:
             await self.client.refresh([partition.topic])
             raise MqError(ErrorCode(code))
