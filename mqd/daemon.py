@@ -48,6 +48,7 @@ from mqd.log.last_registration import (
     machine_ran_on,
     may_vouch,
     previous_broker_epoch,
+    registered_directories,
     store_last_registration,
 )
 from mqd.log.partition_log import LogConfig
@@ -231,6 +232,7 @@ class _Daemon:
             space=self._why_full,
             on_registered=self._on_registered,
         )
+        self.controller.disk_serial = lambda: self.logs.disk_serial
         self.raft.on_peer_gone = lambda node_id: self.controller.on_peer_gone(NodeId(node_id))
         self.fetchers = Fetchers(
             node_id=NodeId(self.me.id),
@@ -310,6 +312,8 @@ class _Daemon:
                 try:
                     with _told("the log directories", self.options.data_directory):
                         self.known = self._known_directories()
+                        registered = registered_directories(disk, self.registration_file)
+                        self.controller.disk_serial_found = self.logs.found_serial(registered)
                         self.controller.previous_broker_epoch = previous_broker_epoch(
                             disk, self.registration_file, clean=self.logs.clean_start, directories=self._usable_directories()
                         )

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from mqd.controller.elections import sweep
 from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage
-from mqd.controller.records import FormatCluster, Record, RegisterBroker, SetBrokerFencing, ShutDownBroker, UnregisterBroker
+from mqd.controller.records import FormatCluster, NoteDiskSerial, Record, RegisterBroker, SetBrokerFencing, ShutDownBroker, UnregisterBroker
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import BROKER_TEXT_BYTES_MAX
@@ -46,6 +46,8 @@ class Register:
     rack: str | None
     previous_broker_epoch: int = NO_EPOCH
     """Epoch of the registration since which nothing that this node wrote can have been lost."""
+    disk_serial: int = 0
+    """What its disks said when it started (log/ends.py)."""
 
 
 def decide_register(image: MetadataImage, op: Register, rules: Rules) -> Decision[Record]:
@@ -66,7 +68,8 @@ def decide_register(image: MetadataImage, op: Register, rules: Rules) -> Decisio
         return Decision()
     named = op.previous_broker_epoch
     vouches = known is not None and (
-        known.incarnation == op.incarnation or (named != NO_EPOCH and named in (known.epoch, known.vouched_epoch))
+        known.incarnation == op.incarnation
+        or (named != NO_EPOCH and named in (known.epoch, known.vouched_epoch) and op.disk_serial >= known.disk_serial)
     )
     if vouches:
         record = replace(record, vouched_epoch=named)
@@ -82,6 +85,8 @@ class Heartbeat:
     metadata_index: int
     want_fence: bool = False
     want_shut_down: bool = False
+    disk_serial: int = 0
+    """What all its disks say by now."""
 
 
 class HeartbeatReply(NamedTuple):
@@ -112,7 +117,11 @@ def decide_heartbeat(image: MetadataImage, op: Heartbeat, rules: Rules) -> Decis
         reply = HeartbeatReply(caught_up, True, False)
         return Decision((), reply) if broker.fenced else _without(image, rules, (broker.node_id,), (fencing,), reply)
     reply = HeartbeatReply(caught_up, False, False)
-    return _unfence(image, rules, broker, reply) if broker.fenced else Decision((), reply)
+    if broker.fenced:
+        return _unfence(image, rules, broker, reply)
+    if op.disk_serial > broker.disk_serial and versions.allows_disk_serials(image.features.get(versions.FEATURE, 0)):
+        return Decision((NoteDiskSerial(broker.node_id, broker.epoch, op.disk_serial),), reply)
+    return Decision((), reply)
 
 
 def registered_broker(image: MetadataImage, node_id: NodeId, broker_epoch: int) -> BrokerImage:

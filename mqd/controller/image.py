@@ -25,6 +25,7 @@ from mqd.controller.records import (
     DeleteTopic,
     FormatCluster,
     LoseReplicas,
+    NoteDiskSerial,
     PartitionUpdate,
     Placement,
     Record,
@@ -95,6 +96,8 @@ class BrokerImage:
     vouched_epoch: int = NO_EPOCH
     """Until it is unfenced for the first time: the earlier registration that vouched for its logs. Nothing was promised on its word since,
     so whoever names that one again, for it was killed before it could write this one down, has everything still."""
+    disk_serial: int = 0
+    """What its disks said at least (log/ends.py): one that comes with less has an older copy of a disk, and vouches for nothing."""
 
 
 @dataclass(slots=True)
@@ -232,6 +235,7 @@ class MetadataImage:
             self.features.pop(record.name, None)
 
     def _register_broker(self, record: RegisterBroker, index: int, delta: Delta) -> None:
+        known = self.brokers.get(record.node_id)
         self.brokers[record.node_id] = BrokerImage(
             record.node_id,
             record.host,
@@ -241,6 +245,7 @@ class MetadataImage:
             record.incarnation,
             fenced=True,
             vouched_epoch=record.vouched_epoch,
+            disk_serial=known.disk_serial if known is not None and record.vouched_epoch != NO_EPOCH else 0,
         )
         self.lost = {replica for replica in self.lost if replica[2] != record.node_id}
         delta.brokers_changed.add(record.node_id)
@@ -257,6 +262,11 @@ class MetadataImage:
         assert broker.epoch == record.broker_epoch, (broker.epoch, record)
         self.brokers[record.node_id] = replace(broker, in_controlled_shutdown=True)
         delta.brokers_changed.add(record.node_id)
+
+    def _note_disk_serial(self, record: NoteDiskSerial, index: int, delta: Delta) -> None:
+        broker = self.brokers[record.node_id]
+        assert broker.epoch == record.broker_epoch and broker.disk_serial < record.serial, (broker, record)
+        self.brokers[record.node_id] = replace(broker, disk_serial=record.serial)
 
     def _unregister_broker(self, record: UnregisterBroker, index: int, delta: Delta) -> None:
         broker = self.brokers.pop(record.node_id)
@@ -451,6 +461,7 @@ _APPLY: dict[type, Callable[[MetadataImage, Any, int, Delta], None]] = {
     UpdatePartitions: MetadataImage._update_partitions,
     ShutDownBroker: MetadataImage._shut_down_broker,
     UnregisterBroker: MetadataImage._unregister_broker,
+    NoteDiskSerial: MetadataImage._note_disk_serial,
     LoseReplicas: MetadataImage._lose_replicas,
     SetFeature: MetadataImage._set_feature,
 }

@@ -153,6 +153,15 @@ class ShutDownBroker:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteDiskSerial:
+    """The disks of a broker say at least this serial by now (log/ends.py): older copies of them say less. Metadata version 2."""
+
+    node_id: NodeId
+    broker_epoch: int
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
 class UnregisterBroker:
     """A broker that the cluster forgets. Its replicas stay where they are assigned."""
 
@@ -202,6 +211,7 @@ Record = (
     | UnregisterBroker
     | LoseReplicas
     | SetFeature
+    | NoteDiskSerial
 )
 
 
@@ -585,7 +595,7 @@ def _get_update_partitions(reader: _Reader) -> UpdatePartitions:
     return UpdatePartitions(topic_id, tuple(updates))
 
 
-def _put_broker_epoch(out: bytearray, record: ShutDownBroker | UnregisterBroker | LoseReplicas) -> None:
+def _put_broker_epoch(out: bytearray, record: ShutDownBroker | UnregisterBroker | LoseReplicas | NoteDiskSerial) -> None:
     _put_node(out, record.node_id)
     _put_uvarint(out, record.broker_epoch)
 
@@ -596,6 +606,15 @@ def _get_shut_down_broker(reader: _Reader) -> ShutDownBroker:
 
 def _get_unregister_broker(reader: _Reader) -> UnregisterBroker:
     return UnregisterBroker(reader.node(), reader.uvarint())
+
+
+def _put_note_disk_serial(out: bytearray, record: NoteDiskSerial) -> None:
+    _put_broker_epoch(out, record)
+    _put_uvarint(out, record.serial)
+
+
+def _get_note_disk_serial(reader: _Reader) -> NoteDiskSerial:
+    return NoteDiskSerial(reader.node(), reader.uvarint(), reader.uvarint())
 
 
 def _put_lose_replicas(out: bytearray, record: LoseReplicas) -> None:
@@ -652,6 +671,7 @@ _CODECS: dict[type, tuple[int, Callable[..., None], Callable[[_Reader], Record]]
     UnregisterBroker: (12, _put_broker_epoch, _get_unregister_broker),
     LoseReplicas: (13, _put_lose_replicas, _get_lose_replicas),
     SetFeature: (14, _put_set_feature, _get_set_feature),
+    NoteDiskSerial: (15, _put_note_disk_serial, _get_note_disk_serial),
 }
 """Numbers are the format: never reuse one."""
 

@@ -10,6 +10,7 @@ On every node `run` registers the node as a broker, sends heartbeats, and, while
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -93,6 +94,8 @@ Operation = (
     | SettleAll
     | UpdateFeatures
 )
+
+logger = logging.getLogger(__name__)
 
 _DECIDE: dict[type, Callable[[MetadataImage, Any, Rules], Decision[Record]]] = {
     Register: decide_register,
@@ -216,6 +219,9 @@ class ControllerService:
         self._heartbeat_s = config.integer("broker.heartbeat.interval.ms") / 1000
         self._sessions = Sessions(config.integer("broker.session.timeout.ms") / 1000)
         self.previous_broker_epoch = previous_broker_epoch
+        self.disk_serial: Callable[[], int] = lambda: 0
+        """What all disks of this node say by now (log/ends.py), and what those of its last registration said at its start."""
+        self.disk_serial_found = 0
         self._broker_epoch = NO_EPOCH
         self._on_registered = on_registered
         self._contact = Contact()
@@ -370,6 +376,12 @@ class ControllerService:
 
     async def register(self, op: Register) -> int:
         """On the controller: register a broker; its epoch."""
+        known = self.image.brokers.get(op.node_id)
+        if known is not None and known.incarnation != op.incarnation and op.disk_serial < known.disk_serial:
+            logger.error(
+                "a disk is an older copy of itself, nothing on it counts until it is copied again node=%d disk_serial=%d was=%d",
+                op.node_id, op.disk_serial, known.disk_serial,
+            )  # fmt: skip
         await self.submit(op)
         broker = self.image.brokers[op.node_id]
         if broker.incarnation != op.incarnation:
@@ -568,7 +580,9 @@ class ControllerService:
 
     async def _registration(self) -> int:
         address, previous = self._address, self.previous_broker_epoch
-        op = Register(self.node_id, self._cluster_id, self.incarnation, address.host, address.port, address.rack, previous)
+        op = Register(
+            self.node_id, self._cluster_id, self.incarnation, address.host, address.port, address.rack, previous, self.disk_serial_found
+        )  # fmt: skip
         request = {
             "broker_id": self.node_id,
             "cluster_id": self._cluster_id,
@@ -576,6 +590,7 @@ class ControllerService:
             "listeners": [{"name": "PLAINTEXT", "host": address.host, "port": address.port, "security_protocol": 0}],
             "rack": address.rack,
             "previous_broker_epoch": previous,
+            "disk_serial": self.disk_serial_found,
         }
 
         async def here() -> Mapping[str, Any]:
@@ -614,13 +629,14 @@ class ControllerService:
             await trio.sleep(_LEADER_POLL_S)
 
     async def _send_heartbeat(self, epoch: int, *, want_shut_down: bool, timeout: float) -> Mapping[str, Any]:
-        op = Heartbeat(self.node_id, epoch, self.image.index, want_shut_down=want_shut_down)
+        op = Heartbeat(self.node_id, epoch, self.image.index, want_shut_down=want_shut_down, disk_serial=self.disk_serial())
         request = {
             "broker_id": self.node_id,
             "broker_epoch": epoch,
             "current_metadata_offset": op.metadata_index,
             "want_fence": False,
             "want_shut_down": want_shut_down,
+            "disk_serial": op.disk_serial,
         }
 
         async def here() -> Mapping[str, Any]:

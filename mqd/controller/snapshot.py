@@ -41,6 +41,7 @@ def snapshot_text(
     """One JSON object with its keys in order, in parts. Nobody may change what is passed here."""
     broker_rows = [
         [b.node_id, b.host, b.port, b.rack, b.epoch, b.incarnation.hex, b.fenced, b.in_controlled_shutdown, b.vouched_epoch]
+        + ([b.disk_serial] if b.disk_serial else [])  # which version 1 of the metadata has not
         for b in sorted(brokers, key=lambda broker: broker.node_id)
     ]
     yield f'{{"brokers":{_json(broker_rows)},"cluster_id":{_json(cluster_id)},"configs":['

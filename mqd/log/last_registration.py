@@ -111,6 +111,14 @@ def machine_ran_on(disk: Disk, path: Path) -> bool:
     return last.boot_id == disk.boot_id()
 
 
+def registered_directories(disk: Disk, path: Path) -> frozenset[UUID]:
+    """The log directories of the last registration, by id; none where the file does not say."""
+    try:
+        return decode_last_registration(disk.read_bytes(path)).directories
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return frozenset()
+
+
 def may_vouch(disk: Disk, path: Path) -> bool:
     """Whether it is proven that the machine ran on since a registration that vouches for its logs (`previous_broker_epoch`)."""
     try:

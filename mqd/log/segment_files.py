@@ -147,7 +147,7 @@ def cut_segment(segment: Segment, size: int, next_offset: Offset, files: tuple[F
     segment.file.truncate(size)
     segment.cut_to(size, next_offset)
     assert segment.index is not None and segment.time_index is not None
-    for index, file, entry in zip((segment.index, segment.time_index), files, (INDEX_ENTRY, TIME_INDEX_ENTRY), strict=True):
+    for index, file, entry in ((segment.index, files[0], INDEX_ENTRY), (segment.time_index, files[1], TIME_INDEX_ENTRY)):
         file.truncate((len(index) - index.unwritten) * entry.size)
     for _position, header, _view in scan_batches(segment.file.read_at, segment.index.last_position(), size):
         segment.note_time(header.last_offset, header.max_timestamp)

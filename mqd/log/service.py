@@ -172,6 +172,10 @@ class LogService:
             len(self.logs), len(self.fenced), self._progress.scanned_bytes, self.clean_start, self._clock.monotonic() - began,
         )  # fmt: skip
 
+    def found_serial(self, directory_ids: Collection[UUID]) -> int:
+        """The least disk serial that `start` has found in these directories; one may be an older copy of itself."""
+        return min((one.serial for one in self.directories.values() if one.failed is None and one.id in directory_ids), default=0)
+
     async def _start_directory(self, directory: LogDirectory, refusals: list[StorageError]) -> None:
         now_ms = self._clock.wall_ms()
         try:

@@ -4,7 +4,8 @@ A node of a new release may run beside nodes of the release before. Until an adm
 the new version, every node of the cluster must be able to read what any of them writes.
 
     version 1    log entries: commands and no-ops; introductions: version 2 (introduction_v2.py) or 3
-    version 2    log entries: voter sets, too (voters.py); introductions: version 3 only
+    version 2    log entries: voter sets, too (voters.py); introductions: version 3 only;
+                 commands: disk serials, too (controller/records.py)
 
 A node knows the version from the metadata that it has applied, and from the highest one that it ever
 applied, in its quorum-state: after a restart the log waits to be applied until a leader is known. A
@@ -26,6 +27,11 @@ def in_force(finalized: int, remembered: int | None) -> int:
 
 def allows_voter_sets(version: int) -> bool:
     """In entries of the log, snapshots and messages."""
+    return version >= 2
+
+
+def allows_disk_serials(version: int) -> bool:
+    """In commands and snapshots of the metadata."""
     return version >= 2
 
 

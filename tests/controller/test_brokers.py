@@ -146,6 +146,43 @@ def test_a_process_that_ended_before_it_could_promise_anything_takes_nothing_awa
     assert replica.image.topics["t"].partitions[0].elr == (TWO,)
 
 
+def reported(replica: Replica, serial: int) -> None:
+    replica.run(decide_heartbeat, Heartbeat(ONE, replica.image.brokers[ONE].epoch, replica.index, disk_serial=serial))
+
+
+def test_the_serial_of_a_disk_is_kept_and_never_falls() -> None:
+    replica = with_brokers(1)
+    for serial, kept in ((3, 3), (3, 3), (2, 3), (9, 9)):
+        reported(replica, serial)
+        assert replica.image.brokers[ONE].disk_serial == kept
+    again = MetadataImage()
+    again.restore(replica.image.snapshot())
+    assert again.brokers == replica.image.brokers
+
+
+def test_metadata_of_version_1_has_no_serials() -> None:
+    replica = with_brokers(1)
+    replica.image.features["mqd.metadata.version"] = 1
+    reported(replica, 3)
+    assert replica.image.brokers[ONE].disk_serial == 0
+
+
+@pytest.mark.parametrize(("found", "vouches"), [(8, False), (9, True), (10, True)])
+def test_a_broker_whose_disk_is_an_older_copy_vouches_for_nothing(found: int, vouches: bool) -> None:
+    """Also of its present registration: the copy names that one, and is older all the same."""
+    replica = with_brokers(1, 2)
+    both = (ONE, TWO)
+    replica.commit([CreateTopic("t", UUID(int=1), (Placement(both, ONE, both),), (("min.insync.replicas", "2"),))])
+    reported(replica, 9)
+    epoch = replica.image.brokers[ONE].epoch
+    for incarnation in (71, 72):  # the first of these processes ends before it is unfenced
+        again = Register(ONE, CLUSTER, UUID(int=incarnation), "h", 9092, "r", epoch, disk_serial=found)
+        replica.run(decide_register, again)
+        partition = replica.image.topics["t"].partitions[0]
+        assert (ONE in {*partition.isr, *partition.elr}) == vouches
+        assert replica.image.brokers[ONE].disk_serial == (9 if vouches else 0)
+
+
 def test_a_broker_is_forgotten_and_may_come_back() -> None:
     replica = with_brokers(1, 2)
     both = (ONE, TWO)

@@ -37,6 +37,7 @@ any_record = st.one_of(
     st.builds(r.UpdatePartitions, st.uuids(), updates),
     st.builds(r.ShutDownBroker, nodes, st.integers(0, 2**62)),
     st.builds(r.UnregisterBroker, nodes, st.integers(0, 2**62)),
+    st.builds(r.NoteDiskSerial, nodes, st.integers(0, 2**62), st.integers(0, 2**62)),
     st.builds(r.SetFeature, st.text(max_size=20), st.integers(0, 9)),
     st.builds(r.LoseReplicas, nodes, st.integers(0, 2**62), st.uuids(), st.sets(st.integers(0, 10**6)).map(lambda n: tuple(sorted(n)))),
     st.builds(r.SetConfigs, texts, texts, st.lists(st.tuples(texts, st.none() | texts)).map(tuple)),

@@ -16,6 +16,7 @@ REQUEST = message(
     field("want_shut_down", BOOLEAN),
     field("offline_log_dirs", array(UUID), since=1, tag=0),
     field("cordoned_log_dirs", array(UUID), since=2, tag=1, default=None),  # null: not known yet
+    field("disk_serial", INT64, since=1, tag=10_000, default=0),  # only mqd has it
 )
 
 RESPONSE = message(

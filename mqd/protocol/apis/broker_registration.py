@@ -28,6 +28,7 @@ REQUEST = message(
     field("is_migrating_zk_broker", BOOLEAN, since=1),
     field("log_dirs", array(UUID), since=2),
     field("previous_broker_epoch", INT64, since=3, default=-1),
+    field("disk_serial", INT64, since=3, tag=10_000, default=0),  # only mqd has it
 )
 
 RESPONSE = message(

@@ -23,6 +23,7 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
             request.current_metadata_offset,
             request.want_fence,
             request.want_shut_down,
+            request.disk_serial,
         )
     )
     return {

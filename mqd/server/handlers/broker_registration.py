@@ -37,6 +37,7 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
         listener.port,
         request.rack,
         request.previous_broker_epoch if context.header.api_version >= 3 else NO_EPOCH,
+        request.disk_serial,
     )
     return {"error_code": ErrorCode.NONE, "broker_epoch": await context.node.controller.register(op)}
 
