@@ -15,6 +15,11 @@ it does not vote, stand or acknowledge:
   It acknowledges what it then holds, and becomes a voter once it holds all that a leader of that term or a later one had committed, the
   last of it in the leader's own term: all that was ever committed with its help is among that (Leader Completeness).
 
+A vote that was given before the loss may still be under way, to a candidate that nobody named whom it asked. With its next vote
+in that term, two leaders could be elected. So a candidate counts votes for one longest election time-out after its term began, and a
+voter that starts from nothing votes no sooner than twice that time after its start: until then every candidate that has its old vote
+has given up. That needs monotonic clocks that run evenly, and not those of a machine that is suspended.
+
 An answer counts when it was given in this life of the asker (nonce). Not covered: a minority of voters is assumed to forget at a time,
 as everywhere in Raft; and a disk that was put back to an earlier state (a restored copy) looks like one that never had more: nobody can
 tell. Never restore one voter's metadata directory from a copy: empty it.

@@ -134,6 +134,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         """No snapshot before this entry is applied: there was no space for one."""
         self._proposals: deque[tuple[bytes, Settle]] = deque()
         self._votes: set[int] = set()
+        self._term_since = now
+        """When the present term began here."""
         self._forgetful: set[int] = set()
         """Voters that asked what was promised (Inquiry), and have said nothing else since."""
         self._sending: dict[int, Sending] = {}
@@ -560,7 +562,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         if not amnesia.follows and (term := amnesia.may_follow()) is not None:
             self._enter_term_without_vote(term)
             amnesia.follows = True
-        if amnesia.whole_at is not None and self._commit >= amnesia.whole_at:
+        if amnesia.whole_at is not None and self._commit >= amnesia.whole_at and now >= self._votes_from:
             self._remember()
         elif now >= amnesia.ask_at:  # also while it follows: of an even number of voters, half may wait so for the other half
             amnesia.ask_at = now + self._timing.heartbeat
@@ -591,6 +593,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             self._journal.set_formed()
         else:
             self._amnesia = Amnesia(self._node_id, self.file, nonce=int(self._random() * (1 << 53)), may_form=new)
+            self._votes_from = self._term_since + 2 * self._timing.election_timeout_max
 
     def _keep_first_voters(self) -> None:
         """Before this node takes part in anything: with which set it does."""
@@ -654,12 +657,15 @@ class RaftNode(SyncObj):  # type: ignore[misc]
     def _on_vote(self, node: Any, message: Vote) -> None:
         if message.term > self.term:
             self._step_down(message.term)
+        if monotonic() - self._term_since > self._timing.election_timeout_max:
+            return  # its sender may have forgotten it (elections.py)
         if message.term == self.term and node.id in self.voters and node.id not in self._votes:  # a voter has one vote
             self._votes.add(node.id)
             self._hand_over(node, "response_vote", term=message.term)
 
     def _SyncObj__setCurrentTerm(self, term: int, vote: int | None) -> None:  # noqa: N802
         self._votes.clear()
+        self._term_since = monotonic()
         SyncObj._SyncObj__setCurrentTerm(self, term, vote)
 
     def _step_down(self, term: int) -> None:

@@ -275,6 +275,55 @@ def test_a_wiped_voter_has_no_second_vote_in_a_term() -> None:
     assert said(ours, 2, 3) == []
 
 
+def test_an_old_vote_of_a_wiped_voter_and_its_new_one_elect_no_two_leaders() -> None:
+    """Of five voters, 1 stands in term 2 and has the vote of 2. Its other requests are under way for long. 2 is wiped, asks three
+    of the four others, of which none knows term 2, and becomes a voter again."""
+    ours = Guarded(5)
+    for i in ours.ids:
+        ours.connect(i, *[other for other in ours.ids if other != i])
+    ours.exchange(ours.ids, 3)
+    ours.elect(4, [1, 2, 3, 5])
+    ours.exchange(ours.ids, 4)
+    assert ours.leads(4) and ours.term(1) == 1
+    ours.force_election(1)
+    requests = [(to, message) for to, message in ours._empty(1) if ours.is_vote_request(message)]
+    late = dict(requests)
+    ours.deliver(1, 2, late[2])
+    (granted,) = ours.take(2, 1)
+    ours.deliver(2, 1, granted)
+    wipe(ours, 2)
+    rounds = 0
+    while ours.nodes[2].abstains is not None:
+        ours.exchange([2, 3, 4, 5], 1)
+        rounds += 1
+        assert rounds < 100
+    assert ours.term(2) == 1 and ours.leads(4)
+    ours.force_election(5)
+    asked = next(message for message in ours.take(5) if ours.is_vote_request(message))
+    for voter in (2, 4):
+        ours.deliver(5, voter, asked)
+        for message in ours.take(voter, 5):
+            ours.deliver(voter, 5, message)
+    assert ours.leads(5) and ours.term(5) == 2
+    ours.deliver(1, 3, late[3])
+    for message in ours.take(3, 1):
+        ours.deliver(3, 1, message)
+    assert ours.term(1) == 2 and not ours.leads(1)
+
+
+def test_a_vote_that_comes_after_the_longest_election_time_out_does_not_count() -> None:
+    for seconds, elected in ((1.3, True), (1.5, False)):
+        ours = led()
+        ours.advance(2.0)
+        ours.force_election(2)
+        asked = next(message for message in ours.take(2) if ours.is_vote_request(message))
+        ours.deliver(2, 3, asked)
+        (granted,) = ours.take(3, 2)
+        ours.advance(seconds)
+        ours.deliver(3, 2, granted)
+        assert ours.leads(2) == elected
+
+
 def test_old_answers_and_strangers_testify_nothing() -> None:
     amnesia = Amnesia(1, {1, 2, 3}, nonce=5)
     amnesia.on_account(2, Account(4, 5, 1, True, THREE))
