@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
@@ -99,6 +99,26 @@ class Settings:
         write(render.to_yaml(data) if self.output == "yaml" else render.to_json(data, indent=None if self.output == "jsonl" else 2))
 
 
+@dataclass(slots=True)
+class _Run:
+    """One run of a command: what `guarded` needs to write errors as data."""
+
+    output: str = "table"
+    written: bool = False
+    """Whether anything went to standard output."""
+    failures: list[Failure] = field(default_factory=list)
+
+    def write_errors(self, exit_code: int) -> None:
+        """With -o json, jsonl or yaml, standard output gets a document also when a command fails before it has a result."""
+        if self.written or self.output not in ("json", "jsonl", "yaml") or not self.failures:
+            return
+        errors = [{"message": each.message, "remedy": each.remedy or None} for each in self.failures]
+        Settings(DEFAULT_BOOTSTRAP, self.output, DEFAULT_TIMEOUT_S).show_data({"errors": errors, "exit_code": exit_code})
+
+
+_run = _Run()
+
+
 def options(function: FunctionT) -> FunctionT:
     """--bootstrap, --output and --timeout; the command takes them as one `settings`."""
 
@@ -126,9 +146,10 @@ def offline_options(function: FunctionT) -> FunctionT:
 def settings_of(bootstrap: str | None, output: str | None, timeout: float | None, *, default_output: str = "table") -> Settings:
     """What was given to the command, else before its name, else in the environment, else the default."""
     above: dict[str, Any] = click.get_current_context().find_root().obj or {}
+    _run.output = output or above.get("output") or default_output
     return Settings(
         bootstrap=bootstrap or above.get("bootstrap") or os.environ.get("MQCTL_BOOTSTRAP") or DEFAULT_BOOTSTRAP,
-        output=output or above.get("output") or default_output,
+        output=_run.output,
         timeout_s=timeout or above.get("timeout") or DEFAULT_TIMEOUT_S,
     )
 
@@ -289,6 +310,7 @@ def confirm(plan: str, *, yes: bool) -> None:
 
 def write(data: str | bytes) -> None:
     """Data, to standard output. Raises ReaderGone when nobody reads it any more."""
+    _run.written = True
     try:
         if isinstance(data, bytes):
             sys.stdout.flush()
@@ -314,6 +336,7 @@ def say(text: str) -> None:
 
 def complain(failure: Failure) -> None:
     """What happened and why, then what to do, to standard error."""
+    _run.failures.append(failure)
     label = "\x1b[31merror:\x1b[0m" if wants_colour(sys.stderr) else "error:"
     print(f"{label} {render.printable(failure.message)}", file=sys.stderr)
     if failure.remedy:
@@ -325,8 +348,23 @@ def wants_colour(stream: Any) -> bool:
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def _output_in(arguments: Sequence[str]) -> str:
+    """The value of -o or --output, for errors in the arguments themselves: click reports those before it has read them all."""
+    for name, value in zip(arguments, [*arguments[1:], ""], strict=True):
+        if name == "--":
+            break
+        if name in ("-o", "--output") and value in FORMATS:
+            return value
+        for prefix in ("--output=", "-o"):
+            if name.startswith(prefix) and name.removeprefix(prefix) in FORMATS:
+                return name.removeprefix(prefix)
+    return "table"
+
+
 def guarded(main: Callable[[], Any]) -> NoReturn:
     """Run the command line and exit with the right code, whatever happens."""
+    global _run
+    _run = _Run(output=_output_in(sys.argv[1:]))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -336,15 +374,17 @@ def guarded(main: Callable[[], Any]) -> NoReturn:
             main()
         except SystemExit as end:
             code = end.code
+        except Failure as failure:
+            complain(failure)
+            code = failure.exit_code
+        except click.ClickException as error:
+            error.show()
+            _run.failures.append(Failure(error.format_message()))
+            code = error.exit_code
+        _run.write_errors(code if isinstance(code, int) else FAILED)
         flush()
-    except Failure as failure:
-        complain(failure)
-        code = failure.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
     except ReaderGone:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains when it flushes
         code = READER_GONE

@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from mqd.errors import MqError
+from mqd.io.disk import OsDisk
+from mqd.log import known_directories
 from mqd.log.epochs import LeaderEpochs
+from mqd.log.known_directories import load_known_directories
 from mqd.protocol.batch import BatchHeader, Codec, crc_of, iterate_records
 from mqd.protocol.files import (
     CLEAN_SHUTDOWN,
@@ -186,6 +189,9 @@ class Verifier:
 
     def directory(self, path: Path) -> None:
         """One log directory and every partition in it."""
+        if not path.is_dir():
+            self._found(path, "missing, though the node has it as a log directory")
+            return
         ends: dict[Any, tuple[int, int]] = {}
         for one in sorted(path.iterdir()):
             if is_partition(one):
@@ -324,11 +330,20 @@ class Verifier:
         self.findings.append(Finding(str(path), problem))
 
 
-def log_directory(path: Path) -> Path:
-    """The log directory at `path`: itself when it holds partitions, else its folder `logs`."""
-    if not any(is_partition(one) for one in path.iterdir()) and (path / "logs").is_dir():
-        return path / "logs"
-    return path
+def log_directories(path: Path) -> list[Path]:
+    """The log directories at `path`: itself when it holds partitions, else those of this data directory's node, else its folder `logs`.
+
+    A node notes its log.dirs in its data directory. In a copy of a data directory, those that lay in it are found by their names.
+    StorageError where the note cannot be read.
+    """
+    if any(is_partition(one) for one in path.iterdir()):
+        return [path]
+    known = load_known_directories(OsDisk(), path / known_directories.NAME).paths.values()
+    found = [Path(one) for one in known]
+    found = [path / one.name if not one.is_dir() and (path / one.name).is_dir() else one for one in found]
+    if not found and (path / "logs").is_dir():
+        found = [path / "logs"]
+    return found or [path]
 
 
 def is_partition(path: Path) -> bool:

@@ -296,4 +296,6 @@ def unregister(settings: Settings, node: int, yes: bool) -> None:
     run_timed(settings, lambda client, deadline: work(client, deadline, check=True))
     confirm(f"Makes the cluster forget node {node}", yes=yes)
     run_timed(settings, lambda client, deadline: work(client, deadline, check=False))
+    if settings.output != "table":
+        settings.show_data({"node": node, "unregistered": True})
     say(f"node {node} is forgotten")

@@ -71,6 +71,8 @@ def upgrade(settings: Settings, wanted: tuple[str, ...], dry_run: bool, yes: boo
     changes = {name: level for name, level in levels.items() if name not in found or found[name].finalized != level}
     if not changes:
         say("nothing to do: " + ", ".join(f"{name} is {level}" for name, level in levels.items()))
+        if settings.output != "table":
+            settings.show((), [])
         return
     if not dry_run:
         lines = [f"{name}: {found[name].finalized if name in found else 0} -> {level}" for name, level in changes.items()]
@@ -84,4 +86,6 @@ def upgrade(settings: Settings, wanted: tuple[str, ...], dry_run: bool, yes: boo
         await Admin(client, timeout_s=settings.timeout_s).update_features(changes, validate_only=dry_run)
 
     run(settings, work)
+    if settings.output != "table":
+        settings.show((), [{"name": name, "level": level, "finalized": not dry_run} for name, level in changes.items()])
     say(("would be accepted: " if dry_run else "finalized: ") + ", ".join(f"{name}={level}" for name, level in changes.items()))

@@ -106,17 +106,23 @@ def _in_a_cell(row: dict[str, Any], settings: Settings) -> dict[str, Any]:
 def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
     """Check every segment (CRC, offsets), index, checkpoint and snapshot.
 
-    DIR is a data directory, a log directory or one partition's directory. Exit code 1 when something is found, and when
+    DIR is a data directory, a log directory or one partition's directory. A data directory stands for every log directory of its node,
+    also where log.dirs puts them elsewhere. Exit code 1 when something is found, and when
     there is no partition to read. The metadata log of the node (DIR/metadata) is not checked: the node does that when it starts.
     """
     if offline.in_use(path):
         say(f"warning: a node runs on {path}: what it is writing just now may be told as a finding; stop it first to be certain")
     verifier = offline.Verifier(_progress(), allow_gaps=allow_gaps)
+    directories: list[Path] = []
     try:
         if offline.is_partition(path):
             verifier.partition(path)
         else:
-            verifier.directory(offline.log_directory(path))
+            directories = offline.log_directories(path)
+            for directory in directories:
+                verifier.directory(directory)
+    except StorageError as error:
+        raise Failure(str(error)) from None
     except OSError as error:
         raise Failure(f"{error.filename} cannot be read: {error.strerror}") from None
     rows = [{"file": finding.file, "problem": finding.problem} for finding in verifier.findings]
@@ -124,10 +130,13 @@ def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
         if rows:
             settings.show(FINDINGS, rows)
     else:
-        settings.show_data({"partitions": verifier.partitions, "batches": verifier.batches, "bytes": verifier.size_bytes, "findings": rows})
+        summary = {"partitions": verifier.partitions, "batches": verifier.batches, "bytes": verifier.size_bytes, "findings": rows}
+        settings.show_data({"directories": [str(one) for one in directories], **summary})
     if (path / offline.METADATA_FOLDER).is_dir():
         say(f"{path / offline.METADATA_FOLDER}: not checked, this reads partitions only")
-    if not verifier.partitions:
+    if directories not in ([], [path]):
+        say(f"log directories: {', '.join(map(str, directories))}")
+    if not verifier.partitions and not rows:
         remedy = "name a data directory, one of its log.dirs, or a partition's directory"
         raise Failure(f"{path} holds no partition: nothing was verified", remedy=remedy)
     say(f"{verifier.partitions} partitions, {verifier.batches} batches, {verifier.size_bytes} bytes: {len(rows)} findings")

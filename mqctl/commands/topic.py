@@ -1,4 +1,4 @@
-"""mqctl topic: create, list, describe, change and delete topics."""
+"""mqctl topic: create, list, describe, change and delete topics. `topic trim` is in topic_trim.py."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from mqctl import render
 from mqctl.app import Failure, LazyGroup, Settings, confirm, finish, options, parse_pairs, run, say, write
+from mqd.errors import some_of
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
@@ -19,6 +20,7 @@ COMMANDS = {
     "list": ("mqctl.commands.topic:list_", "List topics."),
     "describe": ("mqctl.commands.topic:describe", "Partitions, leaders, replicas and offsets of topics."),
     "delete": ("mqctl.commands.topic:delete", "Delete topics with all their records."),
+    "trim": ("mqctl.commands.topic_trim:trim", "Delete the oldest records of topics."),
     "add-partitions": ("mqctl.commands.topic:add_partitions", "Give a topic more partitions."),
     "config": ("mqctl.commands.topic_config:config", "See and change the configuration of a topic."),
 }
@@ -30,6 +32,8 @@ RESULTS = (
     render.Column("topic_id", "ID"),
 )
 TOPICS = (*RESULTS, render.Column("internal", "INTERNAL"))
+_CHOSEN_AT_MOST = 50
+"""Topics that a question names."""
 PARTITIONS = (
     render.Column("partition", "PARTITION", right=True),
     render.Column("leader", "LEADER", right=True),
@@ -185,20 +189,31 @@ async def _describe(client: ClusterClient, names: tuple[str, ...], timeout_s: fl
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME|PATTERN...")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no error.")
+@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no error, nor is a pattern without matches.")
 @options
 def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: bool) -> None:
-    """Delete topics with all their records. This cannot be undone."""
-    confirm(f"Deletes {len(names)} topic(s) with all their records, for good: {', '.join(names)}", yes=yes)
+    """Delete topics with all their records, by name or by pattern (with * and ?). This cannot be undone.
+
+    A pattern matches no internal topic.
+
+    \b
+    mqctl topic delete orders
+    mqctl topic delete 'test-*'      shows the topics that match, and asks
+    """
+    chosen = run(settings, lambda client: _choose(client, names, settings.timeout_s))
+    if not chosen and not if_exists:
+        raise Failure(f"no topic matches {' '.join(map(repr, names))}", remedy="see which topics exist with `mqctl topic list`")
+    if chosen:
+        confirm(f"Deletes {len(chosen)} topic(s) with all their records, for good: {some_of(chosen, _CHOSEN_AT_MOST)}", yes=yes)
 
     async def work(client: ClusterClient) -> dict[str, Any]:
         from mqd.client.admin import Admin
 
-        return dict(await Admin(client, timeout_s=settings.timeout_s).delete_topics(names))
+        return dict(await Admin(client, timeout_s=settings.timeout_s).delete_topics(chosen))
 
-    results = run(settings, work)
+    results = run(settings, work) if chosen else {}
     from mqd.errors import ErrorCode
 
     rows = [{"topic": name, "deleted": error is None} for name, error in results.items()]
@@ -208,6 +223,19 @@ def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: boo
             results[name] = None
     settings.show((render.Column("topic", "TOPIC"), render.Column("deleted", "DELETED")), rows)
     finish(results)
+
+
+async def _choose(client: ClusterClient, names: tuple[str, ...], timeout_s: float) -> list[str]:
+    """The topics that are named, and those that match a pattern, in this order and once each."""
+    from mqd.client.admin import Admin
+
+    patterns = [name for name in names if "*" in name or "?" in name]
+    chosen = dict.fromkeys(name for name in names if name not in patterns)
+    if patterns:
+        for each in await Admin(client, timeout_s=timeout_s).list_topics():
+            if any(fnmatchcase(each.name, pattern) for pattern in patterns):
+                chosen[each.name] = None
+    return list(chosen)
 
 
 @click.command("add-partitions")

@@ -58,6 +58,69 @@ def test_topic_life(mqctl: Callable[..., Ran], served: Loopback) -> None:
     assert ran.code == 0 and ran.data == [{"topic": "nope", "deleted": False}]
 
 
+def test_topics_are_deleted_by_pattern(mqctl: Callable[..., Ran], served: Loopback) -> None:
+    for name in ("test-1", "test-2", "other", "__consumer_offsets"):
+        served.inside(lambda name=name: served.cluster.add_topic(name))
+    ran = mqctl("topic", "delete", "test-*", "other")
+    assert ran.code == 2 and "Deletes 3 topic(s) with all their records, for good: other, test-1, test-2" in ran.err
+    assert len(served.cluster.topics) == 4
+    ran = mqctl("topic", "delete", "test-?", "--yes", "-o", "json")
+    assert ran.code == 0 and ran.data == [{"topic": "test-1", "deleted": True}, {"topic": "test-2", "deleted": True}]
+    ran = mqctl("topic", "delete", "test-*", "--yes")
+    assert ran.code == 1 and "no topic matches 'test-*'" in ran.err
+    ran = mqctl("topic", "delete", "test-*", "--yes", "--if-exists", "-o", "json")
+    assert ran.code == 0 and ran.data == []
+
+
+def test_topic_trim(mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path) -> None:
+    served.inside(lambda: served.cluster.add_topic("a", 2))
+    lines = tmp_path / "lines"
+    for index in range(10):
+        lines.write_text("x")
+        assert mqctl("produce", "a", "-p", "0", "-f", str(lines), "-t", str(1000 + index)).code == 0
+    for arguments in ([], ["--keep", "1", "--before-offset", "2"], ["--before-time", "yesterday"], ["--keep", "-1"]):
+        assert mqctl("topic", "trim", "a", *arguments).code == 2, arguments
+    assert "has no partition 7" in mqctl("topic", "trim", "a:7", "--keep", "0").err
+    assert "a-0 ends at offset 10, before 11" in mqctl("topic", "trim", "a:0", "--before-offset", "11").err
+    assert "'nope': it does not exist" in mqctl("topic", "trim", "nope", "--keep", "0").err
+
+    ran = mqctl("topic", "trim", "a", "--before-offset", "0", "--dry-run", "-o", "json")
+    assert [(row["partition"], row["offsets"]) for row in ran.data] == [(0, 0), (1, 0)]
+    row = {"topic": "a", "partition": 0, "before": 0, "after": 3, "end": 10, "offsets": 3}
+    ran = mqctl("topic", "trim", "a:0", "--before-time", "1003", "--dry-run", "-o", "json")
+    assert (ran.code, ran.data) == (0, [row]) and "nothing was deleted" in ran.err
+    ran = mqctl("topic", "trim", "a:0", "--before-time", "1003")
+    assert ran.code == 2 and "a-0: 3 offsets, from 0 up to 3; 7 stay" in ran.err, "it asks"
+    assert served.cluster.topics["a"][0].start == 0
+    ran = mqctl("topic", "trim", "a:0", "--before-time", "@1003", "--yes", "-o", "json")
+    assert (ran.code, ran.data) == (0, [row])
+    ran = mqctl("topic", "trim", "a:0", "--keep", "4", "--yes", "-o", "json")
+    assert ran.data == [{**row, "before": 3, "after": 6}]
+    ran = mqctl("topic", "trim", "a:0", "--keep", "8", "--yes")
+    assert ran.code == 0 and "begin there already" in ran.err, "a log never begins earlier again"
+    ran = mqctl("topic", "trim", "a:0", "--before-time", "9999", "--yes", "-o", "json")
+    assert ran.data == [{**row, "before": 6, "after": 10, "offsets": 4}], "all records are older"
+    assert "beginning" in mqctl("topic", "describe", "a", "-o", "json").out
+
+
+def test_json_is_written_whatever_happens(mqctl: Callable[..., Ran], served: Loopback) -> None:
+    assert mqctl("topic", "list", "-o", "json").data == []
+    assert mqctl("topic", "list", "-o", "jsonl").out == ""
+    ran = mqctl("topic", "delete", "x*", "--yes", "-o", "json")
+    error = {"message": "no topic matches 'x*'", "remedy": "see which topics exist with `mqctl topic list`"}
+    assert (ran.code, ran.data) == (1, {"errors": [error], "exit_code": 1}) and ran.err.startswith("error: no topic matches")
+    assert json.loads(mqctl("topic", "delete", "x*", "-y", "-ojsonl").out) == {"errors": [error], "exit_code": 1}
+    assert yaml.safe_load(mqctl("-o", "yaml", "topic", "delete", "x*", "-y").out) == {"errors": [error], "exit_code": 1}
+    ran = mqctl("topic", "describe", "nope", "-o", "json")
+    assert (ran.code, ran.data) == (1, [])
+    for arguments in (["topic", "frob"], ["topic", "list", "--frob"], ["topic", "trim", "x"]):
+        ran = mqctl(*arguments, "--output=json")
+        assert (ran.code, ran.data["exit_code"], len(ran.data["errors"])) == (2, 2, 1), arguments
+    assert mqctl("topic", "list", "-b", "127.0.0.1:1", "-o", "json").data["exit_code"] == 1
+    assert mqctl("consume", "nope", "-e", "-o", "json").data == []
+    assert mqctl("topic", "delete", "x*", "-y").out == "", "a table has no place for errors"
+
+
 def test_topic_config(mqctl: Callable[..., Ran], served: Loopback) -> None:
     served.inside(lambda: served.cluster.add_topic("a"))
     ran = mqctl("topic", "config", "set", "a", "retention.ms=5", "-o", "json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner, Result
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 from mqctl.__main__ import cli
 from mqctl.app import Failure
 from mqd.io.disk import OsDisk
+from mqd.log.known_directories import KnownDirectories
 from mqd.log.partition_log import LogConfig
 from mqd.protocol.batch import Codec, Record, build_batch
 from mqd.protocol.files import CLEANER_CHECKPOINT
@@ -59,6 +61,35 @@ async def test_a_data_directory_may_be_called_like_a_partition(data: Path) -> No
     result = run("verify", home)
     assert result.exit_code == 0 and "1 partitions, 20 batches" in result.stderr
     assert run("verify", home.parent).exit_code == 1  # it holds nodes, not partitions
+
+
+async def test_verify_of_a_data_directory_finds_its_log_directories(data: Path, tmp_path: Path) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    (tmp_path / "logs").rename(elsewhere / "one")
+    (elsewhere / "two").mkdir()
+    paths = [elsewhere / "one", elsewhere / "two"]
+    known = KnownDirectories(paths={uuid4(): str(path) for path in paths})
+    (home / "log-directories").write_bytes(known.encode())
+    result = run("verify", home, "-o", "json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["directories"] == [str(path) for path in paths]
+    assert "1 partitions, 20 batches" in result.stderr
+
+    (elsewhere / "two").rmdir()
+    result = run("verify", home)
+    assert result.exit_code == 1 and "missing, though the node has it" in result.stdout
+
+    (elsewhere / "one").rename(home / "one")
+    known.paths = {uuid4(): str(elsewhere / "one")}
+    (home / "log-directories").write_bytes(known.encode())
+    result = run("verify", home)
+    assert result.exit_code == 0 and "1 partitions, 20 batches" in result.stderr, "a copy of the data directory"
+
+    (home / "log-directories").write_text("nonsense")
+    result = run("verify", home)
+    assert isinstance(result.exception, Failure) and "correct the line" in result.exception.message
 
 
 async def test_verify_of_nothing_is_no_success(tmp_path: Path) -> None:
