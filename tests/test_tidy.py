@@ -56,7 +56,8 @@ CLIENT_FACES = frozenset(
     {
         *("peer.py", "line.py", "metadata.py", "producer.py", "consumer.py", "calls.py", "sync.py", "cluster.py"),
         *("coordinator.py", "group_consumer.py", "transactional.py", "ranges.py", "txn_calls.py", "arrow.py"),
-        *("raw_producer.py", "raw_sender.py"),
+        *("raw_producer.py", "raw_sender.py", "membership.py", "group_commits.py", "nurseries.py"),
+        *("blocking_loop.py", "blocking_readers.py", "blocking_producers.py", "blocking_admin.py"),
     }
 )
 
@@ -191,8 +192,8 @@ def test_pysyncobjs_private_names_stay_in_one_place() -> None:
 THREAD_WORDS = {
     "to_thread": ("mqd/io/",),
     "start_thread_soon": ("mqd/io/",),
-    "from_thread": ("mqd/client/sync.py",),
-    "run_sync_soon": ("mqd/client/sync.py",),
+    "from_thread": ("mqd/client/blocking_loop.py",),
+    "run_sync_soon": ("mqd/client/blocking_loop.py",),
 }
 """Names of Trio for work between threads, and where they may stand. Elsewhere `Disk.offload` is the way, which the simulation has too."""
 

@@ -15,8 +15,9 @@ from mqctl.app import DEFAULT_BOOTSTRAP, Failure, ReaderGone, Settings, flush, r
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
-    from mqd.client.consumer import Consumer, Place
+    from mqd.client.consumer import Consumer
     from mqd.client.fetcher import FetchedBatch
+    from mqd.client.offset_specs import OffsetSpec
     from mqd.types import TopicPartition
 
 OUTPUTS = ("text", "table", "json", "jsonl", "yaml")
@@ -75,13 +76,14 @@ def consume(
         raise click.UsageError(str(error)) from None
 
     async def work(client: ClusterClient) -> int:
-        from mqd.client.consumer import open_consumer, resolve
+        from mqd.client.consumer import open_consumer
+        from mqd.client.offset_specs import resolve_offsets
 
         tps = await _choose(client, topics, only, settings)
         starts = await _places(client, tps, first, settings)
         ends = None
         if last is not None:
-            ends = await resolve(client, await _places(client, tps, last, settings), timeout_s=settings.timeout_s)
+            ends = await resolve_offsets(client, await _places(client, tps, last, settings), timeout_s=settings.timeout_s)
             _check_range(first, ends)
         reset: Any = "error" if first.offset is not None else "beginning"
         async with open_consumer(
@@ -125,17 +127,19 @@ async def _choose(client: ClusterClient, topics: tuple[str, ...], only: list[int
     return tps
 
 
-async def _places(client: ClusterClient, tps: list[TopicPartition], place: places.Place, settings: Settings) -> dict[TopicPartition, Place]:
+async def _places(
+    client: ClusterClient, tps: list[TopicPartition], place: places.Place, settings: Settings
+) -> dict[TopicPartition, OffsetSpec]:
     """The place for each partition, as the client takes it."""
-    from mqd.client.consumer import AtTime, resolve
+    from mqd.client.offset_specs import AtTime, resolve_offsets
 
     if place.timestamp_ms is not None:
         return dict.fromkeys(tps, AtTime(place.timestamp_ms))
     if place.before_end is not None:
-        beginnings = await resolve(client, dict.fromkeys(tps, "beginning"), timeout_s=settings.timeout_s)
-        ends = await resolve(client, dict.fromkeys(tps, "end"), timeout_s=settings.timeout_s)
+        beginnings = await resolve_offsets(client, dict.fromkeys(tps, "beginning"), timeout_s=settings.timeout_s)
+        ends = await resolve_offsets(client, dict.fromkeys(tps, "end"), timeout_s=settings.timeout_s)
         return {tp: max(beginnings[tp], ends[tp] - place.before_end) for tp in tps}
-    found: Place = place.offset if place.offset is not None else place.word or "beginning"
+    found: OffsetSpec = place.offset if place.offset is not None else place.word or "beginning"
     return dict.fromkeys(tps, found)
 
 

@@ -17,10 +17,11 @@ import pyarrow as pa
 import trio
 
 from mqd import limits
+from mqd.client.arguments import check_whole
 from mqd.client.cluster import ClusterClient
 from mqd.client.columns import COLUMNS, EncodedBatch, decode, encode, partition_for_keys, schema
 from mqd.client.columns_schema import HEADERS_TYPE
-from mqd.client.errors import ClientError, error_from_wire, misuse
+from mqd.client.errors import ClientError, error_from_wire, invalid_type, invalid_value
 from mqd.client.fetcher import Chunk, Fetcher
 from mqd.client.partitioner import StickyPartitioner
 from mqd.client.raw_producer import RawProducer, open_raw_producer
@@ -64,8 +65,7 @@ class ArrowBatches:
     ) -> None:
         self.schema: pa.Schema = schema(DEFAULT_COLUMNS if columns is None else columns)
         """Of every batch."""
-        if not isinstance(rows_max, int) or rows_max < 1:
-            raise misuse(f"{rows_max!r} rows for an Arrow batch", "choose at least 1")
+        check_whole("rows_max", rows_max, 1)
         self._next_of = next_of
         self._fetcher = fetcher
         self._rows_max = rows_max
@@ -154,11 +154,11 @@ class ArrowProducer:
         that does not fit, or the first failure of the producer.
         """
         if unknown := [name for name in rows.schema.names if name not in _SENT]:
-            raise misuse(
+            raise invalid_value(
                 f"column '{unknown[0]}' cannot be sent", f"choose among {', '.join(_SENT)}"
             )
         if "value" not in rows.schema.names:
-            raise misuse("a table without a column 'value'", "name the column of values 'value'")
+            raise invalid_value("the table has no column 'value'", "name the column of values 'value'")
         sent = 0
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         for batch in table.to_batches(max_chunksize=ENCODED_ROWS_MAX):
@@ -254,7 +254,7 @@ def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _misfit(name: str, kind: pa.DataType, wanted: str) -> ClientError:
-    return misuse(f"column '{name}' has type {kind}", f"cast it to {wanted}")
+    return invalid_type(f"column '{name}' has type {kind}", f"cast it to {wanted}")
 
 
 @asynccontextmanager

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import trio
 
+from mqd.client.arguments import check_several
 from mqd.client.cluster import ClusterClient
 from mqd.client.coordinator import KeyType, find_coordinators
 from mqd.client.descriptions import Resource
-from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable, check_names, error_from_wire
+from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable, error_from_wire
+from mqd.client.nurseries import joining_nursery
 from mqd.client.peer import PeerConnection
 from mqd.errors import ErrorCode, MqError
 from mqd.types import TopicPartition
@@ -67,7 +69,7 @@ class Calls:
 
         `repeated` is the code by which a change that was made by a lost attempt answers a second one.
         """
-        check_names(keys)
+        check_several("the argument", keys)
         results: dict[KeyT, Any] = {}
         wanted = left = list(dict.fromkeys(keys))
         doubtful = False
@@ -170,7 +172,7 @@ class Calls:
                 into.done.update(found.done)
                 into.again.update(found.again)
 
-        async with trio.open_nursery() as nursery:
+        async with joining_nursery() as nursery:
             for node, group in groups.items():
                 nursery.start_soon(one, node, group)
 
@@ -189,7 +191,7 @@ class Calls:
                 except ClientError as error:
                     now[node_id] = error
 
-            async with trio.open_nursery() as nursery:
+            async with joining_nursery() as nursery:
                 for node_id in sorted(view.brokers):
                     nursery.start_soon(one, node_id)
             told.clear()

@@ -17,7 +17,8 @@ import trio
 from mqd.client.backoff import backoff_s
 from mqd.client.errors import ClientError, DeadlineExceeded, PeerUnreachable, error_from_wire
 from mqd.client.metadata import BrokerInfo, ClusterView, TopicInfo
-from mqd.client.peer import PeerConnection, lasting_nursery, start_peer
+from mqd.client.nurseries import joining_nursery, lasting_nursery
+from mqd.client.peer import PeerConnection, start_peer
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock, SystemClock
 from mqd.io.entropy import Entropy, RandomEntropy
@@ -179,7 +180,7 @@ class ClusterClient:
                 failures.append(error)
             ended.set()
 
-        async with trio.open_nursery() as nursery:
+        async with joining_nursery() as nursery:
             for address in tried[start:] + tried[:start]:
                 ended = trio.Event()
                 nursery.start_soon(attempt, address, ended)

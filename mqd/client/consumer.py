@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import trio
 
 from mqd import limits
-from mqd.client.admin import Admin
+from mqd.client.arguments import check_above_zero, check_flag, check_whole, shown
 from mqd.client.backoff import backoff_s
 from mqd.client.cluster import ClusterClient
-from mqd.client.descriptions import EARLIEST, LATEST, ListedOffset
-from mqd.client.errors import ClientError, ConsumerClosed, misuse
+from mqd.client.errors import ClientError, ConsumerClosed, invalid_type, invalid_value
 from mqd.client.fetcher import ARROW_ROWS_MAX, FetchedBatch, Fetcher, Handed, Wanted
+from mqd.client.group_options import Reset
 from mqd.client.metadata import ClusterView
-from mqd.client.peer import owned_nursery
+from mqd.client.nurseries import owned_nursery
+from mqd.client.offset_specs import OffsetSpec, check_reset, resolve_offsets
 from mqd.errors import ErrorCode, MqError
 from mqd.types import ZERO_UUID, TopicPartition
 
@@ -34,24 +34,6 @@ HandedT = TypeVar("HandedT", bound=Handed)
 FETCH = 1
 _FETCH_TOPIC_IDS_FROM = 13
 
-
-@dataclass(frozen=True, slots=True)
-class AtTime:
-    """The first record at or after a time, in milliseconds since the epoch; the end where there is none."""
-
-    timestamp_ms: int
-
-
-Place = int | Literal["beginning", "end"] | AtTime
-"""Where to start or stop: an offset, an end of the log as it is now, or a time."""
-
-Reset = Literal["error", "beginning", "end"]
-
-
-def check_reset(reset: str) -> None:
-    """Raises ClientError."""
-    if reset not in ("error", "beginning", "end"):
-        raise misuse(f"there is no reset {reset!r}", "say beginning, end or error: what Kafka calls earliest, latest and none")
 
 
 class Consumer:
@@ -139,11 +121,11 @@ class Consumer:
         self._check_placed(tp)
         return self._fetcher.high_watermark(tp)
 
-    async def seek(self, tp: TopicPartition, place: Place) -> None:
-        """Go on reading `tp` somewhere else."""
+    async def seek(self, tp: TopicPartition, spec: OffsetSpec) -> None:
+        """Read `tp` from somewhere else."""
         self._check_open()
         self._check_read(tp)
-        found = await resolve(self._client, {tp: place}, timeout_s=self._timeout_s)
+        found = await resolve_offsets(self._client, {tp: spec}, timeout_s=self._timeout_s)
         self._fetcher.seek(tp, found[tp])
         self._wake()
 
@@ -176,11 +158,12 @@ class Consumer:
 
     def _check_read(self, tp: TopicPartition) -> None:
         if tp not in self.assignment():
-            raise misuse(f"{tp} is not read by this consumer", "see what is with assignment()")
+            raise invalid_value(f"{tp} is not read by this consumer", "choose one of assignment()")
 
     def _check_placed(self, tp: TopicPartition) -> None:
         if self._fetcher.generation(tp) is None:
-            raise misuse(f"{tp} is not read by this consumer, or not yet", "see what is with assignment(), and call next")
+            message = f"{tp} is not read by this consumer, or not yet"
+            raise invalid_value(message, "choose one of assignment(), and call next first")
 
     def _wake(self) -> None:
         self._changed.set()
@@ -256,7 +239,7 @@ class Consumer:
         bounds, failure = {}, None
         try:
             for place in ("beginning", "end"):
-                bounds[place] = (await resolve(self._client, {tp: place}, timeout_s=self._timeout_s))[tp]
+                bounds[place] = (await resolve_offsets(self._client, {tp: place}, timeout_s=self._timeout_s))[tp]
         except ClientError as error:
             failure = error
         if generation is not None and generation == self._fetcher.generation(tp):  # nobody has moved or taken it meanwhile
@@ -270,43 +253,12 @@ class Consumer:
         self._wake()
 
 
-async def resolve(
-    client: ClusterClient, places: Mapping[TopicPartition, Place], *, timeout_s: float = 30.0, read_committed: bool = False
-) -> dict[TopicPartition, int]:
-    """Each place as an offset, as the logs are now. Raises the first ClientError."""
-    for tp, place in places.items():
-        if not isinstance(place, AtTime) and place not in ("beginning", "end") and not (isinstance(place, int) and place >= 0):
-            raise misuse(f"{place!r} is no place in {tp}", "give an offset from 0 on, 'beginning', 'end' or AtTime(milliseconds)")
-    resolved = {tp: place for tp, place in places.items() if isinstance(place, int)}
-    specs: dict[TopicPartition, int] = {}
-    for tp, place in places.items():
-        if not isinstance(place, int):
-            specs[tp] = place.timestamp_ms if isinstance(place, AtTime) else EARLIEST if place == "beginning" else LATEST
-    admin = Admin(client, timeout_s=timeout_s)
-    found = await _listed(admin, specs, read_committed)
-    late = {tp: LATEST for tp, listed in found.items() if listed.offset < 0}
-    found.update(await _listed(admin, late, read_committed))
-    resolved.update({tp: listed.offset for tp, listed in found.items()})
-    return {tp: resolved[tp] for tp in places}
-
-
-async def _listed(admin: Admin, specs: Mapping[TopicPartition, int], read_committed: bool) -> dict[TopicPartition, ListedOffset]:
-    if not specs:
-        return {}
-    listed: dict[TopicPartition, ListedOffset] = {}
-    for tp, outcome in (await admin.list_offsets(specs, read_committed=read_committed)).items():
-        if isinstance(outcome, ClientError):
-            raise outcome
-        listed[tp] = outcome
-    return listed
-
-
 @asynccontextmanager
 async def open_consumer(
     client: ClusterClient,
-    start: Mapping[TopicPartition, Place],
+    start: Mapping[TopicPartition, OffsetSpec],
     *,
-    end: Mapping[TopicPartition, Place] | Literal["end"] | None = None,
+    end: Mapping[TopicPartition, OffsetSpec] | Literal["end"] | None = None,
     read_committed: bool = False,
     reset: Reset = "error",
     max_wait_ms: int = 500,
@@ -321,13 +273,21 @@ async def open_consumer(
     when the offset to read is outside of the log. A fetch waits at the broker up to `max_wait_ms` for `min_bytes`.
     """
     if not isinstance(start, Mapping) or not start:
-        raise misuse("a consumer that is to read nothing", "name partitions and places: {TopicPartition('orders', 0): 'beginning'}")
+        make = invalid_value if isinstance(start, Mapping) else invalid_type
+        example = "{TopicPartition('orders', 0): 'beginning'}"
+        raise make(f"start is {shown(start)}", f"give partitions and offsets: {example}")
     check_reset(reset)
-    starts = await resolve(client, start, timeout_s=timeout_s)
+    check_flag("read_committed", read_committed)
+    check_whole("max_wait_ms", max_wait_ms, 0)
+    check_whole("min_bytes", min_bytes, 0)
+    check_whole("max_bytes", max_bytes, 1)
+    check_whole("partition_max_bytes", partition_max_bytes, 1)
+    check_above_zero("timeout_s", timeout_s)
+    starts = await resolve_offsets(client, start, timeout_s=timeout_s)
     ends: dict[TopicPartition, int] = {}
     if end is not None:
-        places: Mapping[TopicPartition, Place] = dict.fromkeys(start, "end") if end == "end" else end
-        ends = await resolve(client, places, timeout_s=timeout_s, read_committed=read_committed)
+        specs: Mapping[TopicPartition, OffsetSpec] = dict.fromkeys(start, "end") if end == "end" else end
+        ends = await resolve_offsets(client, specs, timeout_s=timeout_s, read_committed=read_committed)
     fetcher = Fetcher(read_committed=read_committed, max_bytes=max_bytes, partition_max_bytes=partition_max_bytes)
     for tp, position in starts.items():
         fetcher.assign(tp, position, ends.get(tp))

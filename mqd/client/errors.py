@@ -127,15 +127,55 @@ class ConsumerClosed(ClientError):
         super().__init__(ErrorCode.OPERATION_NOT_ATTEMPTED, message, remedy="read inside of the block that opened it, or open another")
 
 
-def misuse(message: str, remedy: str) -> ClientError:
-    """For arguments that no broker could make sense of."""
-    return ClientError(ErrorCode.INVALID_REQUEST, message, remedy=remedy)
+class ClientClosed(ClientError, RuntimeError):
+    """The block of a blocking client has ended."""
+
+    def __init__(self) -> None:
+        message = "the client is closed: its block has ended"
+        remedy = "use the client inside of the block, or connect again"
+        super().__init__(ErrorCode.OPERATION_NOT_ATTEMPTED, message, remedy=remedy)
 
 
-def check_names(names: object) -> None:
-    """Names in the plural: of one string Python would make a name of each letter. Raises ClientError."""
-    if isinstance(names, str | bytes):
-        raise misuse(f"{names!r} where a list of names is due", f"write [{names!r}]")
+class ClientCrashed(ClientError):
+    """A task of the client raised something that is no ClientError: a defect of the client. The
+    original exception is the `__cause__`."""
+
+    def __init__(self, cause: BaseException) -> None:
+        self.__cause__ = cause
+        super().__init__(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"a task of the client failed: {type(cause).__name__}: {cause}",
+            remedy="report it as a defect of mqd, with the traceback of the cause",
+        )
+
+
+class InvalidValue(ClientError, ValueError):
+    """An argument with a value that is not allowed. The sentence says which values are."""
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.remedy}"
+
+
+class InvalidType(ClientError, TypeError):
+    """An argument of a type that is not allowed. The sentence says which types are."""
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.remedy}"
+
+
+def invalid_value(message: str, remedy: str) -> InvalidValue:
+    """`message` names the argument and its value, `remedy` what is allowed."""
+    return InvalidValue(ErrorCode.INVALID_REQUEST, message, remedy=remedy)
+
+
+def invalid_type(message: str, remedy: str) -> InvalidType:
+    """`message` names the argument and its value, `remedy` what is allowed."""
+    return InvalidType(ErrorCode.INVALID_REQUEST, message, remedy=remedy)
+
+
+def as_client_error(error: MqError) -> ClientError:
+    """The same error as a ClientError."""
+    return error if isinstance(error, ClientError) else ClientError(error.code, error.message)
 
 
 def error_from_wire(code: int, subject: str, detail: str | None = None) -> ClientError:
@@ -145,5 +185,5 @@ def error_from_wire(code: int, subject: str, detail: str | None = None) -> Clien
         known = ErrorCode(code)
     except ValueError:
         return ClientError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{subject}: error code {code}, which this client does not know")
-    said = detail or known.name.lower().removesuffix("_exception").replace("_", " ")
-    return ClientError(known, f"{subject}: {said}")
+    reason = detail or known.name.lower().removesuffix("_exception").replace("_", " ")
+    return ClientError(known, f"{subject}: {reason}")

@@ -11,8 +11,8 @@ from mqd.client.cluster import api
 from mqd.client.coordinator import KeyType
 from mqd.client.descriptions import EARLIEST, LATEST, ListedOffset
 from mqd.client.errors import ClientError, error_from_wire
-from mqd.client.group import GroupMetadata
 from mqd.client.group_descriptions import GroupDescription, GroupMember, ListedGroup, PartitionLag
+from mqd.client.group_member import GroupMetadata
 from mqd.client.offsets import (
     NAMES_UP_TO,
     OFFSET_COMMIT,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mqd.client.calls import by_topic
-from mqd.client.errors import ClientError, error_from_wire, misuse
-from mqd.client.group import GroupMetadata
+from mqd.client.errors import ClientError, error_from_wire, invalid_type, invalid_value
+from mqd.client.group_member import GroupMetadata
 from mqd.errors import ErrorCode
 from mqd.types import NO_EPOCH, NO_OFFSET, TopicPartition
 
@@ -51,8 +51,10 @@ def commit_body(group: GroupMetadata, offsets: Offsets) -> dict[str, Any]:
 
 
 def _row(tp: TopicPartition, place: CommittedOffset) -> dict[str, Any]:
-    if not isinstance(place.offset, int) or place.offset < 0:
-        raise misuse(f"{place.offset!r} is no offset of {tp} to commit", "commit the offset of the next record to read, from 0 on")
+    if isinstance(place.offset, bool) or not isinstance(place.offset, int) or place.offset < 0:
+        make = invalid_value if isinstance(place.offset, int) else invalid_type
+        remedy = "commit the offset of the next record to read, from 0 on"
+        raise make(f"{place.offset!r} is no offset of {tp} to commit", remedy)
     return {
         "partition_index": tp.partition,
         "committed_offset": place.offset,

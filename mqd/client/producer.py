@@ -19,10 +19,19 @@ from mqd import limits
 from mqd.client.accumulator import RECORD_OVERHEAD_BYTES, Accumulator, Batch, Outcome, Sequences, record_bytes
 from mqd.client.backoff import backoff_s
 from mqd.client.cluster import ClusterClient, api
-from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable, ProducerClosed, error_from_wire, misuse
+from mqd.client.errors import (
+    ClientError,
+    ConnectionBroken,
+    DeadlineExceeded,
+    PeerUnreachable,
+    ProducerClosed,
+    error_from_wire,
+    invalid_type,
+)
 from mqd.client.metadata import ClusterView, TopicInfo
+from mqd.client.nurseries import owned_nursery
 from mqd.client.partitioner import StickyPartitioner, partition_for_key
-from mqd.client.peer import PeerConnection, owned_nursery
+from mqd.client.peer import PeerConnection
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
 from mqd.protocol.batch import Codec
@@ -536,18 +545,18 @@ def _check_record(value: object, key: object, headers: tuple[tuple[object, objec
     """Before a record is queued: in a batch with others it would spoil them. Raises ClientError."""
     for what, data in (("value", value), ("key", key)):
         if not isinstance(data, _BYTES):
-            raise misuse(f"the {what} of a record is {type(data).__name__}, not bytes", "encode it: text with .encode()")
+            raise invalid_type(f"the {what} of a record is {type(data).__name__}, not bytes", "encode it: text with .encode()")
     for header in headers:
         if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str) and isinstance(header[1], _BYTES)):
-            raise misuse(f"{header!r:.60} is no header of a record", "give pairs of a name (str) and a content (bytes or None)")
+            raise invalid_type(f"{header!r:.60} is no header of a record", "give pairs of a name (str) and a content (bytes or None)")
         try:
             header[0].encode()
         except UnicodeEncodeError:
-            raise misuse(f"{header[0]!a:.60} is no name of a header: it has no UTF-8", "name it in whole characters") from None
+            raise invalid_type(f"{header[0]!a:.60} is no name of a header: it has no UTF-8", "name it in whole characters") from None
     if timestamp is not None and not (isinstance(timestamp, int) and 0 <= timestamp <= _TIMESTAMP_MAX):
-        raise misuse(f"{timestamp!r:.60} is no timestamp of a record", "give milliseconds since 1970 as an int, or leave it out")
+        raise invalid_type(f"{timestamp!r:.60} is no timestamp of a record", "give milliseconds since 1970 as an int, or leave it out")
     if partition is not None and not isinstance(partition, int):
-        raise misuse(f"{partition!r:.60} is not the number of a partition", "give an int, or leave it out")
+        raise invalid_type(f"{partition!r:.60} is not the number of a partition", "give an int, or leave it out")
 
 
 @asynccontextmanager

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from mqd import limits
-from mqd.client.errors import ClientError, error_from_wire, misuse
+from mqd.client.arguments import check_whole
+from mqd.client.errors import ClientError, error_from_wire, invalid_value
 from mqd.client.metadata import ClusterView
 from mqd.errors import ErrorCode
 from mqd.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
@@ -85,9 +86,8 @@ class RangePlan:
         self, tp: TopicPartition, start: int, end: int, *, read_committed: bool, bytes_max: int
     ) -> None:
         if start < 0 or end < start:
-            raise misuse(f"{tp} has no range [{start}, {end})", "give 0 <= start <= end")
-        if not 0 < bytes_max <= RANGE_BYTES_MAX:
-            raise misuse(f"{bytes_max} bytes an answer", f"give 1 to {RANGE_BYTES_MAX}")
+            raise invalid_value(f"{tp} has no range [{start}, {end})", "give 0 <= start <= end")
+        check_whole("bytes_max", bytes_max, 1, RANGE_BYTES_MAX)
         self.tp = tp
         self.end = end
         self.read_committed = read_committed

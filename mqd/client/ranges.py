@@ -18,10 +18,10 @@ import trio
 from mqd.client.admin import Admin
 from mqd.client.backoff import backoff_s
 from mqd.client.cluster import ClusterClient, api
-from mqd.client.consumer import resolve
 from mqd.client.errors import ClientError, ConsumerClosed, DeadlineExceeded, error_from_wire
 from mqd.client.metadata import BrokerInfo
-from mqd.client.peer import owned_nursery
+from mqd.client.nurseries import owned_nursery
+from mqd.client.offset_specs import resolve_offsets
 from mqd.client.range_plan import (
     RANGE_BYTES,
     AbortedTransaction,
@@ -226,8 +226,8 @@ class RangeReader:
         """The broker has no such offset. Raises the error that names the log's start and end."""
         tp = self._plan.tp
         timeout_s = max(_SLACK_S, min(time_left, self._client.request_timeout_s))
-        log_start = (await resolve(self._client, {tp: "beginning"}, timeout_s=timeout_s))[tp]
-        log_end = (await resolve(self._client, {tp: "end"}, timeout_s=timeout_s))[tp]
+        log_start = (await resolve_offsets(self._client, {tp: "beginning"}, timeout_s=timeout_s))[tp]
+        log_end = (await resolve_offsets(self._client, {tp: "end"}, timeout_s=timeout_s))[tp]
         error = self._plan.out_of_range(log_start, log_end)
         if error is not None:
             raise error

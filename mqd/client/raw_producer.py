@@ -15,11 +15,12 @@ from typing import Any
 import trio
 
 from mqd import limits
+from mqd.client.arguments import check_above_zero, check_flag, check_number, check_optional_text, check_whole
 from mqd.client.cluster import ClusterClient
-from mqd.client.errors import ClientError, error_from_wire, misuse
-from mqd.client.group import GroupMetadata
+from mqd.client.errors import ClientError, error_from_wire, invalid_value
+from mqd.client.group_member import GroupMetadata
+from mqd.client.nurseries import lasting_nursery
 from mqd.client.offsets import Offsets
-from mqd.client.peer import lasting_nursery
 from mqd.client.raw_queue import SMALLER_BATCHES, RawQueue, Sealable
 from mqd.client.raw_sender import RawSender
 from mqd.client.txn import INIT_PRODUCER_ID, Phase, PreparedTransaction
@@ -201,7 +202,7 @@ class RawProducer:
     def _transactional(self) -> TransactionCalls:
         if self._calls is None:
             remedy = "open the producer with transactional_id=..."
-            raise misuse("this producer has no transactional id", remedy)
+            raise invalid_value("this producer has no transactional id", remedy)
         return self._calls
 
     async def _end(self, doing: str) -> None:
@@ -247,11 +248,18 @@ async def open_raw_producer(
     aborted; one that is prepared stays. `two_phase` needs a broker that serves InitProducerId
     version 6 (KIP-939). `timeout_s` bounds each call to a coordinator.
     """
-    if not 1 <= in_flight_per_partition <= limits.PRODUCER_BATCHES_CACHED:
-        most = limits.PRODUCER_BATCHES_CACHED
-        raise misuse(f"{in_flight_per_partition} batches in flight", f"give 1 to {most}")
-    if transactional_id == "" or (two_phase and transactional_id is None):
-        raise misuse("a transaction without a transactional id", "name it: one for each writer")
+    most = limits.PRODUCER_BATCHES_CACHED
+    check_whole("in_flight_per_partition", in_flight_per_partition, 1, most)
+    check_optional_text("transactional_id", transactional_id, "writer-1")
+    check_flag("two_phase", two_phase)
+    if two_phase and transactional_id is None:
+        raise invalid_value("two_phase has no transactional id", "give transactional_id=...")
+    check_whole("transaction_timeout_ms", transaction_timeout_ms, 1)
+    check_whole("request_bytes_max", request_bytes_max, 1, limits.REQUEST_BYTES_MAX)
+    check_whole("buffer_bytes_max", buffer_bytes_max, 1)
+    check_above_zero("delivery_timeout_s", delivery_timeout_s)
+    check_above_zero("timeout_s", timeout_s)
+    check_number("close_timeout_s", close_timeout_s, 0)
     queue = RawQueue(
         in_flight_max=in_flight_per_partition,
         request_bytes=request_bytes_max,

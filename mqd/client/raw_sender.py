@@ -20,12 +20,13 @@ from mqd.client.errors import (
     ConnectionBroken,
     PeerUnreachable,
     ProducerClosed,
+    as_client_error,
     error_from_wire,
 )
 from mqd.client.peer import PeerConnection, Posted
 from mqd.client.raw_queue import NOT_STORED, Entry, RawQueue, Verdict
 from mqd.client.txn import PRODUCE_V2_FROM, Phase
-from mqd.client.txn_calls import TransactionCalls, as_client_error
+from mqd.client.txn_calls import TransactionCalls
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.pieces import Pieces, encode_request_pieces
 from mqd.types import ZERO_UUID, TopicPartition

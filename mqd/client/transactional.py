@@ -16,13 +16,14 @@ import trio
 from mqd import limits
 from mqd.client.accumulator import Batch, Outcome, Sequences
 from mqd.client.cluster import ClusterClient, api
-from mqd.client.errors import ClientError
-from mqd.client.group import GroupMetadata
+from mqd.client.errors import ClientError, as_client_error
+from mqd.client.group_member import GroupMetadata
+from mqd.client.nurseries import lasting_nursery
 from mqd.client.offsets import Offsets
-from mqd.client.peer import PeerConnection, lasting_nursery
+from mqd.client.peer import PeerConnection
 from mqd.client.producer import PRODUCE, Producer
 from mqd.client.txn import PRODUCE_V2_FROM, Phase
-from mqd.client.txn_calls import TransactionCalls, as_client_error
+from mqd.client.txn_calls import TransactionCalls
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
 from mqd.protocol.batch import Codec

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from mqd.client.errors import REMEDIES, ClientError, TransactionBroken, error_from_wire
-from mqd.client.group import GroupMetadata
+from mqd.client.group_member import GroupMetadata
 from mqd.client.offsets import COMMIT_CAME_TOO_LATE, Offsets, commit_body, commit_errors, raise_worst
 from mqd.errors import ErrorCode
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition

@@ -14,8 +14,8 @@ import trio
 
 from mqd.client.cluster import ClusterClient
 from mqd.client.coordinator import Coordinator, KeyType
-from mqd.client.errors import ClientError, CommitFailed, error_from_wire
-from mqd.client.group import GroupMetadata
+from mqd.client.errors import ClientError, CommitFailed, as_client_error, error_from_wire
+from mqd.client.group_member import GroupMetadata
 from mqd.client.offsets import COMMIT_CAME_TOO_LATE, Offsets
 from mqd.client.peer import PeerConnection
 from mqd.client.txn import (
@@ -291,7 +291,3 @@ async def end_transaction(
                 raise
         coordinator.forget()
         await trio.sleep(REFUSED_PAUSE_S)
-
-
-def as_client_error(error: MqError) -> ClientError:
-    return error if isinstance(error, ClientError) else ClientError(error.code, error.message)

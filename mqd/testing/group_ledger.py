@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
-from mqd.client.group import GroupMetadata
+from mqd.client.group_member import GroupMetadata
 from mqd.testing.checker import SHOWN_MAX, Anomaly, Outcome
 from mqd.types import NO_OFFSET, TopicPartition
 

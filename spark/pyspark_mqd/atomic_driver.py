@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mqd.client.errors import ClientError
-from mqd.client.group import GroupMetadata
+from mqd.client.group_member import GroupMetadata
 from mqd.client.offsets import CommittedOffset
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition

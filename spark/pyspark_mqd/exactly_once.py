@@ -29,7 +29,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from mqd.client.descriptions import Resource, ResourceType
 from mqd.client.errors import ClientError
-from mqd.client.group import GroupMetadata
+from mqd.client.group_member import GroupMetadata
 from mqd.client.offsets import CommittedOffset
 from mqd.types import TopicPartition
 

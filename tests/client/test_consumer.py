@@ -8,8 +8,9 @@ import pytest
 import trio
 
 from mqd.client.cluster import ClusterClient, connect
-from mqd.client.consumer import AtTime, Consumer, open_consumer
+from mqd.client.consumer import Consumer, open_consumer
 from mqd.client.errors import ClientError
+from mqd.client.offset_specs import AtTime
 from mqd.errors import ErrorCode
 from mqd.protocol.batch import Codec, Record, build_batch
 from mqd.types import TopicPartition

@@ -7,24 +7,11 @@ from uuid import UUID
 
 import pytest
 
+from mqd.client.classic_member import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP, ClassicMember
+from mqd.client.consumer_member import CONSUMER_GROUP_HEARTBEAT, ConsumerMember
 from mqd.client.errors import ClientError
-from mqd.client.group import (
-    CONSUMER_GROUP_HEARTBEAT,
-    HEARTBEAT,
-    JOIN_GROUP,
-    LEAVE_GROUP,
-    SYNC_GROUP,
-    Ask,
-    ClassicMember,
-    ConsumerMember,
-    GroupMetadata,
-    Look,
-    MemberOptions,
-    Pause,
-    SeenTopic,
-    Turn,
-    check_options,
-)
+from mqd.client.group_member import AssignmentChange, CoordinatorRequest, FoundTopic, GroupMetadata, TopicLookup, Wait
+from mqd.client.group_options import GroupOptions
 from mqd.errors import ErrorCode
 from mqd.protocol.apis import by_key
 from mqd.protocol.consumer_protocol import Subscription, decode_subscription, encode_assignment, encode_subscription
@@ -32,7 +19,7 @@ from mqd.types import TopicPartition
 
 A = [TopicPartition("a", index) for index in range(4)]
 ID = UUID(int=9)
-SEEN = {"a": SeenTopic(ID, 4)}
+SEEN = {"a": FoundTopic(ID, 4)}
 
 
 def answer(key: int, **fields: Any) -> Any:
@@ -48,21 +35,21 @@ class Classic:
 
     def __init__(self, **options: Any) -> None:
         self.now = 100.0
-        self.member = ClassicMember(MemberOptions("g", ("a",), **options), self.now)
+        self.member = ClassicMember(GroupOptions("g", ("a",), **options), self.now)
         self.member.enter_poll(self.now)
 
     def asked(self, key: int) -> Any:
         step = self.member.next(self.now)
-        assert isinstance(step, Ask) and step.key == key, step
+        assert isinstance(step, CoordinatorRequest) and step.key == key, step
         self.step = step
         return step.body
 
     def told(self, **fields: Any) -> None:
-        self.member.on_answer(self.step, answer(self.step.key, **fields), self.now, 0.5)
+        self.member.on_response(self.step, answer(self.step.key, **fields), self.now, 0.5)
 
     def paused(self) -> float:
         step = self.member.next(self.now)
-        assert isinstance(step, Pause), step
+        assert isinstance(step, Wait), step
         return step.until
 
     def join(self, *, leader: str = "other", protocol: str = "range", generation: int = 1, members: Any = ()) -> None:
@@ -73,11 +60,11 @@ class Classic:
         self.asked(SYNC_GROUP)
         self.told(assignment=encode_assignment(partitions))
 
-    def take(self) -> Turn:
-        turn = self.member.turn
-        assert turn is not None
-        self.member.turn_done(turn, self.now)
-        return turn
+    def take(self) -> AssignmentChange:
+        change = self.member.change
+        assert change is not None
+        self.member.change_done(change, self.now)
+        return change
 
     def beat(self, code: int = 0) -> None:
         self.now += 3.0
@@ -89,7 +76,7 @@ def stable(*partitions: TopicPartition, **options: Any) -> Classic:
     it = Classic(**options)
     it.join(protocol=options.get("assignors", ("range",))[0])
     it.sync(*partitions)
-    assert it.take() == Turn((), partitions)
+    assert it.take() == AssignmentChange((), partitions)
     return it
 
 
@@ -103,7 +90,7 @@ def test_a_follower_joins_syncs_and_beats() -> None:
     it.told(member_id="me", generation_id=5, leader="other", protocol_name="range")
     assert it.asked(SYNC_GROUP)["assignments"] == []
     it.told(assignment=encode_assignment(A[:2]))
-    assert it.member.owned == set() and it.member.turn == Turn((), tuple(A[:2]))
+    assert it.member.owned == set() and it.member.change == AssignmentChange((), tuple(A[:2]))
     it.take()
     assert it.member.owned == set(A[:2]) and it.member.metadata().generation == 5
     assert it.paused() == 103.0
@@ -134,19 +121,19 @@ def test_the_leader_assigns_to_everybody_and_joins_again_when_a_topic_grows() ->
     rows = [{"member_id": name, "metadata": encode_subscription(Subscription(("a", "b")))} for name in ("me", "you")]
     it.join(leader="me", members=rows)
     step = it.member.next(it.now)
-    assert step == Look(("a", "b"))
-    it.member.on_look(SEEN, it.now)
+    assert step == TopicLookup(("a", "b"))
+    it.member.on_topics(SEEN, it.now)
     given = {row["member_id"]: row["assignment"] for row in it.asked(SYNC_GROUP)["assignments"]}
     assert given == {"me": encode_assignment(A[:2]), "you": encode_assignment(A[2:])}
     it.told(assignment=given["me"])
     it.take()
     it.now += 1.0  # b is missing, so it is looked for soon
-    assert it.member.next(it.now) == Look(("a", "b"))
-    it.member.on_look(SEEN, it.now)
-    assert it.member.turn is None
+    assert it.member.next(it.now) == TopicLookup(("a", "b"))
+    it.member.on_topics(SEEN, it.now)
+    assert it.member.change is None
     it.now += 1.0
-    it.member.on_look({**SEEN, "b": SeenTopic(ID, 1)}, it.now)
-    assert it.take() == Turn(tuple(A[:2]))
+    it.member.on_topics({**SEEN, "b": FoundTopic(ID, 1)}, it.now)
+    assert it.take() == AssignmentChange(tuple(A[:2]))
     it.asked(JOIN_GROUP)
 
 
@@ -157,7 +144,7 @@ def test_a_leader_that_is_told_to_skip_the_assignment_skips_it() -> None:
     members = [{"member_id": "me", "group_instance_id": "s", "metadata": metadata}]
     it.told(member_id="me", generation_id=5, leader="me", protocol_name="range", skip_assignment=True, members=members)
     assert it.asked(SYNC_GROUP)["assignments"] == []
-    assert it.member.goodbye() is None
+    assert it.member.leave_request() is None
 
 
 def quiet_for(it: Classic, seconds: float) -> None:
@@ -185,14 +172,14 @@ def test_a_leader_sees_to_it_that_what_it_left_to_nobody_is_assigned(again: bool
     else:
         rows = [{"member_id": "me", "metadata": mine}, {"member_id": "you", "metadata": owned}]
         it.join(leader="me", protocol="cooperative-sticky", members=rows)
-        it.member.on_look(SEEN, it.now)
+        it.member.on_topics(SEEN, it.now)
     it.sync(*A[:2] if again else ())
     it.take()
     quiet_for(it, 45.0)
     assert len(decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).owned) == (2 if again else 0)
     rows = [{"member_id": "me", "metadata": mine}, {"member_id": "you", "metadata": mine}]
     it.told(member_id="me", generation_id=6, leader="me", protocol_name="cooperative-sticky", members=rows)
-    it.member.on_look(SEEN, it.now)
+    it.member.on_topics(SEEN, it.now)
     it.sync(*A[:2])
     it.take()
     quiet_for(it, 60.0)
@@ -203,32 +190,32 @@ def test_what_a_generation_that_is_over_brings_is_not_taken() -> None:
     it.join()
     it.sync(*A[:2])
     it.beat(25)
-    turn = it.member.turn
-    assert turn is not None and it.member.turn_done(turn, it.now) == () and not it.member.owned
+    change = it.member.change
+    assert change is not None and it.member.change_done(change, it.now) == () and not it.member.owned
     it.asked(JOIN_GROUP)
 
 
 def test_an_eager_member_gives_up_everything_before_it_joins_again_and_beats_meanwhile() -> None:
     it = stable(*A[:2])
     it.beat(27)
-    assert it.member.turn == Turn(tuple(A[:2]))
+    assert it.member.change == AssignmentChange(tuple(A[:2]))
     it.beat(27)
-    assert it.member.turn == Turn(tuple(A[:2])) and it.member.owned == set(A[:2])
+    assert it.member.change == AssignmentChange(tuple(A[:2])) and it.member.owned == set(A[:2])
     it.take()
     body = it.asked(JOIN_GROUP)
     assert decode_subscription(body["protocols"][1]["metadata"]).owned == ()
-    assert it.member.is_between
+    assert it.member.may_advance
 
 
 def test_a_cooperative_member_keeps_what_it_has_and_comes_again_when_it_gave_something_up() -> None:
     it = stable(*A, assignors=("cooperative-sticky",))
     it.beat(27)
-    assert it.member.turn is None
+    assert it.member.change is None
     said = decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"])
     assert said.owned == tuple(A) and said.generation == 1
     it.told(member_id="me", generation_id=2, leader="other", protocol_name="cooperative-sticky")
     it.sync(*A[:2])
-    assert it.take() == Turn(tuple(A[2:]))
+    assert it.take() == AssignmentChange(tuple(A[2:]))
     assert decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).owned == tuple(A[:2])
 
 
@@ -236,7 +223,7 @@ def test_a_member_that_is_unknown_has_lost_everything_and_begins_anew() -> None:
     it = stable(*A[:2])
     it.beat(25)
     assert not it.member.is_member and it.paused() == float("inf")
-    assert it.take() == Turn(tuple(A[:2]), lost=True)
+    assert it.take() == AssignmentChange(tuple(A[:2]), lost=True)
     assert it.member.owned == set() and it.asked(JOIN_GROUP)["member_id"] == ""
 
 
@@ -257,7 +244,7 @@ def test_a_user_that_stays_away_leaves_the_group_and_comes_back() -> None:
     assert it.paused() == float("inf")
     it.member.enter_poll(it.now)
     assert it.paused() == float("inf")
-    assert it.take() == Turn(tuple(A[:2]), lost=True)
+    assert it.take() == AssignmentChange(tuple(A[:2]), lost=True)
     it.asked(JOIN_GROUP)
 
 
@@ -291,19 +278,19 @@ def test_what_cannot_be_helped_ends_the_membership(code: int) -> None:
     it.asked(JOIN_GROUP)
     it.told(error_code=code)
     assert it.member.failure is not None and it.member.failure.code == code
-    assert it.paused() == float("inf") and it.member.goodbye() is None
+    assert it.paused() == float("inf") and it.member.leave_request() is None
 
 
 def test_a_pattern_is_matched_before_the_join_and_when_topics_come() -> None:
     it = Classic(pattern="a|b.*")
-    assert it.member.next(it.now) == Look((), everything=True)
-    it.member.on_look({**SEEN, "c": SeenTopic(ID, 1)}, it.now)
+    assert it.member.next(it.now) == TopicLookup((), everything=True)
+    it.member.on_topics({**SEEN, "c": FoundTopic(ID, 1)}, it.now)
     assert decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).topics == ("a",)
     it.told(member_id="me", generation_id=1, leader="other", protocol_name="range")
     it.sync(A[0])
     it.take()
-    it.member.on_look({**SEEN, "bb": SeenTopic(ID, 1)}, it.now)
-    assert it.take() == Turn((A[0],))
+    it.member.on_topics({**SEEN, "bb": FoundTopic(ID, 1)}, it.now)
+    assert it.take() == AssignmentChange((A[0],))
     assert decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).topics == ("a", "bb")
 
 
@@ -315,12 +302,12 @@ class Modern:
 
     def __init__(self, **options: Any) -> None:
         self.now = 100.0
-        self.member = ConsumerMember(MemberOptions("g", ("a",), **options), self.now, "me")
+        self.member = ConsumerMember(GroupOptions("g", ("a",), **options), self.now, "me")
         self.member.enter_poll(self.now)
 
     def beat(self, epoch: int | None = None, given: list[int] | None = None, code: int = 0, topic_id: UUID = ID) -> dict[str, Any]:
         step = self.member.next(self.now)
-        assert isinstance(step, Ask) and step.key == CONSUMER_GROUP_HEARTBEAT, step
+        assert isinstance(step, CoordinatorRequest) and step.key == CONSUMER_GROUP_HEARTBEAT, step
         fields: dict[str, Any] = {
             "error_code": code,
             "member_id": "me",
@@ -329,18 +316,18 @@ class Modern:
         }
         if given is not None:
             fields["assignment"] = {"topic_partitions": [{"topic_id": topic_id, "partitions": given}] if given else []}
-        self.member.on_answer(step, answer(step.key, **fields), self.now, 0.5)
+        self.member.on_response(step, answer(step.key, **fields), self.now, 0.5)
         return dict(step.body)
 
     def look(self) -> None:
-        assert self.member.next(self.now) == Look(("a",))
-        self.member.on_look(SEEN, self.now)
+        assert self.member.next(self.now) == TopicLookup(("a",))
+        self.member.on_topics(SEEN, self.now)
 
-    def take(self) -> Turn:
-        turn = self.member.turn
-        assert turn is not None
-        self.member.turn_done(turn, self.now)
-        return turn
+    def take(self) -> AssignmentChange:
+        change = self.member.change
+        assert change is not None
+        self.member.change_done(change, self.now)
+        return change
 
 
 def joined(*given: int, **options: Any) -> Modern:
@@ -358,10 +345,10 @@ def test_a_member_says_everything_at_first_then_only_what_is_new() -> None:
     assert first["member_epoch"] == 0 and first["subscribed_topic_names"] == ["a"] and first["topic_partitions"] == []
     assert first["rack_id"] == "r" and first["server_assignor"] == "uniform" and first["rebalance_timeout_ms"] == 300_000
     it.look()
-    assert it.take() == Turn((), (A[0], A[1]))
+    assert it.take() == AssignmentChange((), (A[0], A[1]))
     acknowledged = it.beat(1)
     assert acknowledged["topic_partitions"] == [{"topic_id": ID, "partitions": [0, 1]}] and "subscribed_topic_names" not in acknowledged
-    assert it.member.next(it.now) == Pause(it.now + 5.0)
+    assert it.member.next(it.now) == Wait(it.now + 5.0)
     it.now += 5.0
     assert it.beat() == {"group_id": "g", "member_id": "me", "member_epoch": 1}
 
@@ -371,9 +358,9 @@ def test_a_topic_that_was_made_anew_is_another_one() -> None:
     it.now += 5.0
     anew = UUID(int=10)
     it.beat(2, [0, 1], topic_id=anew)
-    assert it.member.next(it.now) == Look(("a",)) and it.member.turn is None
-    it.member.on_look({"a": SeenTopic(anew, 4)}, it.now)
-    assert it.take() == Turn((A[0], A[1]), (A[0], A[1])) and it.member.owned == {A[0], A[1]}
+    assert it.member.next(it.now) == TopicLookup(("a",)) and it.member.change is None
+    it.member.on_topics({"a": FoundTopic(anew, 4)}, it.now)
+    assert it.take() == AssignmentChange((A[0], A[1]), (A[0], A[1])) and it.member.owned == {A[0], A[1]}
     assert it.beat(2)["topic_partitions"] == [{"topic_id": anew, "partitions": [0, 1]}]
 
 
@@ -381,7 +368,7 @@ def test_a_revocation_is_acknowledged_when_the_user_has_given_it_up() -> None:
     it = joined(0, 1)
     it.now += 5.0
     it.beat(1, [0])
-    assert it.member.turn == Turn((A[1],)) and it.member.owned == {A[0], A[1]}
+    assert it.member.change == AssignmentChange((A[1],)) and it.member.owned == {A[0], A[1]}
     it.now += 5.0
     assert "topic_partitions" not in it.beat(1)
     it.take()
@@ -394,17 +381,17 @@ def test_what_is_wanted_back_before_the_user_took_it_is_not_taken() -> None:
     it = joined(0)
     it.now += 5.0
     it.beat(2, [0, 1, 2])
-    turn = it.member.turn
-    assert turn == Turn((), (A[1], A[2]))
+    change = it.member.change
+    assert change == AssignmentChange((), (A[1], A[2]))
     step = it.member.next(it.now + 5.0)
-    assert isinstance(step, Ask)
+    assert isinstance(step, CoordinatorRequest)
     it.member.on_failure(step, it.now, 0.5)
     it.now += 6.0
     assert it.beat(2)["topic_partitions"] == [{"topic_id": ID, "partitions": [0, 1, 2]}], "the user may take them at any time"
     it.now += 5.0
     it.beat(2, [0, 2])
-    assert it.member.turn == turn and it.member.turn_done(turn, it.now) == (A[2],)
-    assert it.member.owned == {A[0], A[2]} and it.member.turn is None
+    assert it.member.change == change and it.member.change_done(change, it.now) == (A[2],)
+    assert it.member.owned == {A[0], A[2]} and it.member.change is None
     assert it.beat(3)["topic_partitions"] == [{"topic_id": ID, "partitions": [0, 2]}]
 
 
@@ -415,8 +402,8 @@ def test_who_is_fenced_before_the_user_took_it_brings_nothing(code: int) -> None
     it.beat(2, [0, 1])
     it.now += 5.0
     it.beat(code=code)
-    turn = it.member.turn
-    assert turn is not None and it.member.turn_done(turn, it.now) == () and it.member.turn == Turn((A[0],), lost=True)
+    change = it.member.change
+    assert change is not None and it.member.change_done(change, it.now) == () and it.member.change == AssignmentChange((A[0],), lost=True)
 
 
 @pytest.mark.parametrize("code", [110, 25])
@@ -424,9 +411,9 @@ def test_a_fenced_member_loses_everything_and_joins_with_epoch_0(code: int) -> N
     it = joined(0, 1)
     it.now += 5.0
     it.beat(code=code)
-    assert not it.member.is_member and it.member.next(it.now) == Pause(float("inf"))
+    assert not it.member.is_member and it.member.next(it.now) == Wait(float("inf"))
     assert it.member.metadata() == GroupMetadata("g", 1, "me"), "who was replaced speaks as who it was"
-    assert it.take() == Turn((A[0], A[1]), lost=True)
+    assert it.take() == AssignmentChange((A[0], A[1]), lost=True)
     again = it.beat(7, [2])
     assert again["member_epoch"] == 0 and again["topic_partitions"] == [] and again["member_id"] == "me"
 
@@ -435,7 +422,7 @@ def test_after_a_failure_everything_is_said_again() -> None:
     it = joined(0)
     it.now += 5.0
     step = it.member.next(it.now)
-    assert isinstance(step, Ask)
+    assert isinstance(step, CoordinatorRequest)
     it.member.on_failure(step, it.now, 0.5)
     it.now += 1.0
     body = it.beat()
@@ -443,9 +430,9 @@ def test_after_a_failure_everything_is_said_again() -> None:
 
 
 def test_members_leave_for_good_or_say_that_they_will_be_back() -> None:
-    farewell = joined(0).member.goodbye()
+    farewell = joined(0).member.leave_request()
     assert farewell is not None and farewell.body["member_epoch"] == -1
-    farewell = joined(0, instance_id="s").member.goodbye()
+    farewell = joined(0, instance_id="s").member.leave_request()
     assert farewell is not None and farewell.body["member_epoch"] == -2
 
 
@@ -454,32 +441,46 @@ def test_a_user_that_stays_away_leaves_here_too() -> None:
     it.member.leave_poll(it.now)
     it.now += 7.0
     assert it.beat()["member_epoch"] == -1
-    assert it.take().lost and it.member.next(it.now) == Pause(float("inf"))
+    assert it.take().lost and it.member.next(it.now) == Wait(float("inf"))
     it.member.enter_poll(it.now)
     assert it.beat(3, [0])["member_epoch"] == 0
 
 
 def test_a_stale_epoch_is_followed_by_a_heartbeat_at_once() -> None:
     it = joined(0)
-    assert isinstance(it.member.next(it.now), Pause)
-    it.member.hurry()
+    assert isinstance(it.member.next(it.now), Wait)
+    it.member.heartbeat_now()
     assert it.beat(2)["member_epoch"] == 1
     assert it.member.epoch == 2
 
 
 @pytest.mark.parametrize(
-    ("options", "protocol", "words"),
+    ("kind", "sentence", "arguments"),
     [
-        (MemberOptions("", ("a",)), "classic", "without a name"),
-        (MemberOptions("g"), "classic", "read nothing"),
-        (MemberOptions("g", ("a",)), "modern", "no group protocol"),
-        (MemberOptions("g", ("a",), assignors=("best",)), "classic", "no assignor 'best'"),
-        (MemberOptions("g", ("a",), assignors=()), "classic", "no assignor is named"),
-        (MemberOptions("g", ("a",), session_timeout_ms=3000), "classic", "rarer than a session"),
-        (MemberOptions("g", pattern="("), "classic", "no regular expression"),
+        (ValueError, "group_id is empty: give a name", {"group_id": ""}),
+        (TypeError, "group_id is 7: give a str", {"group_id": 7}),
+        (ValueError, "has nothing to read: give topics, or a pattern", {"topics": ()}),
+        (TypeError, r"topics is 'abc': give a list: \['abc'\]", {"topics": "abc"}),
+        (ValueError, "a name in topics is empty", {"topics": [""]}),
+        (ValueError, "group_protocol is 'modern': choose one of", {"group_protocol": "modern"}),
+        (ValueError, "assignor 'best' is unknown: choose among", {"assignors": ("best",)}),
+        (ValueError, "assignors is empty: choose among", {"assignors": ()}),
+        (ValueError, "let a session be three heartbeats long", {"session_timeout_ms": 3000}),
+        (ValueError, "which is no regular expression", {"pattern": "("}),
+        (ValueError, "reset is 'earliest': choose one of 'beginning'", {"reset": "earliest"}),
+        (TypeError, "auto_commit is 'no': give True or False", {"auto_commit": "no"}),
+        (TypeError, "max_wait_ms is 0.5: give a whole number", {"max_wait_ms": 0.5}),
+        (ValueError, "max_wait_ms is -1: give a whole number from 0", {"max_wait_ms": -1}),
+        (TypeError, "on_lost is 1: give a function", {"on_lost": 1}),
+        (ValueError, "timeout_s is 0: give a number above 0", {"timeout_s": 0}),
+        (ValueError, "close_timeout_s is nan: give a number", {"close_timeout_s": float("nan")}),
+        (TypeError, "unexpected keyword argument 'rest'", {"rest": "end"}),
     ],
 )
-def test_nonsense_is_refused_at_once(options: MemberOptions, protocol: str, words: str) -> None:
-    with pytest.raises(ClientError, match=words) as caught:
-        check_options(options, protocol)
-    assert caught.value.code is ErrorCode.INVALID_REQUEST and caught.value.remedy
+def test_a_wrong_option_raises_a_sentence_that_says_what_is_allowed(
+    kind: type[Exception], sentence: str, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(kind, match=sentence) as caught:
+        GroupOptions(**{"group_id": "g", "topics": ("a",), **arguments})
+    if "unexpected" not in sentence:
+        assert isinstance(caught.value, ClientError) and caught.value.remedy

@@ -10,7 +10,7 @@ import trio
 from mqd.client.admin import Admin
 from mqd.client.cluster import ClusterClient
 from mqd.client.descriptions import LATEST
-from mqd.client.group import GroupMetadata
+from mqd.client.group_member import GroupMetadata
 from mqd.client.ranges import open_range
 from mqd.client.raw_producer import PreparedTransaction, RawProducer, end_transaction, open_raw_producer
 from mqd.errors import MqError

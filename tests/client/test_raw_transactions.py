@@ -10,7 +10,7 @@ import trio
 from mqd.client.cluster import ClusterClient, connect
 from mqd.client.consumer import open_consumer
 from mqd.client.errors import ClientError, CommitFailed, DeadlineExceeded, TransactionBroken
-from mqd.client.group import GroupMetadata
+from mqd.client.group_member import GroupMetadata
 from mqd.client.raw_producer import RawProducer, end_transaction, open_raw_producer
 from mqd.client.txn import Phase
 from mqd.errors import ErrorCode

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from mqd.client.errors import ClientError, ConsumerClosed, ProducerClosed
-from mqd.client.group import GroupMetadata
+from mqd.client.group_member import GroupMetadata
 from mqd.client.sync import connect
 from mqd.errors import ErrorCode
 from mqd.protocol.batch import iterate_batches, iterate_records

@@ -10,8 +10,8 @@ import trio
 from mqd.client.cluster import ClusterClient, connect
 from mqd.client.consumer import open_consumer
 from mqd.client.errors import ClientError, CommitFailed, TransactionBroken
-from mqd.client.group import GroupMetadata
 from mqd.client.group_consumer import open_group_consumer
+from mqd.client.group_member import GroupMetadata
 from mqd.client.transactional import TransactionalProducer, open_transactional_producer
 from mqd.client.txn import Phase
 from mqd.errors import ErrorCode

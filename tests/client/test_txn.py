@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mqd.client.errors import ClientError, TransactionBroken
-from mqd.client.group import GroupMetadata
+from mqd.client.group_member import GroupMetadata
 from mqd.client.txn import TRANSITIONS, Phase, Transactions
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqd.client.group import GroupMetadata
+from mqd.client.group_member import GroupMetadata
 from mqd.testing.group_ledger import GHOST, GroupLedger
 from mqd.types import TopicPartition
 

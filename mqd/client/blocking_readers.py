@@ -1,0 +1,147 @@
+"""Consumers and range readers without await."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import trio
+
+from mqd.client.blocking_loop import BackgroundLoop, as_coroutine, blocking
+from mqd.client.consumer import Consumer
+from mqd.client.fetcher import ARROW_ROWS_MAX, FetchedBatch
+from mqd.client.group_consumer import GroupConsumer
+from mqd.client.group_member import GroupMetadata
+from mqd.client.ranges import FetchedRange, RangeReader
+from mqd.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mqd.client.arrow import ArrowBatches
+
+ReaderT = TypeVar("ReaderT", bound="BatchReader")
+
+
+class BatchReader(Protocol):
+    async def next(self) -> FetchedBatch | None: ...
+
+    def arrow_batches(self, columns: Sequence[str] | None, *, rows_max: int) -> ArrowBatches: ...
+
+    def assignment(self) -> list[TopicPartition]: ...
+
+
+class BlockingReader(Generic[ReaderT]):
+    """A reader of batches without await: iterate over it, or call `next`."""
+
+    def __init__(self, loop: BackgroundLoop, wrapped: ReaderT) -> None:
+        self._loop = loop
+        self._wrapped = wrapped
+
+    def next(self, timeout_s: float | None = None) -> FetchedBatch | None:
+        """The next batch; None at the end, and after `timeout_s` without one.
+
+        A member of a group calls it again within `max_poll_interval_ms`.
+        """
+
+        async def in_loop() -> FetchedBatch | None:
+            with trio.move_on_after(math.inf if timeout_s is None else timeout_s):
+                return await self._wrapped.next()
+            return None
+
+        return self._loop.call(in_loop)
+
+    def __iter__(self) -> Iterator[FetchedBatch]:
+        while (batch := self.next()) is not None:
+            yield batch
+
+    def arrow_batches(
+        self, columns: Sequence[str] | None = None, *, rows_max: int = ARROW_ROWS_MAX
+    ) -> BlockingArrowBatches:
+        """The records as Arrow batches in place of `next`, as `Consumer.arrow_batches`. Needs `pip
+        install 'mqd[arrow]'`."""
+        return BlockingArrowBatches(
+            self._loop, self._wrapped.arrow_batches(columns, rows_max=rows_max)
+        )
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read."""
+        return self._wrapped.assignment()
+
+
+class BlockingArrowBatches:
+    """`ArrowBatches` without await: iterate over it, or call `next`."""
+
+    def __init__(self, loop: BackgroundLoop, wrapped: ArrowBatches) -> None:
+        self._loop = loop
+        self._wrapped = wrapped
+        self.schema = wrapped.schema
+        """Of every batch."""
+
+    def next(self, timeout_s: float | None = None) -> pa.RecordBatch | None:
+        """The next Arrow batch; None at the end, and after `timeout_s` without one."""
+
+        async def in_loop() -> pa.RecordBatch | None:
+            with trio.move_on_after(math.inf if timeout_s is None else timeout_s):
+                return await self._wrapped.next()
+            return None
+
+        return self._loop.call(in_loop)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while (batch := self.next()) is not None:
+            yield batch
+
+
+class BlockingConsumer(BlockingReader[Consumer]):
+    """`Consumer` without await."""
+
+    def position(self, tp: TopicPartition) -> int:
+        """The offset that is read next."""
+        return self._wrapped.position(tp)
+
+    def high_watermark(self, tp: TopicPartition) -> int:
+        """The high watermark in the last response; -1 before the first."""
+        return self._wrapped.high_watermark(tp)
+
+    seek = blocking(Consumer.seek)
+
+
+class BlockingGroupConsumer(BlockingReader[GroupConsumer]):
+    """`GroupConsumer` without await. Callbacks run in the client's thread, during `next`: they must
+    not call the client."""
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Offsets to commit when everything that was delivered is processed."""
+        return self._wrapped.positions()
+
+    def group_metadata(self) -> GroupMetadata:
+        """The identity of this member, for `send_offsets`."""
+        return self._wrapped.group_metadata()
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Deliver nothing of these partitions until `resume`."""
+        self._loop.call(as_coroutine(self._wrapped.pause), *partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        self._loop.call(as_coroutine(self._wrapped.resume), *partitions)
+
+    commit = blocking(GroupConsumer.commit)
+    committed = blocking(GroupConsumer.committed)
+    rewind = blocking(GroupConsumer.rewind)
+    seek = blocking(GroupConsumer.seek)
+
+
+class BlockingRangeReader:
+    """`RangeReader` without await: iterate over it, or call `next`."""
+
+    def __init__(self, loop: BackgroundLoop, wrapped: RangeReader) -> None:
+        self._loop = loop
+        self._wrapped = wrapped
+
+    next = blocking(RangeReader.next)
+
+    def __iter__(self) -> Iterator[FetchedRange]:
+        while (fetched := self.next()) is not None:
+            yield fetched
