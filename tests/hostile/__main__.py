@@ -1,18 +1,22 @@
-"""`python -m tests.hostile [--kafka] [--known N] [--seconds S]`: the good client's longest wait under each attack, as a table.
+"""`python -m tests.hostile [--kafka] [--known N] [--seconds S]`: the good client's longest wait under each attack, a line each.
 
-With --kafka, Apache Kafka 4.3.1 beside it, and the ratio of both (below 1: mqd is better).
+With --kafka, Apache Kafka 4.3.1 beside it, and the ratio of both (below 1: mqd is better). Both brokers run all the time.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.hostile.attacks import ATTACKS
-from tests.hostile.trial import good_client, kafka, mqd, waits_under
+from tests.hostile.trial import Waits, good_client, kafka, mqd, waits_under
 
 CONNECTIONS = (1, 5, 50)
+START_SECONDS = 15
+"""Of a broker, with the topic that is attacked; roughly."""
 
 
 def main() -> None:
@@ -23,21 +27,30 @@ def main() -> None:
     parser.add_argument("--known", type=int, default=10_000, help="partitions of the topic that exists [default: %(default)s]")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each attack lasts [default: %(default)s]")
     arguments = parser.parse_args()
+    known, seconds = arguments.known, arguments.seconds
     brokers = {"mqd": mqd, "Kafka": kafka} if arguments.kafka else {"mqd": mqd}
-    longest: dict[tuple[str, int], dict[str, float]] = {}
-    for broker, started in brokers.items():
-        with tempfile.TemporaryDirectory(prefix="hostile-") as directory, started(Path(directory), arguments.known) as port:
-            longest.setdefault(("no attack", 0), {})[broker] = good_client(port, arguments.seconds).longest
-            for attack in ATTACKS:
-                for connections in CONNECTIONS:
-                    waits = waits_under(port, attack, connections, arguments.known, arguments.seconds)
-                    longest.setdefault((attack, connections), {})[broker] = waits.longest
-    print(
-        f"{'attack':36} {'connections':>11} " + " ".join(f"{broker:>9}" for broker in brokers) + ("     ratio" if arguments.kafka else "")
-    )
-    for (attack, connections), found in longest.items():
-        row = f"{attack:36} {connections:11} " + " ".join(f"{1000 * found[broker]:6.0f} ms" for broker in brokers)
-        print(row + (f" {found['mqd'] / found['Kafka']:9.2f}" if arguments.kafka else ""))
+    rounds = 1 + len(ATTACKS) * len(CONNECTIONS)
+    takes = len(brokers) * (START_SECONDS + rounds * (seconds + 1))
+    print(f"The longest wait of a good client, in {rounds} rounds. This takes about {takes / 60:.0f} minutes.", flush=True)
+    with ExitStack() as stack:
+        ports = {}
+        for broker, started in brokers.items():
+            print(f"Starting {broker}, with a topic of {known} partitions.", flush=True)
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hostile-")))
+            ports[broker] = stack.enter_context(started(directory, known))
+        head = " ".join(f"{broker:>9}" for broker in brokers)
+        print(f"{'attack':36} {'connections':>11} {head}{'     ratio' if arguments.kafka else ''}", flush=True)
+        report("no attack", 0, ports, lambda port: good_client(port, seconds))
+        for attack in ATTACKS:
+            for connections in CONNECTIONS:
+                report(attack, connections, ports, lambda port: waits_under(port, attack, connections, known, seconds))  # noqa: B023
+
+
+def report(attack: str, connections: int, ports: dict[str, int], measure: Callable[[int], Waits]) -> None:
+    """Measure each broker in turn, and print the line."""
+    longest = {broker: measure(port).longest for broker, port in ports.items()}
+    row = f"{attack:36} {connections:11} " + " ".join(f"{1000 * one:6.0f} ms" for one in longest.values())
+    print(row + (f" {longest['mqd'] / longest['Kafka']:9.2f}" if "Kafka" in longest else ""), flush=True)
 
 
 if __name__ == "__main__":
