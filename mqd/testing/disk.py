@@ -111,6 +111,18 @@ class Directory:
         for entry in self.names.values():
             entry.lose_power(source)
 
+    def copy(self) -> Directory:
+        """As processes see it, and all of it durable."""
+        copied = Directory()
+        for name, entry in self.names.items():
+            if isinstance(entry, Directory):
+                copied.names[name] = entry.copy()
+            else:
+                inode = copied.names[name] = Inode(entry.number)
+                inode.data, inode.durable = bytearray(entry.data), bytearray(entry.data)
+        copied.durable = dict(copied.names)
+        return copied
+
     def bytes(self) -> int:
         return sum(entry.bytes() if isinstance(entry, Directory) else len(entry.data) for entry in self.names.values())
 
@@ -206,6 +218,22 @@ class MemoryDisk:
         self.root = Directory()
         self.used = 0
         self.boots += 1
+
+    def lose_page_cache(self) -> None:
+        """The disk is detached and attached again: as a power cut, but the machine runs on. No process may be alive."""
+        self.root.lose_power(self.random)
+        self.used = self.root.bytes()
+        self._fuse = None
+
+    def copy(self) -> Directory:
+        """All that is on it, for `roll_back`."""
+        return self.root.copy()
+
+    def roll_back(self, copy: Directory) -> None:
+        """An older copy of it in its place, while the machine runs on. No process may be alive."""
+        self.root = copy.copy()
+        self.used = self.root.bytes()
+        self._fuse = None
 
     def fail_sync(self, where: str = "", times: int = 1) -> None:
         """The next sync of a file whose path contains `where` fails with EIO; what it should have written is lost."""
