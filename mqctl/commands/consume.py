@@ -36,7 +36,7 @@ _TABLE = "{partition:>4}  {offset:>12}  {timestamp:24}  {key:24}  {value}\n"
 @click.option(
     "-f", "--format", "text_format", metavar="FORMAT", help=r"How to write a record, default '%v\n'. %t %p %o %k %v %h %T %K %V, {hex} ..."
 )
-@click.option("--read-committed", is_flag=True, help="Only records of committed transactions.")
+@click.option("--read-committed", is_flag=True, help="Only records of committed transactions; a log ends at its last stable offset.")
 @click.option("-o", "--output", type=click.Choice(OUTPUTS), help="text (default, see --format), table, or the whole record.")
 @click.option("-b", "--bootstrap", metavar="HOST:PORT,..", help=f"Nodes to begin with ({DEFAULT_BOOTSTRAP}; or MQCTL_BOOTSTRAP).")
 @click.option(
@@ -80,10 +80,11 @@ def consume(
         from mqd.client.offset_specs import resolve_offsets
 
         tps = await _choose(client, topics, only, settings)
-        starts = await _places(client, tps, first, settings)
+        starts = await _places(client, tps, first, settings, read_committed)
         ends = None
         if last is not None:
-            ends = await resolve_offsets(client, await _places(client, tps, last, settings), timeout_s=settings.timeout_s)
+            targets = await _places(client, tps, last, settings, read_committed)
+            ends = await resolve_offsets(client, targets, timeout_s=settings.timeout_s, read_committed=read_committed)
             _check_range(first, ends)
         reset: Any = "error" if first.offset is not None else "beginning"
         async with open_consumer(
@@ -128,16 +129,18 @@ async def _choose(client: ClusterClient, topics: tuple[str, ...], only: list[int
 
 
 async def _places(
-    client: ClusterClient, tps: list[TopicPartition], place: places.Place, settings: Settings
+    client: ClusterClient, tps: list[TopicPartition], place: places.Place, settings: Settings, read_committed: bool
 ) -> dict[TopicPartition, OffsetSpec]:
-    """The place for each partition, as the client takes it."""
+    """The place for each partition, as the client takes it. With `read_committed`, a log ends at its last stable offset."""
     from mqd.client.offset_specs import AtTime, resolve_offsets
 
     if place.timestamp_ms is not None:
         return dict.fromkeys(tps, AtTime(place.timestamp_ms))
     if place.before_end is not None:
         beginnings = await resolve_offsets(client, dict.fromkeys(tps, "beginning"), timeout_s=settings.timeout_s)
-        ends = await resolve_offsets(client, dict.fromkeys(tps, "end"), timeout_s=settings.timeout_s)
+        ends = await resolve_offsets(
+            client, dict.fromkeys(tps, "end"), timeout_s=settings.timeout_s, read_committed=read_committed
+        )
         return {tp: max(beginnings[tp], ends[tp] - place.before_end) for tp in tps}
     found: OffsetSpec = place.offset if place.offset is not None else place.word or "beginning"
     return dict.fromkeys(tps, found)

@@ -163,6 +163,23 @@ def test_produce_and_consume(mqctl: Callable[..., Ran], served: Loopback, tmp_pa
     assert whole.code == 0 and mqctl("consume", "a", "--from", "-1", "-n", "1", "-f", "%k%v").out == "K" + copy
 
 
+def test_consume_read_committed_ends_at_the_last_stable_offset(mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path) -> None:
+    """While a transaction is open; it waited for the high watermark."""
+    served.inside(lambda: served.cluster.add_topic("a"))
+    lines = tmp_path / "lines"
+    for text in ("one", "two", "three"):
+        lines.write_text(text)
+        assert mqctl("produce", "a", "-f", str(lines)).code == 0
+
+    def hold_back() -> None:
+        served.cluster.topics["a"][0].open[99] = 2
+
+    served.inside(hold_back)
+    assert mqctl("consume", "a", "-e", "--read-committed").out == "one\ntwo\n"
+    assert mqctl("consume", "a", "--to", "end", "--from", "-1", "--read-committed").out == "two\n"
+    assert mqctl("consume", "a", "-e").out == "one\ntwo\nthree\n"
+
+
 def test_consume_says_what_is_wrong(mqctl: Callable[..., Ran], served: Loopback) -> None:
     served.inside(lambda: served.cluster.add_topic("a"))
     for arguments in (["--from", "x"], ["-p", "x"], ["-f", "%x"], ["-f", "%v", "-o", "json"], ["--from", "@yesterday"], ["-n", "0"]):
