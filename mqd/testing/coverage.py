@@ -13,6 +13,12 @@ EVENTS = (
     "retired_segments",
     "deleted_records",
     "log_resets",
+    "memory_waits",
+    "evicted_connections",
+    "stalled_connections",
+    "refused_connections",
+    "coordinator_refusals",
+    "metadata_refusals",
 )
 """Each must be seen within 50 seeds (tests/sim/test_coverage.py)."""
 
@@ -27,7 +33,9 @@ class Coverage:
         self._daemons.append(daemon)
 
     def counts(self) -> Counter[str]:
-        """Event -> how often it happened, over all nodes and their lives. DeleteRecords is counted by who asks for it."""
+        """Event -> how often it happened, over all nodes and their lives. DeleteRecords, and refusals that only an answer
+        tells, are counted by the clients.
+        """
         counts: Counter[str] = Counter()
         for daemon in self._daemons:
             raft, logs = daemon.raft.statistics(), daemon.logs.statistics()
@@ -36,4 +44,11 @@ class Coverage:
             counts["compactions"] += daemon.logs.compactor.statistics().passes
             counts["retired_segments"] += logs.retired_segments
             counts["log_resets"] += daemon.fetchers.statistics().resets
+            if daemon.server is not None:
+                server = daemon.server.statistics()
+                counts["memory_waits"] += server.memory_waits
+                counts["evicted_connections"] += server.evicted_connections - server.stalled_connections
+                counts["stalled_connections"] += server.stalled_connections
+                counts["refused_connections"] += server.refused_connections
+                counts["handler_bugs"] += server.bugs
         return counts

@@ -34,6 +34,7 @@ from mqd.testing.coverage import Coverage
 from mqd.testing.faults import COORDINATORS_MIN_INSYNC, SHORTENED, THROWAWAY, Administration, Mode, Nemesis, Plan
 from mqd.testing.group_ledger import GroupLedger
 from mqd.testing.groups import Groups
+from mqd.testing.hostile import Hostile
 from mqd.testing.ledger import Ledger
 from mqd.testing.plots import Plots, draw_plot
 from mqd.testing.probes import Probes
@@ -77,9 +78,14 @@ COORDINATOR_OPTIONS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 """Besides, where there are groups and transactions: few partitions, for each costs time, and timers of a run of seconds."""
-LOADS = ("plain", "copy", "groups", "all", "prepare")
-"""What clients do: produce and consume; and besides, transactions and the copy of a topic; groups that read; both; or two-phase commits."""
-_LIKELIHOODS = (0.5, 0.15, 0.15, 0.1, 0.1)
+LOADS = ("plain", "copy", "groups", "all", "prepare", "hostile")
+"""What clients do: produce and consume; and besides, transactions and the copy of a topic; groups that read; both; two-phase commits; or
+attacks (hostile.py), which fill coordinators, too, that nobody else uses."""
+_LIKELIHOODS = (0.42, 0.15, 0.13, 0.08, 0.1, 0.12)
+_ALSO_HOSTILE = 0.15
+"""Of a seed of another load to have a hostile client besides."""
+BUSY_SECONDS_MAX = 0.1
+"""No request and no turn may keep the event loop of a node for longer, whatever clients send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +191,8 @@ class _Run:
         self.two_phase: TwoPhase | None = None
         self.group_ledger = GroupLedger()
         self.groups: Groups | None = None
+        self.hostile: Hostile | None = None
+        self.is_hostile = self.load == "hostile" or self.source("hostile").random() < _ALSO_HOSTILE
         self.scope = trio.CancelScope()
         self.coverage = Coverage()
 
@@ -204,12 +212,15 @@ class _Run:
                 self.probes.on_restart = self._restarted
                 self.probes.on_life = self.coverage.begin_life
                 cluster.on_event(self.probes.look)
-                cluster.price_work(draw_price(self.source("price")))
+                cluster.price_work(draw_price(self.source("price"), coordinated=self.load not in ("plain", "hostile")))
                 with self.scope:
                     await cluster.start()
                     await self._phases(cluster)
                 if self.probes.violation is not None:
                     self.result.violations.append(self.probes.violation)
+                if cluster.longest_busy_seconds > BUSY_SECONDS_MAX:
+                    self.result.violations.append(f"the event loop of a node was busy for {cluster.longest_busy_seconds:.3f} s")
+                self.result.counts["longest_busy_ms"] = round(cluster.longest_busy_seconds * 1000)
         finally:
             self.result.digest = world.trace.digest
             self.result.events = world.steps.steps
@@ -219,7 +230,7 @@ class _Run:
                 self.result.tail = list(world.trace.lines)[-60:]
 
     def _options(self) -> dict[str, str]:
-        options = OPTIONS | draw_thresholds(self.source("thresholds"))
+        options = OPTIONS | draw_thresholds(self.source("thresholds"), tiny=self.is_hostile, floods=self.load == "hostile")
         if self.load == "plain":
             return options
         flush = {"log.flush.before.ack": "true"} if self.plan.mode is Mode.POWER_ALL else {}
@@ -236,7 +247,7 @@ class _Run:
 
     async def _phases(self, cluster: Cluster) -> None:
         partitions = await self._form(cluster)
-        checked = partitions if self.load == "plain" else partitions + await self._form_transactions(cluster)
+        checked = partitions if self.load in ("plain", "hostile") else partitions + await self._form_transactions(cluster)
         workload = Workload(
             history=self.history,
             new_client=partial(_client, cluster),
@@ -252,7 +263,7 @@ class _Run:
                 client, self.plan, self.source("admin"), sorted(cluster.nodes), checked, cluster.clock.wall_ms
             )
             workload.start(nursery, partitions, own=self.chance.choice([1, 2]), raw=self.chance.choice([1, 2]), hasty=1)
-            if self.load != "plain":
+            if self.load not in ("plain", "hostile"):
                 self._start_coordinated(cluster, nursery, partitions, [place for place in checked if place.topic == TOPIC])
             if self.plot is not None:
                 self.plots = Plots(self.plot, nemesis, administration, workload, self.source("play"))
@@ -263,6 +274,8 @@ class _Run:
                     beside.start_soon(administration.run)
                     beside.start_soon(administration.shorten)
                     beside.start_soon(self._validate_now_and_then)
+                    if self.is_hostile:
+                        beside.start_soon(self._attack, cluster)
             await nemesis.heal()
             await self._converge(cluster, nemesis, workload, partitions)
             await self._end_coordinated(client)
@@ -278,6 +291,14 @@ class _Run:
                 self.result.violations += [str(anomaly) for anomaly in found]
             self._check_metadata(cluster, nemesis.newest_image())
             nursery.cancel_scope.cancel()
+
+    async def _attack(self, cluster: Cluster) -> None:
+        connects = {
+            node_id: partial(cluster.client_network(f"hostile{node_id}").connect, node.host, node.port)
+            for node_id, node in sorted(cluster.peers.nodes.items())
+        }
+        self.hostile = Hostile(connects, COPIED, self.source("attacks"), floods=self.load == "hostile")
+        await self.hostile.run()
 
     async def _form(self, cluster: Cluster) -> list[TopicPartition]:
         """The topics whose records must survive: three replicas, two of them in sync."""
@@ -450,11 +471,15 @@ class _Run:
     def _count(self) -> None:
         counts = self.result.counts
         counts.update(self.coverage.counts())
+        if counts["handler_bugs"]:
+            self.result.violations.append(f"unexpected exceptions in handlers cost {counts['handler_bugs']} connections")
         counts["acknowledged"] = self.history.acknowledged
         counts["read"] = self.history.reads
         if hasattr(self, "probes"):
             for name in ("elections", "leader_changes", "batches", "truncations", "truncated_below_high_watermark", "isr_changes"):
                 counts[name] = getattr(self.probes.counts, name)
+        if self.hostile is not None:
+            counts.update(self.hostile.counts)
         for part in ("nemesis", "administration", "plots"):
             if hasattr(self, part):
                 counts.update(getattr(self, part).counts)

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import random
 
+from mqd.limits import KIB, MIB
+
+_SNAPSHOTS = (("15", "5"), ("8", "1"), ("4", "1"))
+"""Entries of the metadata log between two snapshots, and those that are kept before one: a node that was away needs the snapshot."""
 _SMALL: tuple[dict[str, str], ...] = (
-    {"metadata.log.max.records.between.snapshots": "15", "metadata.log.records.kept": "5"},
     {
         "log.cleaner.backoff.ms": "100",
         "log.cleaner.min.cleanable.ratio": "0.01",
@@ -18,19 +21,38 @@ _SMALL: tuple[dict[str, str], ...] = (
     },
     {"log.retention.check.interval.ms": "200", "log.segment.delete.delay.ms": "100"},
 )
-
+_TINY: tuple[dict[str, str], ...] = (
+    {"memory.budget.bytes": str(256 * KIB)},
+    {"connections.max.write.stall.ms": "1000"},
+    {"metadata.image.max.bytes": str(MIB)},
+)
+"""Drawn where a hostile client uses them up. What is refused must never be lost, and everybody is served when it has gone."""
+_FLOODED = {
+    "group.coordinator.memory.bytes": str(MIB),
+    "transaction.coordinator.memory.bytes": str(MIB),
+    "max.connections": "25",
+}
+"""Where the hostile client is almost alone: what it fills, others could not use."""
 _PRICES = (0.0, 0.0, 0.0, 0.0003, 0.001, 0.004)
+_COORDINATED_PRICE_MAX = 0.001
 
 
-def draw_thresholds(chance: random.Random) -> dict[str, str]:
-    """Options of all nodes of a run."""
+def draw_thresholds(chance: random.Random, *, tiny: bool = False, floods: bool = False) -> dict[str, str]:
+    """Options of all nodes of a run. `tiny`: budgets, too; `floods`: those of coordinators and connections besides."""
     options: dict[str, str] = {}
-    for small in _SMALL:
+    if chance.random() < 0.6:
+        between, kept = chance.choice(_SNAPSHOTS)
+        options |= {"metadata.log.max.records.between.snapshots": between, "metadata.log.records.kept": kept}
+    for small in (*_SMALL, *(_TINY if tiny else ())):
         if chance.random() < 0.5:
             options |= small
-    return options
+    return options | (_FLOODED if floods else {})
 
 
-def draw_price(chance: random.Random) -> float:
-    """Seconds that may pass between two readings of a node's clock, mostly far less (`Cluster.price_work`): none in half of the seeds."""
-    return chance.choice(_PRICES)
+def draw_price(chance: random.Random, *, coordinated: bool = False) -> float:
+    """Seconds that may pass between two readings of a node's clock, mostly far less (`Cluster.price_work`): none in half of the seeds.
+
+    `coordinated`: groups or transactions are at work, which cost a node three times as much. It must not be busy all the time, or
+    nothing is ever whole again.
+    """
+    return min(chance.choice(_PRICES), _COORDINATED_PRICE_MAX if coordinated else 1.0)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from mqd.protocol.batch import build_batch
-from tests.hostile.wire import Wire, decoded, frame
+from mqd.testing.requests import decoded, fetch_body, frame
+from tests.hostile.wire import Wire
 
 PIPELINED = 50
 SESSION_PARTITIONS = 10_000
@@ -45,13 +46,13 @@ class Sessions(Attack):
         return SESSION_PARTITIONS
 
     def prepare(self) -> None:
-        self.first = frame("fetch", _FETCH, fetch(self.topic, list(range(self.partitions)), session_epoch=0))
+        self.first = frame("fetch", _FETCH, fetch_body(self.topic, list(range(self.partitions)), session_epoch=0))
 
     def round(self, wire: Wire) -> None:
         wire.send(self.first)
         session_id = decoded("fetch", _FETCH, wire.receive()).session_id or 1
         epochs = range(1, 1 + PIPELINED)
-        wire.send(b"".join(frame("fetch", _FETCH, fetch("", [], session_id=session_id, session_epoch=epoch)) for epoch in epochs))
+        wire.send(b"".join(frame("fetch", _FETCH, fetch_body("", [], session_id=session_id, session_epoch=epoch)) for epoch in epochs))
         for _ in epochs:
             wire.receive()
 
@@ -80,7 +81,7 @@ class OnePartition(Attack):
     name = "one partition named 50,000 times"
 
     def prepare(self) -> None:
-        self.bytes = frame("fetch", 4, fetch(KNOWN_TOPIC, [0] * NAMED_TIMES))
+        self.bytes = frame("fetch", 4, fetch_body(KNOWN_TOPIC, [0] * NAMED_TIMES))
 
     def round(self, wire: Wire) -> None:
         wire.send(self.bytes)
@@ -104,10 +105,3 @@ class ManyBatches(Attack):
 
 
 ATTACKS: dict[str, type[Attack]] = {kind.name: kind for kind in (UnknownSessions, KnownSessions, OnePartition, ManyBatches)}
-
-
-def fetch(topic: str, partitions: list[int], **options: Any) -> dict[str, Any]:
-    """The body of a fetch that does not wait."""
-    rows = [{"partition": index, "fetch_offset": 0, "partition_max_bytes": 1000} for index in partitions]
-    topics = [{"topic": topic, "partitions": rows}] if topic else []
-    return {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 10_000, "session_epoch": -1, **options, "topics": topics}

@@ -10,7 +10,8 @@ import sys
 import time
 
 from mqd.protocol.batch import build_batch
-from tests.hostile.wire import Wire, decoded, frame
+from mqd.testing.requests import decoded, frame
+from tests.hostile.wire import Wire
 
 TOPIC = "good"
 EVERY_SECONDS = 0.01

@@ -7,24 +7,9 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from mqd.protocol import apis
-from mqd.protocol.schema import Api, decode_response_header, encode_request_header
+from mqd.testing.requests import decoded, frame
 
-CORRELATION_ID = 7
 TIMEOUT_SECONDS = 60.0
-
-
-def api_of(name: str) -> Api:
-    api = apis.by_name(name)
-    assert api is not None, name
-    return api
-
-
-def frame(name: str, version: int, body: Mapping[str, Any]) -> bytes:
-    """A request with its length and header."""
-    api = api_of(name)
-    encoded = encode_request_header(api, version, CORRELATION_ID, "hostile") + api.encode_request(version, body)
-    return struct.pack(">i", len(encoded)) + encoded
 
 
 class Wire:
@@ -57,9 +42,3 @@ class Wire:
                 raise ConnectionError("The broker closed the connection.")
             found += received
         return bytes(found)
-
-
-def decoded(name: str, version: int, answer: bytes) -> Any:
-    api = api_of(name)
-    _, position = decode_response_header(api, version, answer)
-    return api.decode_response(version, answer, position)
