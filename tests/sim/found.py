@@ -7,6 +7,7 @@ FOUND: dict[str, int] = {
     "alter-partition-without-comparing": 25,
     "answers-leave-as-they-are-ready": 8,
     "checksums-not-read": 2,
+    "cleaned-segment-not-synced": 2,
     "commit-of-an-aborted-transaction-accepted": 0,
     "coordinator-answers-before-the-commit": 8,
     "crash-taken-for-an-orderly-stop": 2,

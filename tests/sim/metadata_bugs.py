@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mqd.controller import elections, image, reassignments
-from mqd.controller.image import MetadataImage, MetadataMachine, PartitionImage, TopicImage
+from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
 from mqd.raft.journal import Journal
 from mqd.raft.seams import RaftNode
 from mqd.replica.service import ReplicaService
@@ -71,31 +71,29 @@ def journal_cut_without_its_snapshot() -> Patches:
 
 @bug("a snapshot from the leader is added to what a node has, instead of replacing it", nodes=5)
 def restore_merges() -> Patches:
-    original = MetadataImage.restore
+    original = MetadataImage.become
 
-    def restore(self: MetadataImage, data: bytes) -> Any:
+    def become(self: MetadataImage, fresh: MetadataImage, delta: Any) -> Any:
         before: list[TopicImage] = list(self.topics.values())
-        delta = original(self, data)
+        original(self, fresh, delta)
         for topic in before:
             if topic.name not in self.topics:
                 self._insert_topic(topic)
         return delta
 
-    yield MetadataImage, "restore", restore
+    yield MetadataImage, "become", become
 
 
 @bug("a snapshot from the leader is kept in the journal, and not restored", nodes=5)
 def installed_snapshot_not_restored() -> Patches:
-    original = RaftNode._install
+    original = RaftNode._tend_loading
 
-    def install(self: RaftNode, *what: Any) -> bool:
-        machine, self._machine = self._machine, MetadataMachine()
-        try:
-            return original(self, *what)
-        finally:
-            self._machine = machine
+    def tend(self: RaftNode) -> None:
+        if self._loaded is not None:
+            self._loaded = replace(self._loaded, take_effect=lambda: None)
+        original(self)
 
-    yield RaftNode, "_install", install
+    yield RaftNode, "_tend_loading", tend
 
 
 @bug("a snapshot from the leader is not written to disk", nodes=5)

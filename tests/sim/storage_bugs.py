@@ -11,6 +11,7 @@ from mqd.log.compaction import Indexing, Rewriting, Transactions
 from mqd.log.keymap import KeyMap
 from mqd.log.partition_log import PartitionLog
 from mqd.log.recovery import Known
+from mqd.log.rewriting import SegmentRewrite
 from mqd.replica.service import ReplicaService
 from mqd.server.handlers import delete_records
 from mqd.server.partitions import leading
@@ -96,6 +97,16 @@ def markers_go_early() -> Patches:
         return None
 
     yield Rewriting, "_control_batch", control_batch
+
+
+@bug("a cleaned segment takes the place of others before it is on stable storage", load="groups")
+def cleaned_segment_not_synced() -> Patches:
+    original = SegmentRewrite.__init__
+
+    def init(self: SegmentRewrite, disk: Any, *what: Any, **how: Any) -> None:
+        original(self, _Without(disk, "sync", "sync_directory"), *what, **how)  # type: ignore[arg-type]
+
+    yield SegmentRewrite, "__init__", init
 
 
 # -- retention and DeleteRecords

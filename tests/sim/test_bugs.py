@@ -32,6 +32,7 @@ CLASSES = {
         "keys-without-news-dropped",
         "aborted-records-count-as-newest",
         "markers-go-early",
+        "cleaned-segment-not-synced",
     ),
     "retention": (
         "retention-beyond-the-high-watermark",
@@ -73,7 +74,6 @@ QUICK = (
     "followers-forget-producers",
     "high-watermark-ignores-a-member",
     "move-completed-early",
-    "no-limit-is-a-limit",
     "prepared-transaction-times-out",
     "raft-answers-before-fsync",
     "raft-believes-previous",
