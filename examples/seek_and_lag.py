@@ -4,6 +4,7 @@ python examples/seek_and_lag.py [HOST:PORT]
 """
 
 import sys
+import time
 from secrets import token_hex
 
 from mqd.client.sync import connect
@@ -13,12 +14,13 @@ BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
 RUN = token_hex(3)  # names of its own for each run
 TOPIC = GROUP = f"example-seek-{RUN}"
 PARTITION = TopicPartition(TOPIC, 0)
+BEGIN_MS = int(time.time() * 1000) - 3600_000  # an hour ago: records older than retention.ms would be deleted
 
 with connect(BOOTSTRAP) as client:
     client.admin.create_topic(TOPIC, partitions=1, configs={"message.timestamp.type": "CreateTime"})
     with client.producer() as producer:
         for minute in range(60):
-            producer.send(TOPIC, b"%d" % minute, timestamp=1_700_000_000_000 + minute * 60_000)
+            producer.send(TOPIC, b"%d" % minute, timestamp=BEGIN_MS + minute * 60_000)
 
     with client.group_consumer(GROUP, [TOPIC], reset="beginning", auto_commit=False) as consumer:
         read = 0
@@ -29,7 +31,7 @@ with connect(BOOTSTRAP) as client:
     print("the group is at", row.committed.offset, "of", row.end, "- lag", row.lag)
     assert row.lag == 20
 
-    when = 1_700_000_000_000 + 30 * 60_000
+    when = BEGIN_MS + 30 * 60_000
     found = client.admin.list_offsets({PARTITION: when})[PARTITION]
     client.admin.alter_group_offsets(GROUP, {PARTITION: found.offset})  # refused while the group has members
     (row,) = client.admin.group_lag(GROUP)

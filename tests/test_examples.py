@@ -30,6 +30,8 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "mqd", "dev", "--port", str(port), "--data", str(directory / "data")]
     command += ["-o", "group.initial.rebalance.delay.ms=0"]
+    # Records older than the default retention are refused: a node may delete them before the example reads them, which then waits for ever.
+    command += ["-o", f"log.message.timestamp.before.max.ms={7 * 24 * 3600_000}"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as node:
         assert node.stdout is not None
         said = []
