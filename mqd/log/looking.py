@@ -2,15 +2,18 @@
 
 Batches are stored without being unpacked, with two exceptions: keys, when a client writes to a compacted topic, and
 lookups by time. Both run on the event loop, so both are bounded: by bytes once decompressed, by a least weight a record, and,
-for what clients send, by a sum over one turn of the loop, beyond which a batch is sent back to be tried again.
+for what clients send, by a sum over one turn of the loop, beyond which a batch is sent back to be tried again. A large batch is looked at
+in slices before it is appended (`is_large`, `Looking.examining`).
 """
 
 from __future__ import annotations
 
 from itertools import islice
+from struct import Struct
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import (
+    KIB,
     LOOKED_AT_BYTES_MAX,
     LOOKED_AT_BYTES_PER_RECORD,
     LOOKED_AT_BYTES_PER_TURN,
@@ -18,8 +21,18 @@ from mqd.limits import (
     RECORD_ERRORS_MAX,
 )
 from mqd.protocol import batch
-from mqd.protocol.batch import BatchHeader, keyless_records, record_bytes
+from mqd.protocol.batch import HEADER_BYTES, KEYS_AT_ONCE, BatchHeader, crc_of, keyless_records, parse_header, record_bytes
+from mqd.protocol.bricks import Slices
+from mqd.protocol.compression import Codec
 from mqd.types import Offset
+
+_SLICE = 200
+"""Each step of `Looking.examining` is as much work as a slice of rows."""
+_COMPRESSED_AT_ONCE_BYTES = 16 * KIB
+_RECORDS_COUNT = Struct(">i").unpack_from
+_RECORDS_COUNT_POSITION = 57
+_CODEC_POSITION = 22
+_CODEC_MASK = 0x07
 
 
 def bytes_max(max_message_bytes: int) -> int:
@@ -27,13 +40,59 @@ def bytes_max(max_message_bytes: int) -> int:
     return max(LOOKED_AT_BYTES_MAX, LOOKED_AT_MESSAGES * max_message_bytes)
 
 
-class Looking:
-    """What was looked at in one turn, which is told by its `now_ms`."""
+def is_large(view: memoryview, start: int, stop: int) -> bool:
+    """Whether a look at the keys of the batch in [start, stop) takes more than some milliseconds."""
+    if start < 0 or stop - start < HEADER_BYTES:
+        return False
+    if view[start + _CODEC_POSITION] & _CODEC_MASK and stop - start > _COMPRESSED_AT_ONCE_BYTES:
+        return True
+    return bool(_RECORDS_COUNT(view, start + _RECORDS_COUNT_POSITION)[0] > KEYS_AT_ONCE)
 
-    __slots__ = ("_now_ms", "_spent")
+
+class Looking:
+    """What was looked at in one turn, which is told by its `now_ms`; and what was found in large batches that wait to be appended."""
+
+    __slots__ = ("_found", "_now_ms", "_spent")
 
     def __init__(self) -> None:
         self._now_ms = self._spent = 0
+        self._found: dict[int, tuple[memoryview, MqError | None]] = {}
+        """By the identity of the view."""
+
+    def examining(self, view: memoryview, max_message_bytes: int) -> Slices[None]:
+        """Look at one batch, in slices. When this very view is appended, `refuse_keyless` raises what was found. `forget` it at last.
+
+        A batch of the wrong shape is left to those who append it: they refuse it before they look at its records."""
+        header = parse_header(view)
+        if header.magic != 2 or header.size != len(view) or header.codec > Codec.ZSTD or crc_of(view) != header.crc:
+            return
+        try:
+            yield from self._examining(view, header, max_message_bytes)
+            error = None
+        except MqError as found:
+            error = found
+        self._found[id(view)] = view, error
+
+    def forget(self, view: memoryview) -> None:
+        """Of a view that was examined."""
+        self._found.pop(id(view), None)
+
+    @staticmethod
+    def _examining(view: memoryview, header: BatchHeader, max_message_bytes: int) -> Slices[None]:
+        limit = bytes_max(max_message_bytes)
+        _check_weight(header, limit)
+        yield _SLICE
+        records = record_bytes(view, header, limit)
+        yield _SLICE
+        keyless: list[int] = []
+        for index in keyless_records(records, header):
+            if index < 0:
+                yield _SLICE
+                continue
+            keyless.append(index)
+            if len(keyless) == RECORD_ERRORS_MAX:
+                break
+        _refuse(keyless)
 
     def refuse_keyless(self, view: memoryview, header: BatchHeader, max_message_bytes: int, now_ms: int) -> None:
         """Raises for a batch that has records without a key, or that cannot be looked at.
@@ -41,13 +100,13 @@ class Looking:
         MqError: INVALID_RECORD (the first few such records by name), CORRUPT_MESSAGE, MESSAGE_TOO_LARGE for a batch beyond the bounds
         (Java's producer then splits it), KAFKA_STORAGE_ERROR (retriable) when the turn has seen enough.
         """
+        found = self._found.get(id(view))
+        if found is not None:
+            if found[1] is not None:
+                raise found[1]
+            return
         limit = bytes_max(max_message_bytes)
-        weight = header.records_count * LOOKED_AT_BYTES_PER_RECORD
-        if weight > limit:
-            raise MqError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"{header.records_count} records in a batch for a compacted topic; {limit // LOOKED_AT_BYTES_PER_RECORD} may be",
-            )
+        weight = _check_weight(header, limit)
         if now_ms != self._now_ms:
             self._now_ms, self._spent = now_ms, 0
         if self._spent >= LOOKED_AT_BYTES_PER_TURN:
@@ -60,10 +119,24 @@ class Looking:
             raise
         if header.codec:
             self._spent += max(0, len(records) - weight)
-        keyless = list(islice(keyless_records(records, header), RECORD_ERRORS_MAX))
-        if keyless:
-            why = "a record without a key in a compacted topic"
-            raise MqError(ErrorCode.INVALID_RECORD, why, record_errors=[(index, why) for index in keyless])
+        _refuse(list(islice((index for index in keyless_records(records, header) if index >= 0), RECORD_ERRORS_MAX)))
+
+
+def _check_weight(header: BatchHeader, limit: int) -> int:
+    """What its records count for, at least."""
+    weight = header.records_count * LOOKED_AT_BYTES_PER_RECORD
+    if weight > limit:
+        raise MqError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"{header.records_count} records in a batch for a compacted topic; {limit // LOOKED_AT_BYTES_PER_RECORD} may be",
+        )
+    return weight
+
+
+def _refuse(keyless: list[int]) -> None:
+    if keyless:
+        why = "a record without a key in a compacted topic"
+        raise MqError(ErrorCode.INVALID_RECORD, why, record_errors=[(index, why) for index in keyless])
 
 
 def first_record_since(

@@ -126,7 +126,7 @@ class LogService:
         self.read = self.reader.read
         self.offset_for_timestamp = self.reader.offset_for_timestamp
         self.record_with_max_timestamp = self.reader.record_with_max_timestamp
-        self._looking = Looking()
+        self.looking = Looking()
         self._homes = Homes()
         self._touched: list[PartitionLog] = []
         self._syncer = Syncer(disk, self.directories, self.after_sync, self._not_synced)
@@ -256,7 +256,7 @@ class LogService:
             self._fence(partition, hole)
             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, hole)
         log.opened = True
-        log.looking = self._looking
+        log.looking = self.looking
         log.update_config(config)
         return log
 

@@ -261,8 +261,14 @@ def record_bytes(view: Buffer, header: BatchHeader, limit: int) -> bytes:
     return bytes(records[start:end])  # indexing bytes takes half of the time
 
 
+KEYS_AT_ONCE = 4096
+"""Records between two pauses of `keyless_records`: 2 ms."""
+
+
 def keyless_records(records: bytes, header: BatchHeader) -> Iterator[int]:
-    """Which records have no key, by their index. Everything else is stepped over. MqError(CORRUPT_MESSAGE) where that is impossible.
+    """Which records have no key, by their index; -1 after each `KEYS_AT_ONCE` records, for a pause. Everything else is stepped over.
+
+    MqError(CORRUPT_MESSAGE) where that is impossible.
 
     0.4 us a record, a fifth of `iterate_records`, bench machine.
     """
@@ -290,6 +296,8 @@ def keyless_records(records: bytes, header: BatchHeader) -> Iterator[int]:
             if records[position + 1] & 1:  # zigzag of a negative length
                 yield index
             position = following
+            if not (index + 1) % KEYS_AT_ONCE:
+                yield -1
     except IndexError:
         raise corrupt("a record is cut off") from None
     if position != end:

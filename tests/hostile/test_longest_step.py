@@ -22,12 +22,14 @@ from mqd.io.clock import SystemClock
 from mqd.io.disk import OsDisk
 from mqd.io.entropy import RandomEntropy
 from mqd.io.net import OsNetwork
-from mqd.limits import RAFT_SNAPSHOT_CHUNK_BYTES
+from mqd.limits import LOOKED_AT_BYTES_MAX, LOOKED_AT_BYTES_PER_RECORD, RAFT_SNAPSHOT_CHUNK_BYTES
+from mqd.protocol.batch import Codec, build_batch
 from mqd.raft import formats
 from mqd.raft.codec import InstallSnapshot, encode_message
 from mqd.raft.service import RaftService
 from mqd.types import NodeId
 from tests.hostile.steps import Steps
+from tests.log.support import NOW
 from tests.server.rig import ME, OTHER, rig, settle
 from tests.server.test_follower_fetch import Follower, replicated
 
@@ -36,6 +38,7 @@ FOLLOWED_SECONDS_MAX = 0.01
 """For a fetch of fewer partitions than clusters have, so that the test is short."""
 
 TRIES = 3
+LOOKED_AT_SECONDS_MAX = 0.02
 PARTITIONS = 2_000
 SNAPSHOT_TOPICS, TOPIC_PARTITIONS = 300, 100
 
@@ -125,3 +128,29 @@ async def test_a_metadata_snapshot_of_the_leader(tmp_path: Path) -> None:
     assert machine.image.snapshot() == image.snapshot()
     print(f"metadata snapshot, {SNAPSHOT_TOPICS * TOPIC_PARTITIONS} partitions: {1000 * steps.longest:.1f} ms {steps.of}")
     assert steps.longest < SECONDS_MAX, (steps.longest, steps.of)
+
+
+# -- batches whose records the broker reads
+
+
+async def test_a_large_batch_for_a_compacted_topic(tmp_path: Path) -> None:
+    """As many records as may be: of 30 bytes each, compressed."""
+    records = build_batch(
+        [(b"k", b"v" * 20)] * (LOOKED_AT_BYTES_MAX // LOOKED_AT_BYTES_PER_RECORD), codec=Codec.GZIP, timestamp=NOW
+    )
+    async with rig(tmp_path) as node:
+        node.create("t", cleanup_policy="compact")
+        client = await node.connect()
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        tried = []
+        for _ in range(TRIES):
+            steps.begin()
+            client.post("produce", 9, node.produce_body("t", records))
+            await settle()
+            tried.append(steps.longest)
+            (answer,) = client.answers()
+            assert answer.responses[0].partition_responses[0].error_code == 0
+        trio.lowlevel.remove_instrument(steps)
+    print(f"batch for a compacted topic, {len(records)} bytes: {1000 * min(tried):.1f} ms")
+    assert min(tried) < LOOKED_AT_SECONDS_MAX, tried

@@ -7,8 +7,9 @@ librdkafka ties compression to them (KAFKA-18659), and not served.
 acks: 0 is not answered (a refusal closes the connection, so that the client looks for the leader again), 1 is answered
 once written here, -1 once every in-sync replica has it. ◆ hot path.
 
-A request of many partitions or bytes is decoded, appended and answered in slices, in a task. Later requests of its connection wait
-until all of it is appended. Each slice writes what it appends, and has a ticket of its own.
+A request of many partitions or bytes, or with a large batch for a compacted topic, is decoded, appended and answered in slices, in a task.
+Later requests of its connection wait until all of it is appended. Each slice writes what it appends, and has a ticket of its own. The
+records of the large batch are looked at before the slice in which it is appended.
 
 What may begin a transaction in a partition waits for the transaction coordinator's word (verification.py), and what comes behind it on its
 connection waits, too. The other batches of a transaction go the way of all.
@@ -16,7 +17,7 @@ connection waits, too. The other batches of a transaction go the way of all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
@@ -24,6 +25,7 @@ import trio
 
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.limits import DECODED_AT_ONCE_ROWS, MIB, PRODUCED_AT_ONCE_BYTES_MAX
+from mqd.log.looking import is_large
 from mqd.protocol.batch import HEADER_BYTES, PRODUCER_ID_POSITION, TRANSACTIONAL_MASK
 from mqd.protocol.bricks import Slices
 from mqd.protocol.hot import (
@@ -49,6 +51,7 @@ _ATTRIBUTES_POSITION = 22
 """The low byte of a batch's attributes: the codec is in its last three bits."""
 _CODEC_MASK = 0x07
 _NO_PARTITIONS: dict[int, Partition] = {}
+_NO_VIEWS: Mapping[int, memoryview] = {}
 _PRODUCER = Struct(">qhi").unpack_from
 """Producer id, epoch and base sequence of a batch, from `PRODUCER_ID_POSITION` on."""
 _ABORTABLE_FROM, _ADDS_FROM = 11, 12
@@ -63,6 +66,7 @@ Row = tuple[Any, ...]
 Topic = tuple[bytes | None, bytes | None, list[Row]]
 _Piece = tuple[bytes | None, bytes | None, Sequence[ProducePartition], list[Row]]
 """Some partitions of a topic, and the rows of its answer."""
+_Asked = tuple[bytes | None, bytes | None, Sequence[ProducePartition]]
 _NOTHING = memoryview(b"")
 
 
@@ -123,7 +127,7 @@ class _Share(ProduceTicket):
 class _Large:
     """A large request between its slices."""
 
-    __slots__ = ("acks", "deadline", "finished", "pending", "producers", "refused", "transactional_id", "unfinished", "view")
+    __slots__ = ("acks", "deadline", "examined", "finished", "pending", "producers", "refused", "transactional_id", "unfinished", "view")
 
     def __init__(self, pending: _Pending, view: memoryview) -> None:
         self.pending = pending
@@ -134,6 +138,8 @@ class _Large:
         self.producers: set[tuple[int, int]] = set()
         """Id and epoch of those whose transactions the request adds to."""
         self.refused = False
+        self.examined: dict[int, memoryview] = {}
+        """Of the present slice: batches that were looked at before they are appended, by their start."""
         self.unfinished = 1
         """Shares that wait to be committed, and one for the slices that are left."""
         self.finished = trio.Event()
@@ -164,6 +170,8 @@ class Produce:
         self._spawn = spawn
         self._bug = bug
         self._verification = Verification(node)
+        self._examination = trio.Lock()
+        """One large batch is decompressed at a time, for memory."""
 
     def __call__(
         self,
@@ -181,7 +189,13 @@ class Produce:
         With `second` it is called for the second time, with the bytes of the request's body alone.
         """
         request = decode_produce_at_once(view, position, end, version)
-        if request is None or (end - position > PRODUCED_AT_ONCE_BYTES_MAX and second is None and not _is_single(request[3])):
+        if request is None or (
+            second is None
+            and (
+                (end - position > PRODUCED_AT_ONCE_BYTES_MAX and not _is_single(request[3]))
+                or self._must_examine(view, request[3])
+            )
+        ):
             self._take_up_large(connection, buffer, view[position:end], version, correlation_id)
             return
         transactional_id, acks, timeout_ms, asked = request
@@ -226,11 +240,14 @@ class Produce:
         transactional_id: bytes | None,
         odd: bool,
         second: _Second | None,
+        examined: Mapping[int, memoryview] = _NO_VIEWS,
     ) -> bool:
-        """Append to these partitions of one topic; `rows` gets a row for each. Returns whether one was refused."""
+        """Append to these partitions of one topic; `rows` gets a row for each. Returns whether one was refused.
+
+        `examined`: the batches that were looked at before, by their start."""
         replica, version = self._replica, pending.version
         append_nowait = replica.append_nowait
-        held = replica.by_name.get(name, _NO_PARTITIONS) if name is not None else replica.by_id.get(topic_id or b"", _NO_PARTITIONS)
+        held = self._held(name, topic_id)
         refused = False
         for index, start, stop in partitions:
             partition = held.get(index)
@@ -245,7 +262,9 @@ class Produce:
                     raise MqError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the request names no transactional id")
                 if version < 7 and attributes & _CODEC_MASK == _ZSTD:
                     raise MqError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later")
-                base_offset, last_offset, log_append_time_ms, _ = append_nowait(partition, view[start:stop], acks, now_ms)
+                base_offset, last_offset, log_append_time_ms, _ = append_nowait(
+                    partition, examined.get(start) or view[start:stop], acks, now_ms
+                )
             except MqError as error:
                 refused = True
                 rows.append(refused_row(index, error, current_leader(self._node, partition, name, topic_id, index)))
@@ -354,6 +373,20 @@ class Produce:
             large.finished.set()
 
     async def _append_slice(self, large: _Large, pieces: list[_Piece]) -> None:
+        looking = self._node.logs.looking
+        examined = large.examined = {}
+        try:
+            for partition, start, stop in self._to_examine(large.view, [piece[:3] for piece in pieces]):
+                async with self._examination:
+                    batch = examined[start] = large.view[start:stop]
+                    await finished_in_slices(looking.examining(batch, partition.log.config.max_message_bytes))
+            await self._append_examined(large, pieces)
+        finally:
+            for batch in examined.values():
+                looking.forget(batch)
+            large.examined = {}
+
+    async def _append_examined(self, large: _Large, pieces: list[_Piece]) -> None:
         odd = large.acks not in (1, -1, 0)
         waiting: dict[Partition, tuple[int, int, int]] = {}
         async with one_slice():
@@ -385,14 +418,39 @@ class Produce:
         odd = second is not None or acks not in (1, -1, 0)
         for name, topic_id, partitions, rows in pieces:
             if self._append(
-                pending, name, topic_id, partitions, rows, appends, large.view, acks, now_ms, large.transactional_id, odd, second
-            ):
+                pending, name, topic_id, partitions, rows, appends, large.view, acks, now_ms, large.transactional_id, odd, second,
+                large.examined,
+            ):  # fmt: skip
                 large.refused = True
         if appends and acks != 0:
             share = _Share(large)
             share.appends = appends
             self._replica.wait_committed(share)
         self._replica.end_of_turn()
+
+    # -- records that the broker looks at ---------------------------------------------------------------------------
+
+    def _must_examine(self, view: memoryview, asked: Iterable[_Asked]) -> bool:
+        for name, topic_id, partitions in asked:  # without a generator: every request comes here
+            held = self._held(name, topic_id)
+            for index, start, stop in partitions:
+                partition = held.get(index)
+                if partition is not None and "compact" in partition.log.config.cleanup_policy and is_large(view, start, stop):
+                    return True
+        return False
+
+    def _to_examine(self, view: memoryview, asked: Iterable[_Asked]) -> Iterator[tuple[Partition, int, int]]:
+        """Large batches for compacted topics: they are looked at in slices, before they are appended."""
+        for name, topic_id, partitions in asked:
+            held = self._held(name, topic_id)
+            for index, start, stop in partitions:
+                partition = held.get(index)
+                if partition is not None and "compact" in partition.log.config.cleanup_policy and is_large(view, start, stop):
+                    yield partition, start, stop
+
+    def _held(self, name: bytes | None, topic_id: bytes | None) -> dict[int, Partition]:
+        replica = self._replica
+        return replica.by_name.get(name, _NO_PARTITIONS) if name is not None else replica.by_id.get(topic_id or b"", _NO_PARTITIONS)
 
     # -- transactions that begin -----------------------------------------------------------------------------------
 

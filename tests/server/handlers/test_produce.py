@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from mqd.errors import ErrorCode
-from mqd.protocol.batch import Codec
+from mqd.protocol.batch import KEYS_AT_ONCE, Codec, build_batch
 from tests.log.support import NOW, batch
 from tests.server.rig import ME, OTHER, Rig, rig, settle, values
 
@@ -93,6 +95,48 @@ async def test_keyless_records_of_a_compacted_topic_are_named(tmp_path: Path) ->
         client = await node.connect()
         row = await client.produce("t", batch(b"a", keyed=False))
         assert (row.error_code, [one.batch_index for one in row.record_errors]) == (ErrorCode.INVALID_RECORD, [0])
+
+
+def large_batch(keyless: int | None = None, **options: Any) -> bytearray:
+    """Whose records the broker looks at in slices."""
+    records = [(None if index == keyless else b"k%d" % index, b"v") for index in range(3 * KEYS_AT_ONCE)]
+    return build_batch(records, codec=Codec.GZIP, timestamp=NOW, **options)
+
+
+async def test_a_large_batch_for_a_compacted_topic_is_looked_at_in_slices(tmp_path: Path) -> None:
+    """In its place among the requests of its connection; a repetition is no second append."""
+    async with rig(tmp_path) as node:
+        node.create("t", cleanup_policy="compact")
+        client, other = await node.connect(), await node.connect()
+        producer: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
+        second = batch(b"b", producer_id=7, sequence=3 * KEYS_AT_ONCE)
+        client.post("produce", 9, node.produce_body("t", large_batch(**producer, base_sequence=0)))
+        client.post("produce", 9, node.produce_body("t", second))
+        client.post("produce", 9, node.produce_body("t", large_batch(**producer, base_sequence=0)))
+        for _ in range(4):
+            await trio.lowlevel.checkpoint()
+        assert client.answers() == []
+        assert (await other.produce("t", batch(b"c"))).error_code == ErrorCode.NONE
+        await settle()
+        rows = [answer.responses[0].partition_responses[0] for answer in client.answers()]
+        assert [row.error_code for row in rows] == [ErrorCode.NONE] * 3
+        assert rows[0].base_offset == rows[2].base_offset < rows[1].base_offset
+        assert node.partition("t").log.log_end_offset == 3 * KEYS_AT_ONCE + 2
+        assert not node.logs.looking._found
+
+
+@pytest.mark.parametrize("keyless", [0, 2 * KEYS_AT_ONCE + 5])
+async def test_a_keyless_record_of_a_large_batch_is_named(tmp_path: Path, keyless: int) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", cleanup_policy="compact")
+        client = await node.connect()
+        row = await client.produce("t", large_batch(keyless))
+        assert (row.error_code, [one.batch_index for one in row.record_errors]) == (ErrorCode.INVALID_RECORD, [keyless])
+        assert node.partition("t").log.log_end_offset == 0
+        damaged = large_batch()
+        damaged[-1] ^= 1
+        assert (await client.produce("t", damaged)).error_code == ErrorCode.CORRUPT_MESSAGE
+        assert not node.logs.looking._found
 
 
 async def test_unknown_topics_by_name_and_by_id(tmp_path: Path) -> None:
