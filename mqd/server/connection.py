@@ -46,6 +46,10 @@ _LARGE_FRAME_BYTES = 128 * KIB
 _FRAME_BUFFER_BYTES_MIN = 64 * KIB
 _NOTHING = memoryview(b"")
 _JOIN_BYTES_MAX = 256 * KIB
+_HTTP_STARTS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI "))
+"""The first four bytes of HTTP requests, by their methods (RFC 9110, RFC 5789); the last is how HTTP/2 begins (RFC 9113)."""
+_TLS_HANDSHAKE = b"\x16\x03"
+"""How a TLS client begins (RFC 8446)."""
 """Small answers are joined up to this and sent with one call."""
 
 RESUME = 0
@@ -165,6 +169,16 @@ class Owner(Protocol):
         ...
 
     def closed(self, connection: Connection) -> None: ...
+
+
+def _foreign(size: int) -> str | None:
+    """What a client speaks whose first four bytes are no size of a frame, where that is plain."""
+    start = (size & 0xFFFFFFFF).to_bytes(4, "big")
+    if start in _HTTP_STARTS:
+        return "an HTTP request: this port speaks the Kafka protocol, connect with a Kafka client"
+    if start.startswith(_TLS_HANDSHAKE):
+        return "a TLS handshake: this port speaks the Kafka protocol without TLS, set security.protocol=PLAINTEXT in the client"
+    return None
 
 
 class Connection:
@@ -351,7 +365,7 @@ class Connection:
 
     def _checked_size(self, size: int) -> int:
         if size < FRAME_BYTES_MIN or size > self.frame_bytes_max:
-            raise ProtocolError(f"a frame of {size} bytes (allowed: {FRAME_BYTES_MIN} to {self.frame_bytes_max})")
+            raise ProtocolError(_foreign(size) or f"a frame of {size} bytes (allowed: {FRAME_BYTES_MIN} to {self.frame_bytes_max})")
         return size
 
     def _keep(self, rest: memoryview) -> None:

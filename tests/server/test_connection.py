@@ -202,6 +202,25 @@ def test_a_frame_of_an_impossible_size_closes_the_connection_before_anything_is_
     assert owner.frame_bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "reason=an HTTP request: this port speaks the Kafka protocol"),
+        (b"POST /topics HTTP/1.1\r\n\r\n", "reason=an HTTP request"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "reason=an HTTP request"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "reason=a TLS handshake"),
+        (b"\xff\xff\xff\xff????", "reason=a frame of -1 bytes"),
+    ],
+)
+def test_a_client_of_another_protocol_gets_a_log_line_that_names_it(sent: bytes, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    owner = ScriptedOwner()
+    owner.sock.incoming = [sent]
+    owner.run()
+    assert owner.sock.closed
+    (line,) = caplog.messages
+    assert line.startswith("closing a connection") and reason in line
+
+
 def test_a_declared_length_alone_costs_no_memory() -> None:
     owner = ScriptedOwner()
     owner.sock.incoming = [pack(">i", 1 << 20) + b"only a few bytes"]
