@@ -16,6 +16,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING without importing typing
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
     from collections.abc import Sequence
+    from threading import Thread
 
 OK, FAILURE, USAGE = 0, 1, 2
 NODES_MAX = 9
@@ -143,6 +144,7 @@ def _start(options: Namespace) -> int:
     config = NodeConfig.load(Path(options.config) if options.config else None, os.environ, dict(options.settings))
     logs.set_up(config.text("logging.level"))
     logs.warn_all((*peers.warnings, *config.warnings))
+    _check_advertised_host(peers.nodes[options.node].advertised_host)
 
     import trio
 
@@ -153,6 +155,33 @@ def _start(options: Namespace) -> int:
     except BaseExceptionGroup as group:
         raise _told_to_the_user(group) from group
     return OK
+
+
+def _check_advertised_host(host: str) -> Thread:
+    """Warn where this machine cannot resolve the name that clients get for this node. A DNS may be slow: a thread, that no start waits for.
+
+    It is no error: clients may have another DNS.
+    """
+    import socket
+    from threading import Thread
+
+    from mqd import logs
+
+    def check() -> None:
+        try:
+            socket.getaddrinfo(host, None)
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            logs.warn_all(
+                [
+                    f"advertised_host {host!r} cannot be resolved ({reason}): clients that cannot resolve it do not reach this node;"
+                    " correct it in the peers file, or add the name to the DNS"
+                ]
+            )
+
+    thread = Thread(target=check, name="advertised_host", daemon=True)
+    thread.start()
+    return thread
 
 
 _OS_REMEDIES = {

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import errno
 import json
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+import trio
 import yaml
 
 import mqd
@@ -183,6 +186,37 @@ def test_a_secret_that_others_can_read_is_told_at_the_start(
         peers.chmod(mode)
         assert main(arguments) == 0
         assert [line[line.index("chmod") :].partition(",")[0] for line in caplog.messages if "cluster secret" in line] == told
+
+
+@pytest.mark.parametrize("error", [None, OSError(-2, "Name or service not known"), UnicodeError("label too long")])
+def test_an_advertised_host_that_cannot_be_resolved_is_reported_at_the_start(
+    error: Exception | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mqd import daemon
+
+    asked = []
+
+    def resolve(host: str, port: None) -> list[object]:
+        asked.append(host)
+        if error is not None:
+            raise error
+        return []
+
+    async def fake(options: StartOptions) -> None:
+        for thread in threading.enumerate():
+            if thread.name == "advertised_host":
+                await trio.to_thread.run_sync(thread.join)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(daemon, "main", fake)
+    monkeypatch.setattr("mqd.logs.set_up", lambda level: None)
+    peers = tmp_path / "peers.toml"
+    peers.write_text(PEERS + 'advertised_host = "mq1.exmaple.org"\n')
+    assert main(["start", "--peers", str(peers), "--node", "1", "--data", str(tmp_path / "data")]) == OK
+    assert asked == ["mq1.exmaple.org"]
+    lines = [line for line in caplog.messages if "advertised_host" in line]
+    assert len(lines) == (error is not None)
+    assert all("'mq1.exmaple.org' cannot be resolved" in line for line in lines)
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "0.0.0.0", "::", "mq1.example.org"])
