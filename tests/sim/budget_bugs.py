@@ -12,6 +12,17 @@ from mqd.server.connection import Connection
 from tests.sim.planting import Patches, bug
 
 
+@bug("a connection that is closed while answers wait keeps their share of the memory", load="hostile")
+def closed_connection_keeps_its_answers() -> Patches:
+    original = Connection._note_unsent
+
+    def note(self: Connection) -> None:
+        if self.open:
+            original(self)
+
+    yield Connection, "_note_unsent", note
+
+
 @bug("answers leave in the order in which they are ready")
 def answers_leave_as_they_are_ready() -> Patches:
     original = Connection.flush

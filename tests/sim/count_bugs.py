@@ -12,8 +12,7 @@ import argparse
 import multiprocessing
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from mqd.testing.jobs import run_with_bug
@@ -47,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # The likeliest to take long come first, so that no process waits for one of them at the end.
     names.sort(key=lambda name: -counted.get(name, options.last))
     with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for name, seed in zip(names, pool.map(partial(first_seed, last=options.last), names), strict=True):
+        counting = {pool.submit(first_seed, name, options.last): name for name in names}
+        for done in as_completed(counting):
+            name, seed = counting[done], done.result()
             before = counted.pop(name, None)
             print(f"{name}: {seed} (before: {before})", flush=True)
             if seed is None:

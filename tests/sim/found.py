@@ -8,6 +8,7 @@ FOUND: dict[str, int] = {
     "answers-leave-as-they-are-ready": 8,
     "checksums-not-read": 2,
     "cleaned-segment-not-synced": 2,
+    "closed-connection-keeps-its-answers": 1,
     "commit-of-an-aborted-transaction-accepted": 0,
     "coordinator-answers-before-the-commit": 8,
     "crash-taken-for-an-orderly-stop": 2,

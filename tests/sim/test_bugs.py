@@ -63,17 +63,17 @@ CLASSES = {
         "answers-leave-as-they-are-ready",
         "deleted-topics-are-counted",
         "ended-offsets-are-counted",
+        "closed-connection-keeps-its-answers",
     ),
 }
 """Defects in what rare events do, of each of which CI finds at least two."""
 QUICK = (
-    "alter-partition-without-comparing",
     "ended-offsets-are-counted",
-    "flush-before-ack-ignored",
     "follower-claims-what-is-not-synced",
     "followers-forget-producers",
     "high-watermark-ignores-a-member",
     "move-completed-early",
+    "moved-replica-keeps-its-log",
     "prepared-transaction-times-out",
     "raft-answers-before-fsync",
     "raft-believes-previous",
@@ -81,10 +81,9 @@ QUICK = (
     "revoked-partition-handed-out-early",
     "seal-left-out",
     "snapshot-lacks-configs",
+    "snapshot-lacks-producer-ids",
     "stable-offset-ignores-transactions",
     "torn-tail-left-in-the-file",
-    "unclean-elections",
-    "unclean-registration-ignored",
 )
 
 
@@ -105,12 +104,13 @@ def found_by_ci(name: str) -> bool:
 def test_every_bug_has_its_seed() -> None:
     assert FOUND.keys() == BUGS.keys()
     assert len(set(QUICK)) >= 12 and set(QUICK) <= FOUND.keys()
+    assert max(FOUND[name] for name in QUICK) <= 5, "a change of the product moves the rare ones far"
     assert max(FOUND.values()) <= LAST_SEED
     assert LAST_SEED + SEEDS_MAX == 149, "docs/HACKING.md and mqd/testing/__main__.py name the seeds 0-149"
 
 
 def test_ci_simulates_every_load() -> None:
-    assert {load for load, _ in ci_seeds()} >= {bug.load for bug in BUGS.values()} >= {*LOADS} - {"all", "hostile"}
+    assert {load for load, _ in ci_seeds()} == set(LOADS)
 
 
 @pytest.mark.parametrize("subject", CLASSES)
