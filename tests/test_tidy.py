@@ -56,7 +56,7 @@ CLIENT_FACES = frozenset(
     {
         *("peer.py", "line.py", "metadata.py", "producer.py", "consumer.py", "calls.py", "sync.py", "cluster.py"),
         *("coordinator.py", "group_consumer.py", "transactional.py", "ranges.py", "txn_calls.py", "arrow.py"),
-        *("raw_producer.py", "raw_sender.py", "membership.py", "group_commits.py", "nurseries.py"),
+        *("raw_producer.py", "raw_sender.py", "membership.py", "group_commits.py", "nurseries.py", "batch_sender.py"),
         *("blocking_loop.py", "blocking_readers.py", "blocking_producers.py", "blocking_admin.py"),
     }
 )

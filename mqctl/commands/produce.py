@@ -19,7 +19,8 @@ from mqctl.app import FAILED, OK, PARTIAL, Failure, Settings, complain, failure_
 if TYPE_CHECKING:
     from mqctl.records import Envelope
     from mqd.client.cluster import ClusterClient
-    from mqd.client.producer import Delivery, Producer
+    from mqd.client.delivery import Delivery
+    from mqd.client.producer import Producer
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _READ_BYTES = 256 * 1024

@@ -238,8 +238,8 @@ class Accumulator:
             return now >= head.retry_at
         return hurry or len(queue) > 1 or head.size_estimate >= self._batch_bytes or now >= head.created + self._linger_s
 
-    def is_settled(self) -> bool:
-        """Whether no batch is in flight and none may have arrived without our knowing."""
+    def all_outcomes_known(self) -> bool:
+        """Whether no batch is in flight, and none was stored without our knowledge."""
         return not self.in_flight and not any(queue[0].maybe_appended for queue in self._queues.values() if queue)
 
     def heads(self) -> list[Batch]:

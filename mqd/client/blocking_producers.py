@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mqd.client.blocking_loop import BackgroundLoop, blocking
-from mqd.client.producer import Delivery, Producer
+from mqd.client.delivery import Delivery
+from mqd.client.producer import Producer
 from mqd.client.raw_producer import RawProducer
 from mqd.client.transactional import TransactionalProducer
 

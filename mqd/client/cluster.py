@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import trio
 
+from mqd.client.arguments import check_above_zero, check_number, check_text, shown
 from mqd.client.backoff import backoff_s
-from mqd.client.errors import ClientError, DeadlineExceeded, PeerUnreachable, error_from_wire
+from mqd.client.errors import ClientError, DeadlineExceeded, PeerUnreachable, error_from_wire, invalid_type, invalid_value
 from mqd.client.metadata import BrokerInfo, ClusterView, TopicInfo
 from mqd.client.nurseries import joining_nursery, lasting_nursery
 from mqd.client.peer import PeerConnection, start_peer
@@ -46,7 +47,7 @@ def api(key: int) -> Api:
 
 
 def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """`"host:port,host,[::1]:port"` as addresses. Raises ClientError(INVALID_REQUEST) that quotes the bad part."""
+    """`"host:port,host,[::1]:port"` as addresses. Raises ValueError with the bad part."""
     addresses = []
     remedy = "write host:port, for example 127.0.0.1:9092"
     for part in filter(None, (each.strip() for each in text.split(","))):
@@ -55,11 +56,29 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
             host, port = part, str(DEFAULT_PORT)
         host = host.removeprefix("[").removesuffix("]")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ClientError(ErrorCode.INVALID_REQUEST, f"{part!r} is not an address", remedy=remedy)
+            raise invalid_value(f"{part!r} is not an address", remedy)
         addresses.append((host, int(port)))
     if not addresses:
-        raise ClientError(ErrorCode.INVALID_REQUEST, "no bootstrap address is given", remedy=remedy)
+        raise invalid_value("no bootstrap address is given", remedy)
     return addresses
+
+
+def _addresses(bootstrap: object) -> list[tuple[str, int]]:
+    """Raises ValueError or TypeError."""
+    if isinstance(bootstrap, str):
+        return parse_bootstrap(bootstrap)
+    remedy = "give 'host:port' or a list of (host, port), for example [('127.0.0.1', 9092)]"
+    if not isinstance(bootstrap, Sequence) or isinstance(bootstrap, bytes):
+        raise invalid_type(f"bootstrap is {shown(bootstrap)}", remedy)
+    if not bootstrap:
+        raise invalid_value("bootstrap is empty", remedy)
+    for address in bootstrap:
+        match address:
+            case (str(), int()):
+                pass
+            case _:
+                raise invalid_type(f"a bootstrap address is {shown(address)}", remedy)
+    return list(bootstrap)
 
 
 class _Opening:
@@ -383,7 +402,11 @@ async def connect(
     `bootstrap` is "host:port[,host:port..]" or addresses. Raises PeerUnreachable when none of them answers; with
     `wait_s` it keeps trying that long first.
     """
-    addresses = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else list(bootstrap)
+    addresses = _addresses(bootstrap)
+    check_text("client_id", client_id, "billing")
+    check_above_zero("request_timeout_s", request_timeout_s)
+    check_above_zero("connect_timeout_s", connect_timeout_s)
+    check_number("wait_s", wait_s, 0)
     async with lasting_nursery() as nursery:
         client = ClusterClient(
             addresses,

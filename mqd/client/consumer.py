@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import trio
 
 from mqd import limits
-from mqd.client.arguments import check_above_zero, check_flag, check_whole, shown
+from mqd.client.arguments import check_above_zero, check_flag, check_topic, check_whole, shown
 from mqd.client.backoff import backoff_s
 from mqd.client.cluster import ClusterClient
 from mqd.client.errors import ClientError, ConsumerClosed, invalid_type, invalid_value
@@ -276,6 +276,11 @@ async def open_consumer(
         make = invalid_value if isinstance(start, Mapping) else invalid_type
         example = "{TopicPartition('orders', 0): 'beginning'}"
         raise make(f"start is {shown(start)}", f"give partitions and offsets: {example}")
+    for tp in start:
+        if not isinstance(tp, TopicPartition):
+            raise invalid_type(f"a key of start is {shown(tp)}", "give a TopicPartition")
+        check_topic(tp.topic)
+        check_whole("partition", tp.partition, 0)
     check_reset(reset)
     check_flag("read_committed", read_committed)
     check_whole("max_wait_ms", max_wait_ms, 0)

@@ -1,6 +1,12 @@
-"""Which partition a record goes to: by key as Java's default partitioner does, or stickily when there is no key.
+"""Which partition a record goes to.
 
-The hash must equal Kafka's bit for bit: records with one key go to one partition whichever client wrote them.
+By default, a record with a key goes where Java's default partitioner sends it (murmur2), and
+records without a key are sticky. `send(..., partition=3)` names a partition. Any callable of the
+type
+`Partitioner` replaces the default, for example a `RoundRobinPartitioner`. Pure.
+
+The hash must equal Kafka's bit for bit: records with one key go to one partition, whichever client
+wrote them.
 """
 
 from __future__ import annotations
@@ -12,6 +18,10 @@ _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 _WORDS = Struct("<I").iter_unpack
+
+Partitioner = Callable[[str, bytes | None, Sequence[int], Sequence[int]], int]
+"""(topic, key, all partitions, those with a leader) -> one of the partitions. Called once for each
+record that names no partition. Neither list is empty."""
 
 
 def murmur2(data: bytes | memoryview) -> int:
@@ -37,9 +47,9 @@ def partition_for_key(key: bytes | memoryview, partition_count: int) -> int:
 
 
 class StickyPartitioner:
-    """Keyless records of one topic stay on one partition until `sticky_bytes` went there, then move (KIP-794).
+    """Keyless records of one topic stay on one partition for `sticky_bytes`, then move (KIP-794).
 
-    Fuller batches than round robin, and the same share for every partition over time.
+    Batches are fuller than with round robin, and over time every partition gets the same share.
     """
 
     def __init__(self, sticky_bytes: int, below: Callable[[int], int]) -> None:
@@ -51,7 +61,7 @@ class StickyPartitioner:
         self._sent_bytes = 0
 
     def partition(self, record_bytes: int, available: Sequence[int]) -> int:
-        """The partition for a record of that size. `available`: the partitions that have a leader, not empty."""
+        """The partition for a record of that size. `available`: those with a leader, not empty."""
         assert available
         if self._current not in available or self._sent_bytes >= self._sticky_bytes:
             others = [each for each in available if each != self._current] or list(available)
@@ -59,3 +69,18 @@ class StickyPartitioner:
             self._sent_bytes = 0
         self._sent_bytes += record_bytes
         return self._current
+
+
+class RoundRobinPartitioner:
+    """Each record of a topic goes to the next partition that has a leader, whatever its key is, as
+    with Kafka's RoundRobinPartitioner. Give each producer its own."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def __call__(
+        self, topic: str, key: bytes | None, partitions: Sequence[int], available: Sequence[int]
+    ) -> int:
+        count = self._counts.get(topic, 0)
+        self._counts[topic] = count + 1
+        return available[count % len(available)]

@@ -32,10 +32,11 @@ from mqd.client.blocking_readers import (
     BlockingRangeReader,
 )
 from mqd.client.consumer import open_consumer
+from mqd.client.delivery import RecordMetadata
 from mqd.client.descriptions import NewTopic
 from mqd.client.errors import ClientError
 from mqd.client.group_consumer import open_group_consumer
-from mqd.client.producer import RecordMetadata, open_producer
+from mqd.client.producer import open_producer
 from mqd.client.ranges import open_range
 from mqd.client.raw_producer import EndedTransaction, end_transaction, open_raw_producer
 from mqd.client.transactional import open_transactional_producer

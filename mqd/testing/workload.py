@@ -24,8 +24,9 @@ import trio
 from mqd import limits
 from mqd.client.cluster import ClusterClient, api
 from mqd.client.consumer import open_consumer
+from mqd.client.delivery import Delivery
 from mqd.client.errors import ClientError
-from mqd.client.producer import Delivery, open_producer
+from mqd.client.producer import open_producer
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.io.clock import Clock
 from mqd.io.net import Stream

@@ -82,18 +82,18 @@ def test_a_retried_batch_keeps_its_place_and_its_bytes() -> None:
     assert next_one is later and parse_header(sequences.seal(later, Codec.NONE)).base_sequence == 1
 
 
-def test_only_doubtful_batches_go_out_until_all_is_settled() -> None:
+def test_only_doubtful_batches_go_out_until_all_all_outcomes_known() -> None:
     accumulator = queue()
     put(accumulator, A)
     (doubtful,) = drained(accumulator, 0.0, flush=True)
     put(accumulator, B)
-    assert not accumulator.is_settled()
+    assert not accumulator.all_outcomes_known()
     doubtful.maybe_appended = True
     accumulator.retry(doubtful, at=1.0, error=ERROR)
-    assert not accumulator.is_settled()
+    assert not accumulator.all_outcomes_known()
     assert drained(accumulator, 1.0, flush=True, doubtful_only=True) == [doubtful]
     accumulator.complete(doubtful)
-    assert accumulator.is_settled()
+    assert accumulator.all_outcomes_known()
 
 
 def test_batches_expire_in_order_but_not_under_way() -> None:

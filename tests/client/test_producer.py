@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -12,9 +12,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from mqd.client.cluster import ClusterClient, connect
 from mqd.client.errors import ClientError, DeadlineExceeded, ProducerClosed
-from mqd.client.partitioner import partition_for_key
+from mqd.client.partitioner import RoundRobinPartitioner, partition_for_key
 from mqd.client.peer import PeerConnection
 from mqd.client.producer import Producer, open_producer
+from mqd.client.transactional import open_transactional_producer
 from mqd.errors import ErrorCode
 from mqd.protocol.batch import Codec, iterate_records, parse_header
 from mqd.types import TopicPartition
@@ -289,7 +290,7 @@ async def test_acks_0_does_not_wait_for_ever_for_a_peer_that_reads_nothing(
 
 async def test_idempotence_needs_all_acks(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
-    with pytest.raises(ClientError, match="acks=all"):
+    with pytest.raises(ClientError, match="use acks='all', or idempotent=False"):
         async with producing(cluster, acks=1, idempotent=True):
             pass
 
@@ -463,13 +464,15 @@ async def test_a_flush_ends_while_others_go_on_sending(nursery: trio.Nursery, au
     [
         ({"value": "text"}, "the value of a record is str, not bytes"),
         ({"value": b"x", "key": 7}, "the key of a record is int"),
-        ({"value": b"x", "headers": [("a", "b")]}, "is no header of a record"),
-        ({"value": b"x", "headers": {"name": b"b"}}, "'name' is no header of a record"),
-        ({"value": b"x", "timestamp": 1.5}, "1.5 is no timestamp"),
-        ({"value": b"x", "timestamp": -1}, "-1 is no timestamp"),
-        ({"value": b"x", "timestamp": 2**63}, "is no timestamp"),
-        ({"value": b"x", "partition": "0"}, "'0' is not the number of a partition"),
-        ({"value": b"x", "topic": 7}, "7 is not the name of a topic"),
+        ({"value": b"x", "headers": [("a", "b")]}, "a header of a record is"),
+        ({"value": b"x", "headers": {"name": b"b"}}, "a header of a record is 'name'"),
+        ({"value": b"x", "timestamp": 1.5}, "the timestamp of a record is 1.5"),
+        ({"value": b"x", "timestamp": -1}, "the timestamp of a record is -1"),
+        ({"value": b"x", "timestamp": 2**63}, "the timestamp of a record is"),
+        ({"value": b"x", "partition": "0"}, "the partition of a record is '0'"),
+        ({"value": b"x", "topic": 7}, "topic is 7: give a str"),
+        ({"value": b"x", "topic": ["a"]}, r"topic is \['a'\]: give a str"),
+        ({"value": b"x", "topic": ""}, "topic is empty: give a name"),
         ({"value": b"x", "topic": "\ud800"}, "is not the name of a topic"),
         ({"value": b"x", "topic": "x" * 40_000}, "is not the name of a topic"),
     ],
@@ -490,7 +493,7 @@ async def test_a_name_without_utf8_is_refused_and_harms_no_other_record(nursery:
     (partition,) = cluster.add_topic("a")
     async with producing(cluster) as (_, producer):
         await producer.enqueue("a", b"before")
-        with pytest.raises(ClientError, match="no UTF-8"):
+        with pytest.raises(ClientError, match="not valid UTF-8"):
             await producer.enqueue("a", b"x", headers=[("\ud800", b"")])
         await producer.enqueue("a", b"after")
     assert partition.values() == [b"before", b"after"]
@@ -537,3 +540,94 @@ async def test_what_was_sent_is_not_kept_in_memory(nursery: trio.Nursery) -> Non
         await producer.flush()
         assert all(len(each._batch.writer._body) == 0 and each._batch.sealed is None for each in deliveries)
         assert [(await each.wait()).offset for each in deliveries] == list(range(10))
+
+
+async def test_a_round_robin_partitioner_spreads_records_with_one_key(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a", 3)
+    async with producing(cluster, partitioner=RoundRobinPartitioner()) as (_, producer):
+        went = [(await producer.send("a", b"x", key=b"k")).partition for _ in range(6)]
+        assert (await producer.send("a", b"x", partition=2)).partition == 2, "an explicit partition wins"
+    assert went == [0, 1, 2, 0, 1, 2]
+
+
+async def test_any_callable_is_a_partitioner_and_is_called_once_a_record(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a", 4)
+    calls: list[tuple[str, bytes | None, list[int], list[int]]] = []
+
+    def by_first_byte(topic: str, key: bytes | None, partitions: Sequence[int], available: Sequence[int]) -> int:
+        calls.append((topic, key, list(partitions), list(available)))
+        return 0 if key is None else key[0] % len(partitions)
+
+    async with producing(cluster, partitioner=by_first_byte) as (_, producer):
+        for key in (b"\x07", None, b"\x02"):
+            await producer.enqueue("a", b"x", key=key)
+        assert (await producer.send("a", b"x", key=b"\x01")).partition == 1
+    assert [(key, len(partitions)) for _, key, partitions, _ in calls] == [(b"\x07", 4), (None, 4), (b"\x02", 4), (b"\x01", 4)]
+    assert [partition.end for partition in cluster.topics["a"]] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("returned", "kind"), [(4, ValueError), (-1, ValueError), (None, TypeError), (True, TypeError), ("0", TypeError)]
+)
+async def test_what_a_partitioner_may_return(nursery: trio.Nursery, returned: Any, kind: type[Exception]) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a", 4)
+    async with producing(cluster, partitioner=lambda *_: returned) as (_, producer):
+        for _ in range(2):  # before the topic is known, and after
+            with pytest.raises(kind, match="for topic 'a': return a partition from 0 to 3"):
+                await producer.enqueue("a", b"x")
+
+
+async def test_an_exception_of_a_partitioner_reaches_the_caller(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+
+    def broken(*_: object) -> int:
+        raise LookupError("no such customer")
+
+    async with producing(cluster, partitioner=broken) as (_, producer):
+        for _ in range(2):
+            with pytest.raises(LookupError, match="no such customer"):
+                await producer.send("a", b"x")
+        assert (await producer.send("a", b"x", partition=0)).offset == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence", "options"),
+    [
+        (ValueError, "codec is 'brotli': choose one of 'none', 'gzip', 'snappy', 'lz4', 'zstd'", {"codec": "brotli"}),
+        (TypeError, "codec is 3: choose one of", {"codec": 3}),
+        (ValueError, "linger_ms is -5: give a number of at least 0", {"linger_ms": -5}),
+        (TypeError, "linger_ms is '5': give a number", {"linger_ms": "5"}),
+        (ValueError, "acks is 2: choose one of 'all', -1, 1, 0", {"acks": 2}),
+        (ValueError, "acks is 'most': choose one of", {"acks": "most"}),
+        (TypeError, "acks is None: choose one of", {"acks": None}),
+        (ValueError, "use acks='all', or idempotent=False", {"acks": 1, "idempotent": True}),
+        (TypeError, "idempotent is 1: give True or False", {"idempotent": 1}),
+        (ValueError, "batch_bytes is 0: give a whole number from 1", {"batch_bytes": 0}),
+        (TypeError, "partitioner is 'random': give a function", {"partitioner": "random"}),
+        (ValueError, "delivery_timeout_s is 0: give a number above 0", {"delivery_timeout_s": 0}),
+        (ValueError, "unknown_topic_grace_s is nan", {"unknown_topic_grace_s": float("nan")}),
+        (TypeError, "unexpected keyword argument 'compression'", {"compression": "zstd"}),
+    ],
+)
+async def test_a_wrong_option_raises_a_sentence_that_says_what_is_allowed(
+    nursery: trio.Nursery, kind: type[Exception], sentence: str, options: dict[str, Any]
+) -> None:
+    cluster = FakeCluster(nursery)
+    async with connect([("fake", 9001)], network=cluster) as client:
+        with pytest.raises(kind, match=sentence):
+            open_producer(client, **options)
+        if not {"acks", "idempotent"} & set(options):
+            with pytest.raises(kind, match=sentence):
+                open_transactional_producer(client, "t", **options)
+
+
+async def test_a_codec_may_be_named(nursery: trio.Nursery) -> None:
+    cluster = FakeCluster(nursery)
+    (partition,) = cluster.add_topic("a")
+    async with producing(cluster, codec="gzip") as (_, producer):
+        await producer.send("a", bytes(1000))
+    assert parse_header(partition.batches[0]).codec == Codec.GZIP

@@ -323,6 +323,6 @@ async def test_records_outside_of_a_transaction_are_refused(nursery: trio.Nurser
             with pytest.raises(ClientError) as caught:
                 await refused
             assert caught.value.code is ErrorCode.INVALID_TXN_STATE and caught.value.message
-    with pytest.raises(ClientError, match="without a name"):
+    with pytest.raises(ClientError, match="transactional_id is empty"):
         async with producing(cluster, ""):
             pass
