@@ -298,6 +298,54 @@ def test_two_images_of_one_partition_epoch(world: Cardboard) -> None:
     assert "two images of t-0 at partition epoch 4" in str(world.look())
 
 
+def test_two_images_of_one_index_that_differ_beside_partitions(world: Cardboard) -> None:
+    for node_id, value in ((1, "300"), (2, "2000")):
+        world.images[node_id].index = 5
+        world.images[node_id].configs["topic", "t"] = {"segment.ms": value}
+    assert (world.look() or "").startswith("I10: at index 5 nodes 1 and 2 hold {('topic', 't'): {'segment.ms': '300'}} and")
+
+
+@pytest.mark.parametrize(("adding", "isr", "is_early"), [((4,), (1,), False), ((), (1, 4), False), ((), (1,), True)])
+def test_a_move_that_ends_before_the_new_replica_is_in_sync(
+    world: Cardboard, adding: tuple[int, ...], isr: tuple[int, ...], is_early: bool
+) -> None:
+    def nodes(*ids: int) -> tuple[NodeId, ...]:
+        return tuple(map(NodeId, ids))
+
+    before = PartitionImage(NodeId(1), 0, 1, nodes(1, 4, 2), nodes(1, 2), adding=nodes(4), removing=nodes(2))
+    after = PartitionImage(NodeId(1), 0, 2, nodes(1, 4), nodes(*isr), adding=nodes(*adding))
+    image = world.images[1]
+    for image.index, partition in enumerate((before, after), start=1):
+        image.topics["t"] = TopicImage("t", ID, [partition])
+        found = world.look()
+    assert (found is not None) == is_early
+    if is_early:
+        assert found is not None and "leaves {4} as replicas, never in sync" in found
+
+
+def test_a_follower_with_records_that_its_leader_has_deleted(world: Cardboard) -> None:
+    for node_id, replica in world.replicas.items():
+        replica.partition.followers = dict.fromkeys({1, 2, 3} - {node_id})
+        world.daemons[node_id].replica.get = {TP: replica.partition}.get
+    assert world.probes.undeleted() is None
+    for node_id in (1, 2):
+        world.replicas[node_id].log.log_start_offset = 1
+    assert world.probes.undeleted() == "deletion of the records of t-0 below 1 on node 3"
+
+
+@pytest.mark.parametrize(("held", "unsent"), [(9, 5), (10, 4)])
+def test_a_pool_that_counts_what_no_connection_holds(world: Cardboard, held: int, unsent: int) -> None:
+    connection = SimpleNamespace(listener="client", held_bytes=10, unsent_bytes=5)
+    server = SimpleNamespace(
+        _connections=[connection], _pools={"client": SimpleNamespace(bytes=10)}, _answers={"client": SimpleNamespace(bytes=5)}
+    )
+    for node_id in (1, 2, 3):
+        world.daemons[node_id].server = server if node_id == 2 else None
+    assert world.probes.unreleased() is None
+    connection.held_bytes, connection.unsent_bytes = held, unsent
+    assert (world.probes.unreleased() or "").startswith("release of memory on node 2: (10, 5) bytes")
+
+
 def test_a_leader_that_is_not_in_sync(world: Cardboard) -> None:
     nodes = NodeId(1), NodeId(2), NodeId(3)
     world.images[1].topics["t"] = TopicImage("t", ID, [PartitionImage(nodes[2], 1, 1, nodes, nodes[:2])])
