@@ -274,8 +274,9 @@ class _Daemon:
         self.server: Server | None = None
         self._activated = False
         self._image_changed = trio.Event()
-        self._lost: dict[TopicPartition, None] = {}
-        """Partitions whose log here cannot be used, until the controller knows."""
+        self._lost: dict[tuple[UUID, int], None] = {}
+        """Partitions (topic id, index) whose log here cannot be used, until the controller knows. By id: by the time that there is a
+        controller, the name may be that of another topic."""
         self._loss = trio.Event()
 
     def _check_counts_of_nodes(self) -> None:
@@ -480,8 +481,8 @@ class _Daemon:
     def _judge_contact(self) -> None:
         self.replica.judge_contact(self.seams.clock.monotonic())
 
-    def _on_partition_offline(self, topic_partition: TopicPartition) -> None:
-        self._lost[topic_partition] = None
+    def _on_partition_offline(self, topic_id: UUID, partition: int) -> None:
+        self._lost[topic_id, partition] = None
         self._loss.set()
 
     async def _report_losses(self) -> None:
@@ -508,8 +509,8 @@ class _Daemon:
                     return False
                 await trio.sleep(self.config.integer("broker.heartbeat.interval.ms") / 1000)
                 continue
-            for topic_partition in taken:
-                self._lost.pop(topic_partition, None)
+            for lost in taken:
+                self._lost.pop(lost, None)
         return True
 
     async def _leave(self) -> None:

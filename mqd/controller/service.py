@@ -481,13 +481,9 @@ class ControllerService:
         check_response(response)
         return isr_outcomes(changes, response)
 
-    async def report_offline(self, partitions: Collection[TopicPartition]) -> None:
-        """Tell that this node's replicas of these partitions are lost. Works while the node is fenced, too. Raises MqError."""
-        by_id: dict[UUID, list[int]] = {}
-        for name, index in sorted(partitions):
-            if name in self.image.topics:
-                by_id.setdefault(self.image.topics[name].topic_id, []).append(index)
-        replicas = [(topic_id, index) for topic_id, indexes in by_id.items() for index in indexes]
+    async def report_offline(self, partitions: Collection[tuple[UUID, int]]) -> None:
+        """Report this node's replicas of these partitions (topic id, index) as lost. Works while the node is fenced, too. Raises MqError."""
+        replicas = [(topic_id, index) for topic_id, index in sorted(partitions) if topic_id in self.image.topics_by_id]
         for start in range(0, len(replicas), _REPORTED_AT_ONCE):
             await self._report_offline(replicas[start : start + _REPORTED_AT_ONCE])
 

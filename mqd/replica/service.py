@@ -76,7 +76,8 @@ class ReplicaService:
         self.fetchers: Follows | None = None
         self.alter_partitions: Callable[[Sequence[IsrChange]], Awaitable[list[IsrOutcome]]] | None = None
         """Asks the controller. Raises MqError where the outcome is not known."""
-        self.on_offline: Callable[[TopicPartition], None] | None = None
+        self.on_offline: Callable[[UUID, int], None] | None = None
+        """Called with the topic id and the index of a partition whose log here cannot be used."""
         """Told once that the log of a partition cannot be used, until it could be opened again."""
         self.on_role_changed: Callable[[Partition], None] | None = None
         """Told when a partition begins or ends to be led from here, or its leader epoch changes; the partition tells which."""
@@ -172,7 +173,7 @@ class ReplicaService:
             if isinstance(error, MqError):  # a fence stays: the other replicas must do
                 if self.node_id in assignment.isr:  # of which somebody does not know, or not any more
                     self._reported.discard(topic_partition)
-                self._report_offline(topic_partition)
+                self._report_offline(assignment)
             else:  # a disk without space and too many open files pass
                 self._retries[topic_partition] = assignment, settings
                 self._retry_wanted.set()
@@ -261,11 +262,12 @@ class ReplicaService:
         self._retries.pop(topic_partition, None)
         self._reported.discard(topic_partition)
 
-    def _report_offline(self, topic_partition: TopicPartition) -> None:
+    def _report_offline(self, assignment: Assignment) -> None:
+        topic_partition = assignment.topic_partition
         if topic_partition not in self._reported:
             self._reported.add(topic_partition)
             if self.on_offline is not None:
-                self.on_offline(topic_partition)
+                self.on_offline(assignment.topic_id, topic_partition.partition)
 
     def _tell_offline(self) -> None:
         example, reason = next(reversed(self.offline.items()))
@@ -502,7 +504,7 @@ class ReplicaService:
         if partition.is_lost:
             if self.fetchers is not None:
                 self.fetchers.unfollow(partition)
-            self._report_offline(partition.assignment.topic_partition)
+            self._report_offline(partition.assignment)
 
     def _wake(self, partition: Partition) -> None:
         acks = partition.acks

@@ -443,7 +443,7 @@ async def test_what_is_done_between_registration_and_the_first_heartbeat(autojum
 
     async def on_registered(epoch: int) -> bool:
         seen.append((epoch, controller.image.is_alive(ONE)))
-        await controller.report_offline([TopicPartition("t", 0), TopicPartition("gone", 1)])
+        await controller.report_offline([(controller.image.topics["t"].topic_id, 0), (UUID(int=99), 1)])
         return True
 
     first, quorum = await registered()
@@ -455,6 +455,18 @@ async def test_what_is_done_between_registration_and_the_first_heartbeat(autojum
     assert controller.image.is_alive(ONE)
     assert controller.image.topics["t"].partitions[0].leader == NO_NODE
     assert controller.image.lost == {(controller.image.topics["t"].topic_id, 0, ONE)}
+
+
+async def test_a_loss_that_waited_is_not_of_the_next_topic_of_that_name(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    controller, _ = await registered()
+    await nursery.start(controller.run)
+    await controller.submit(create("t"))
+    old = controller.image.topics["t"].topic_id
+    await controller.submit(DeleteTopics((TopicName("t"),)))
+    await controller.submit(CreateTopics((new_topic("t")._replace(topic_id=UUID(int=5)),), 1, 1))
+    await controller.report_offline([(old, 0)])
+    assert controller.image.topics["t"].topic_id != old and not controller.image.lost
+    assert controller.image.topics["t"].partitions[0].leader == ONE
 
 
 async def test_a_leader_asks_for_another_isr(autojump_clock: MockClock, nursery: trio.Nursery) -> None:

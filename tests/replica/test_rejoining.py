@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from uuid import UUID
 
 import pytest
 import trio
@@ -15,7 +16,7 @@ from mqd.controller.image import PartitionImage
 from mqd.controller.service import ControllerService
 from mqd.errors import ErrorCode, MqError
 from mqd.testing import Cluster, run
-from mqd.types import NodeId, TopicPartition
+from mqd.types import NodeId
 
 ALL = {1, 2, 3}
 Harm = Callable[[Cluster, int, int], None]
@@ -90,7 +91,7 @@ def test_a_start_goes_on_whose_registration_is_none_any_more_when_it_tells_what_
             cluster.disk(victim).corrupt(log, 70)
             tell = ControllerService.report_offline
 
-            async def report_offline(service: ControllerService, partitions: Collection[TopicPartition]) -> None:
+            async def report_offline(service: ControllerService, partitions: Collection[tuple[UUID, int]]) -> None:
                 if not told:
                     told.append("first")
                     if how != "it is forgotten":

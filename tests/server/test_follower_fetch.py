@@ -218,7 +218,7 @@ async def test_a_damaged_batch_that_a_follower_cannot_copy_is_found(
         assert position and segment.file is not None
         segment.file.write_at(segment.size - 1, b"?")
         lost: list[Any] = []
-        node.replica.on_offline = lost.append
+        node.replica.on_offline = lambda topic_id, index: lost.append((topic_id, index))
         follower = await Follower.connect(node, THIRD)
         assert row(await follower.fetch(("t", 0, 0))).error_code == ErrorCode.NONE
         assert row(await follower.fetch(("t", 0, 1))).error_code == ErrorCode.NONE
@@ -227,7 +227,7 @@ async def test_a_damaged_batch_that_a_follower_cannot_copy_is_found(
         again = row(await follower.fetch(("t", 0, 1)))
         if others_alive:
             assert again.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            assert lost == [partition.assignment.topic_partition]
+            assert lost == [(partition.assignment.topic_id, 0)]
         else:
             assert again.error_code == ErrorCode.NONE and not lost
             assert "no other replica is in sync" in caplog.text
