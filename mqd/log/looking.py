@@ -8,6 +8,7 @@ in slices before it is appended (`is_large`, `Looking.examining`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from struct import Struct
 
@@ -21,7 +22,17 @@ from mqd.limits import (
     RECORD_ERRORS_MAX,
 )
 from mqd.protocol import batch
-from mqd.protocol.batch import HEADER_BYTES, KEYS_AT_ONCE, BatchHeader, crc_of, keyless_records, parse_header, record_bytes
+from mqd.protocol.batch import (
+    HEADER_BYTES,
+    KEYS_AT_ONCE,
+    BatchHeader,
+    Record,
+    crc_of,
+    iterate_records,
+    keyless_records,
+    parse_header,
+    record_bytes,
+)
 from mqd.protocol.bricks import Slices
 from mqd.protocol.compression import Codec
 from mqd.types import Offset
@@ -120,6 +131,33 @@ class Looking:
         if header.codec:
             self._spent += max(0, len(records) - weight)
         _refuse(list(islice((index for index in keyless_records(records, header) if index >= 0), RECORD_ERRORS_MAX)))
+
+
+    def named_records(
+        self, view: memoryview, header: BatchHeader, max_message_bytes: int, now_ms: int, why: Callable[[Record], str | None]
+    ) -> list[tuple[int, str]]:
+        """(index, why) of the first few records that `why` finds wrong in a batch that is refused anyway (KIP-467).
+
+        None of a batch that cannot be read, is large, or comes when the turn has seen enough: the refusal names no records then."""
+        if now_ms != self._now_ms:
+            self._now_ms, self._spent = now_ms, 0
+        if self._spent >= LOOKED_AT_BYTES_PER_TURN or is_large(view, 0, len(view)):
+            return []
+        limit = bytes_max(max_message_bytes)
+        self._spent += max(len(view), header.records_count * LOOKED_AT_BYTES_PER_RECORD)
+        found = []
+        try:
+            for index, record in enumerate(iterate_records(view, header=header, limit=limit)):
+                if header.codec:
+                    self._spent += LOOKED_AT_BYTES_PER_RECORD + len(record.value or b"")
+                if (reason := why(record)) is not None:
+                    found.append((index, reason))
+                if len(found) == RECORD_ERRORS_MAX:
+                    break
+        except MqError:
+            self._spent += limit
+            return []
+        return found
 
 
 def _check_weight(header: BatchHeader, limit: int) -> int:

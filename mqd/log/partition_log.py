@@ -20,7 +20,7 @@ Invariants (docs/INVARIANTS.md):
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from struct import Struct
@@ -47,6 +47,7 @@ from mqd.protocol.batch import (
     TRANSACTIONAL_MASK,
     BatchHeader,
     Codec,
+    Record,
     crc_of,
     seal,
     validate,
@@ -352,6 +353,10 @@ class PartitionLog:
             _ATTRIBUTES.pack_into(view, ATTRIBUTES_POSITION, attributes | TIMESTAMP_TYPE_MASK)
             _TIMESTAMP.pack_into(view, MAX_TIMESTAMP_POSITION, now_ms)
             seal(view)
+        elif attributes & TIMESTAMP_TYPE_MASK:  # the producer's claim; the records keep their own timestamps
+            attributes &= ~TIMESTAMP_TYPE_MASK
+            _ATTRIBUTES.pack_into(view, ATTRIBUTES_POSITION, attributes)
+            seal(view)
         _BASE_LENGTH_EPOCH.pack_into(view, 0, base_offset, length, leader_epoch)
         tail = self._tail
         if self._tail_bytes and (
@@ -463,8 +468,12 @@ class PartitionLog:
         header = BatchHeader._make(_unpack_header(view, 0))
         if header.magic == 2 and HEADER_BYTES <= header.size < size:
             raise MqError(ErrorCode.INVALID_RECORD, "a produce request carries one batch a partition, not more")
-        if header.magic == 2 and header.size == size and header.records_count < 1 and crc_of(view) == header.crc:
-            raise MqError(ErrorCode.INVALID_RECORD, f"a batch of {header.records_count} records")
+        impossible = header.records_count < 1 or header.last_offset_delta < 0
+        if header.magic == 2 and header.size == size and impossible and crc_of(view) == header.crc:
+            raise MqError(
+                ErrorCode.INVALID_RECORD,
+                f"a batch of {header.records_count} records with a last offset delta of {header.last_offset_delta}",
+            )
         validate(view)
         limit = self.config.max_message_bytes
         if size > limit and client:
@@ -497,17 +506,40 @@ class PartitionLog:
         if header.attributes & TRANSACTIONAL_MASK and header.producer_id < 0:
             raise MqError(ErrorCode.INVALID_RECORD, "a transactional batch names its producer")
         if config.message_timestamp_type == "CreateTime":
-            if header.is_log_append_time:
-                raise MqError(ErrorCode.INVALID_TIMESTAMP, "the batch claims that a broker stamped it")
+            earliest, latest = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
             for timestamp in (header.base_timestamp, header.max_timestamp):
-                before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
-                if timestamp != NO_TIMESTAMP and not now_ms - before <= timestamp <= now_ms + after:
-                    raise MqError(
-                        ErrorCode.INVALID_TIMESTAMP,
-                        f"timestamp {timestamp} is outside message.timestamp.before.max.ms={before}, after.max.ms={after} of {now_ms}",
-                    )
+                if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
+                    self._refuse_untimely(view, header, earliest, latest, now_ms)
+            if header.is_log_append_time and header.max_timestamp == NO_TIMESTAMP:
+                self._refuse_stamped(view, header, now_ms)
+        elif header.is_log_append_time:
+            self._refuse_stamped(view, header, now_ms)
         if "compact" in config.cleanup_policy:
             self.looking.refuse_keyless(view, header, config.max_message_bytes, now_ms)
+
+    def _refuse_untimely(self, view: memoryview, header: BatchHeader, earliest: int, latest: int, now_ms: int) -> None:
+        """Raises INVALID_TIMESTAMP, with the sentences of Apache Kafka's LogValidator, for a header with timestamps out of range."""
+        allowed = f"The timestamp should be within [{earliest}, {latest}]"
+
+        def why(record: Record) -> str | None:
+            if record.timestamp == NO_TIMESTAMP or earliest <= record.timestamp <= latest:
+                return None
+            return f"Timestamp {record.timestamp} of message with offset {record.offset} is out of range. {allowed}"
+
+        whole = f"they go from {header.base_timestamp} to {header.max_timestamp}. {allowed}"
+        self._refuse_timestamps(whole, view, header, now_ms, why)
+
+    def _refuse_stamped(self, view: memoryview, header: BatchHeader, now_ms: int) -> None:
+        """Raises INVALID_TIMESTAMP for a batch that claims that a broker stamped it, where that cannot be overlooked."""
+        why = "Invalid timestamp type. Producer should not set timestamp type to LogAppendTime."
+        self._refuse_timestamps(why, view, header, now_ms, lambda record: why)
+
+    def _refuse_timestamps(
+        self, why: str, view: memoryview, header: BatchHeader, now_ms: int, why_of: Callable[[Record], str | None]
+    ) -> None:
+        errors = self.looking.named_records(view, header, self.config.max_message_bytes, now_ms, why_of)
+        message = "One or more records have been rejected due to invalid timestamp"
+        raise MqError(ErrorCode.INVALID_TIMESTAMP, message if errors else f"{message}: {why}", record_errors=errors)
 
     @property
     def may_roll(self) -> bool:

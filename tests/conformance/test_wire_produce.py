@@ -56,6 +56,25 @@ def test_append_time_is_answered_and_stored(wire: Wire, new_name: Callable[[], s
     assert stored.max_timestamp_ms == row.log_append_time_ms
 
 
+@pytest.mark.parametrize("version", range(3, 14))
+@pytest.mark.parametrize("codec", [0, 1])
+def test_the_claim_that_a_broker_stamped_a_batch(wire: Wire, new_name: Callable[[], str], codec: int, version: int) -> None:
+    """Overlooked where producers stamp, refused where the broker does."""
+    data = Batch(records=records(b"a", b"b"), attributes=LOG_APPEND_TIME, codec=codec, max_timestamp_ms=NOW_MS + 7).encode()
+    topic = create_topic(wire, new_name())
+    assert produce(wire, topic_id(wire, topic) if version >= 13 else topic, data, version=version).error_code == NONE
+    (stored,) = parse(fetch_one(wire, topic, 0).records)
+    assert (stored.attributes, stored.first_timestamp_ms, stored.max_timestamp_ms) == (codec, NOW_MS, NOW_MS + 7)
+    unknown = Batch(attributes=LOG_APPEND_TIME, codec=codec, max_timestamp_ms=-1).encode()
+    assert produce(wire, topic, unknown).error_code == INVALID_TIMESTAMP
+
+    stamping = create_topic(wire, new_name(), configs={"message.timestamp.type": "LogAppendTime"})
+    row = produce(wire, topic_id(wire, stamping) if version >= 13 else stamping, data, version=version)
+    assert row.error_code == INVALID_TIMESTAMP
+    if version >= 8:
+        assert [error.batch_index for error in row.record_errors] == [0, 1]
+
+
 REFUSED: dict[str, tuple[bytes, int]] = {
     "two batches": (batch(b"a") + batch(b"b"), INVALID_RECORD),
     "cut off": (batch(b"abcdef")[:-3], INVALID_RECORD),
@@ -70,6 +89,11 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "count 0": (Batch(records=(), last_offset_delta=0, count=0).encode(), INVALID_RECORD),
     "count -1": (Batch(count=-1).encode(), INVALID_RECORD),
     "last offset delta is not count - 1": (Batch(records=records(b"a", b"b"), last_offset_delta=5).encode(), INVALID_RECORD),
+    "last offset delta -1": (Batch(last_offset_delta=-1).encode(), INVALID_RECORD),
+    "last offset delta -1, two records": (Batch(records=records(b"a", b"b"), last_offset_delta=-1).encode(), INVALID_RECORD),
+    "last offset delta -1, wrong CRC": (Batch(last_offset_delta=-1, crc=0xBAD).encode(), CORRUPT_MESSAGE),
+    "last offset delta -2": (Batch(last_offset_delta=-2).encode(), INVALID_RECORD),
+    "last offset delta -2, count -1": (Batch(last_offset_delta=-2, count=-1).encode(), INVALID_RECORD),
     "length below the header": (Batch(length=48).encode(), CORRUPT_MESSAGE),
     "length above the set": (Batch(length=5000).encode(), INVALID_RECORD),
     "too far in the future": (batch(b"a", timestamps_ms=[int(time.time() * 1000) + 3 * 3600_000]), INVALID_TIMESTAMP),
@@ -81,6 +105,43 @@ def test_refused_batches(wire: Wire, topic: str, data: bytes, code: int) -> None
     row = produce(wire, topic, data)
     assert (row.error_code, row.base_offset) == (code, -1)
     assert produce(wire, topic, batch(b"good")).base_offset == 0, "nothing was stored"
+
+
+NOT_ONE_BATCH = ("two batches", "cut off", "empty set", "magic 0", "magic 1", "length above the set")
+"""Refused before they come to a log."""
+
+
+@pytest.mark.parametrize("version", [5, 9, 13])
+def test_the_log_start_offset_of_refused_batches(wire: Wire, topic: str, version: int) -> None:
+    """Of the log where it refuses a batch; -1 where the bytes do not come to it, or the error is one of these codes."""
+    produce(wire, topic, batch(*[b"a"] * 5))
+    rows = [{"name": topic, "partitions": [{"partition_index": 0, "offset": 3}]}]
+    wire.ask("DeleteRecords", 2, topics=rows, timeout_ms=10_000)
+    address = topic_id(wire, topic) if version >= 13 else topic
+    for name, (data, code) in REFUSED.items():
+        row = produce(wire, address, data, version=version)
+        named = code not in (CORRUPT_MESSAGE, MESSAGE_TOO_LARGE) and name not in NOT_ONE_BATCH
+        assert (row.error_code, row.log_start_offset) == (code, 3 if named else -1), name
+    assert produce(wire, address, batch(b"x" * 1_100_000), version=version).log_start_offset == -1
+    producer = Producer(wire, topic)
+    assert producer.send(0, epoch=2) == (NONE, 5)
+    for sequence, epoch, code in ((7, 2, OUT_OF_ORDER), (1, 1, INVALID_EPOCH)):
+        data = Batch(producer_id=producer.id, producer_epoch=epoch, base_sequence=sequence).encode()
+        row = produce(wire, address, data, version=version)
+        assert (row.error_code, row.log_start_offset) == (code, 3)
+
+
+@pytest.mark.parametrize("version", range(8, 14))
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_records_out_of_time_are_named(wire: Wire, topic: str, codec: int, version: int) -> None:
+    now = int(time.time() * 1000)
+    late = now + 3 * 3600_000
+    address = topic_id(wire, topic) if version >= 13 else topic
+    row = produce(wire, address, batch(b"a", b"b", b"c", b"d", timestamps_ms=[now, late, now, late], codec=codec), version=version)
+    assert (row.error_code, row.error_message) == (INVALID_TIMESTAMP, "One or more records have been rejected due to invalid timestamp")
+    assert [error.batch_index for error in row.record_errors] == [1, 3]
+    beginning = f"Timestamp {late} of message with offset 1 is out of range. The timestamp should be within ["
+    assert row.record_errors[0].batch_index_error_message.startswith(beginning)
 
 
 @pytest.mark.parametrize("acks", [2, -2, 100])

@@ -26,7 +26,7 @@ import trio
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.limits import DECODED_AT_ONCE_ROWS, MIB, PRODUCED_AT_ONCE_BYTES_MAX
 from mqd.log.looking import is_large
-from mqd.protocol.batch import HEADER_BYTES, PRODUCER_ID_POSITION, TRANSACTIONAL_MASK
+from mqd.protocol.batch import HEADER_BYTES, MAGIC, PRODUCER_ID_POSITION, TRANSACTIONAL_MASK, parse_header
 from mqd.protocol.bricks import Slices
 from mqd.protocol.hot import (
     ProducePartition,
@@ -55,6 +55,18 @@ _NO_VIEWS: Mapping[int, memoryview] = {}
 _PRODUCER = Struct(">qhi").unpack_from
 """Producer id, epoch and base sequence of a batch, from `PRODUCER_ID_POSITION` on."""
 _ABORTABLE_FROM, _ADDS_FROM = 11, 12
+_NAMING_LOG_START = frozenset(
+    {
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_RECORD,
+    }
+)
+"""Errors of the log beside which the response has the log start offset, as with Apache Kafka."""
 _ADMIN_CLIENT = b"__admin_client"
 """The one client that may write to internal topics, as with Apache Kafka."""
 _SLICE_BYTES = MIB
@@ -251,6 +263,7 @@ class Produce:
         refused = False
         for index, start, stop in partitions:
             partition = held.get(index)
+            log_start = _NONE
             try:
                 if partition is None or odd or start < 0 or partition.is_internal:
                     self._check(partition, name, topic_id, index, acks, start, pending.connection)
@@ -262,12 +275,15 @@ class Produce:
                     raise MqError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the request names no transactional id")
                 if version < 7 and attributes & _CODEC_MASK == _ZSTD:
                     raise MqError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later")
+                log_start = partition.log.log_start_offset
                 base_offset, last_offset, log_append_time_ms, _ = append_nowait(
                     partition, examined.get(start) or view[start:stop], acks, now_ms
                 )
             except MqError as error:
                 refused = True
-                rows.append(refused_row(index, error, current_leader(self._node, partition, name, topic_id, index)))
+                if error.code not in _NAMING_LOG_START or not _is_one_batch(view, start, stop):
+                    log_start = _NONE
+                rows.append(refused_row(index, error, current_leader(self._node, partition, name, topic_id, index), log_start))
                 continue
             log = partition.log
             if acks == -1:
@@ -549,9 +565,17 @@ def _producers(view: memoryview, asked: Sequence[ProduceTopic]) -> Slices[set[tu
     return producers
 
 
-def refused_row(index: int, error: MqError, leader: tuple[int, int] | None) -> Row:
+def _is_one_batch(view: memoryview, start: int, stop: int) -> bool:
+    """Whether the bytes are one batch v2, as its length says. What is not comes to no log."""
+    if start < 0 or stop - start < HEADER_BYTES:
+        return False
+    header = parse_header(view, start)
+    return header.magic == MAGIC and header.size == stop - start
+
+
+def refused_row(index: int, error: MqError, leader: tuple[int, int] | None, log_start: int = _NONE) -> Row:
     """The answer for one partition that took nothing; to a stale client it names the leader (KIP-951)."""
-    row: Row = (index, int(error.code), _NONE, _NONE, _NONE, error.message or None)
+    row: Row = (index, int(error.code), _NONE, _NONE, log_start, error.message or None)
     if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and leader is not None:
         return (*row, leader)
     if error.record_errors:
