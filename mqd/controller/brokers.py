@@ -30,6 +30,7 @@ from mqd.limits import BROKER_TEXT_BYTES_MAX
 from mqd.raft import versions
 from mqd.types import NO_EPOCH, NO_NODE, Decision, NodeId
 
+_AUTHORITY_SECONDS_MAX = 1.0
 FEATURES = ((versions.FEATURE, versions.NEWEST), ("group.version", 1), ("transaction.version", 2))
 """What a new cluster starts with, which is the newest of everything. The first is the version of the records of its log."""
 
@@ -201,18 +202,29 @@ def _unfence(image: MetadataImage, rules: Rules, broker: BrokerImage, reply: obj
 
 
 class Sessions:
-    """When each broker was last heard of, as the controller remembers it. Times are monotonic seconds."""
+    """When each broker was last heard of, as the controller remembers it. Times are monotonic seconds.
+
+    Its predecessor may answer heartbeats for `authority` seconds after this one was elected (controller/service.py), and a broker
+    serves for a session after such an answer. So the first sessions of a new controller are that much longer."""
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
+        self.authority = min(_AUTHORITY_SECONDS_MAX, timeout / 4)
         self._heard: dict[NodeId, float] = {}
+        self._not_before = -math.inf
+        """What is heard earlier counts as heard then."""
+
+    def take_over(self, image: MetadataImage, now: float) -> None:
+        """This node is the controller from now on."""
+        self._not_before = now + self.authority
+        self.restart(image, now)
 
     def restart(self, image: MetadataImage, now: float) -> None:
-        """Everybody gets a whole session from now: after an election, or when this process itself was not running."""
-        self._heard = {broker.node_id: now for broker in image.alive_brokers()}
+        """Everybody gets a whole session from now: this process itself was not running."""
+        self._heard = {broker.node_id: max(now, self._not_before) for broker in image.alive_brokers()}
 
     def touch(self, node_id: NodeId, now: float) -> None:
-        self._heard[node_id] = now
+        self._heard[node_id] = max(now, self._not_before)
 
     def expire(self, node_id: NodeId) -> None:
         """There is evidence that a broker's process ended."""
@@ -228,5 +240,5 @@ class Sessions:
         return tuple(
             (broker.node_id, broker.epoch)
             for broker in image.alive_brokers()
-            if now - self._heard.setdefault(broker.node_id, now) >= self.timeout
+            if now - self._heard.setdefault(broker.node_id, max(now, self._not_before)) >= self.timeout
         )

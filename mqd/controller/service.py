@@ -151,6 +151,10 @@ class Quorum(Protocol):
         """Index of the command once it is durable, committed and applied here. Raises NotLeader or OutcomeUnknown."""
         ...
 
+    async def read_barrier(self, *, timeout: float | None = None) -> int:
+        """Return when this node is known to lead after this call. Raises NotLeader or OutcomeUnknown."""
+        ...
+
     def status(self) -> RaftStatus: ...
 
 
@@ -393,17 +397,26 @@ class ControllerService:
         """On the controller: note that a broker lives, and fence or unfence it when that is due.
 
         Raises NOT_CONTROLLER also where this node has not heard its majority for half a session: it may have been deposed,
-        and whoever relies on it must not go on.
+        and whoever relies on it must not go on. A node that has not run for a while finds heartbeats that waited, and old replies
+        of its voters. So only a leader that surely led a moment ago (I26) answers at once; any other one confirms that it leads.
         """
         now = self._clock.monotonic()
         status = self._quorum.status()
         if not status.ready or status.majority_heard_at < now - self._sessions.timeout / 2:
             raise self._not_controller()
+        if status.led_at < now - self._sessions.authority:
+            await self._confirm_authority()
         decision = decide_heartbeat(self.image, op, self._rules())
         self._sessions.touch(op.node_id, now)
         reply = decision.reply if not decision.records else await self.submit(op)
         assert isinstance(reply, HeartbeatReply)
         return reply._replace(metadata_index=self.image.index)
+
+    async def _confirm_authority(self) -> None:
+        try:
+            await self._quorum.read_barrier(timeout=self._heartbeat_s)
+        except (NotLeader, OutcomeUnknown) as error:
+            raise self._not_controller() from error
 
     # -- topics that come into being because someone asked about them
 
@@ -665,9 +678,11 @@ class ControllerService:
             if not status.ready:
                 term = None
                 continue
-            if paused or term != status.term:
-                self._unsettled = self._unsettled or term != status.term
+            if term != status.term:
+                self._unsettled = True
                 term = status.term
+                self._sessions.take_over(self.image, now)
+            elif paused:
                 self._sessions.restart(self.image, now)
             self._expire_gone(now)
             try:

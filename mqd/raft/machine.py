@@ -82,6 +82,9 @@ class RaftStatus:
     majority_heard_at: float = -inf
     """Monotonic seconds at which a majority of the voters, this one included, had last been heard by this node as their
     leader; -inf where it does not lead. A quorum of one hears itself: always now."""
+    led_at: float = -inf
+    """Monotonic seconds at which this node surely led and no other one did (authority.py); -inf where it does not lead. A
+    quorum of one: now."""
     peers: tuple[PeerStatus, ...] = ()
     """Everybody else, voters and observers, by id."""
     abstains: str | None = None

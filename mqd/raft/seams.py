@@ -33,6 +33,7 @@ from pysyncobj.syncobj import SyncObj
 from mqd import limits
 from mqd.errors import QuorumBroken
 from mqd.raft import formats, versions
+from mqd.raft.authority import Authority
 from mqd.raft.codec import (
     COMMAND,
     NO_OP,
@@ -157,6 +158,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         self._everyone = {peer: Node(peer) for peer in sorted(known)}
         self._peers = self._others_of(self._set.voters)
         self._followers = Followers(self._set.voters, self._everyone)
+        self._authority = Authority()
         self._poll = Poll(node_id, self._set.voters, patience=timing.election_timeout_min)
         self._stood_down_at = float("-inf")
         self._amnesia: Amnesia | None = None
@@ -269,6 +271,10 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             return float("-inf")
         heard = self._SyncObj__lastResponseTime
         return float(sorted([now, *(heard[node] for node in self._peers.values())], reverse=True)[len(self.voters) // 2])
+
+    def led_at(self, now: float) -> float:
+        """When this leader surely led, and no other one (authority.py); -inf for one that does not lead."""
+        return self._authority.proven_at(self._node_id, self.voters, now) if self._is_leader else float("-inf")
 
     def peers(self) -> tuple[PeerStatus, ...]:
         """Everybody else, by id, as a leader sees them."""
@@ -454,6 +460,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
                 continue
             index = self._journal.last_index + 1
             self._journal.append(command, index, self.term)
+            self._authority.appended(index, monotonic())
             self._SyncObj__commandsWaitingCommit[index].append((self.term, pysyncobj_callback(settle)))
         if self._is_leader:
             self._SyncObj__sendAppendEntries()
@@ -490,6 +497,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             self._announced_commit = 0
             self._sending.clear()
             self._followers.clear()
+            self._authority.clear()
         if old == core._RAFT_STATE.LEADER:
             self._sending.clear()
             self._fail_waiting()
@@ -690,6 +698,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]
     # -- entries
 
     def _say(self, node: Any, message: Message) -> None:
+        if isinstance(message, AppendEntries | InstallSnapshot):
+            self._authority.sent(node.id, monotonic())
         self._outbox.messages.append((node.id, message))
 
     def _reply(self, node: Any, next_index: int, *, success: bool = False, reset: bool = False) -> None:
@@ -741,6 +751,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             return
         if message.success:
             match_index[node] = max(match_index[node], message.next_index - 1)
+            self._authority.acknowledged(node.id, match_index[node])
             self._followers.on_success(node.id, match_index[node], self._journal.last_index, monotonic())
             next_index[node] = max(before, message.next_index)  # never back over what is in flight
             if (sending := self._sending.get(node.id)) is not None and match_index[node] >= sending.index:
@@ -758,6 +769,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]
             return False
         self._SyncObj__lastResponseTime[node] = monotonic()
         self._followers.on_heard(node.id, monotonic())
+        self._authority.answered(node.id)
         return True
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802

@@ -215,7 +215,7 @@ class RaftService:
     def status(self) -> RaftStatus:
         """As of the last turn."""
         if self._alone and self._status.role is Role.LEADER:
-            return replace(self._status, majority_heard_at=self._clock.monotonic())
+            return replace(self._status, majority_heard_at=self._clock.monotonic(), led_at=self._clock.monotonic())
         return self._status
 
     @property
@@ -581,6 +581,7 @@ class RaftService:
             connected=tuple(peer for peer in node.connected_peers if peer in node.voters),
             observers=tuple(sorted(self._everyone - node.voters)),
             majority_heard_at=node.majority_heard_at(self._clock.monotonic()),
+            led_at=node.led_at(self._clock.monotonic()),
             peers=node.peers(),
             abstains=node.abstains,
         )
@@ -660,7 +661,8 @@ class RaftService:
             queue.close()
         journal.close()
         before = self._status
-        self._status = replace(before, role=Role.FOLLOWER, ready=False, leader_id=None, connected=(), majority_heard_at=-math.inf)
+        ended = replace(before, role=Role.FOLLOWER, ready=False, leader_id=None, connected=())
+        self._status = replace(ended, majority_heard_at=-math.inf, led_at=-math.inf)
         self._announce(before)
 
     # -- calling a peer

@@ -52,6 +52,18 @@ class FakeQuorum:
         self.commands: list[bytes] = []
         self.majority_heard_at: float | None = None
         """None: just now."""
+        self.led_at: float | None = None
+        """None: just now."""
+        self.barriers = 0
+
+    async def read_barrier(self, *, timeout: float | None = None) -> int:
+        await trio.lowlevel.checkpoint()
+        self.barriers += 1
+        if self.leader_id != self.node_id:
+            raise NotLeader(self.leader_id)
+        if self.failure is not None:
+            raise self.failure
+        return self.index
 
     async def propose(self, command: bytes) -> int:
         await trio.lowlevel.checkpoint()
@@ -86,6 +98,7 @@ class FakeQuorum:
             voters=(1,),
             connected=(),
             majority_heard_at=trio.current_time() if self.majority_heard_at is None else self.majority_heard_at,
+            led_at=trio.current_time() if self.led_at is None else self.led_at,
         )
 
 

@@ -18,7 +18,7 @@ from mqd.controller.records import Command, PartitionUpdate, SetBrokerFencing, S
 from mqd.controller.service import ControllerService
 from mqd.controller.topics import CreatePartitions, CreateTopics, DeleteTopics, TopicName
 from mqd.errors import ErrorCode, MqError
-from mqd.raft.machine import OutcomeUnknown
+from mqd.raft.machine import NotLeader, OutcomeUnknown
 from mqd.types import NO_NODE, IsrChange, IsrOutcome, NodeId, TopicPartition
 from tests.controller.cluster import CLUSTER, FakeQuorum, make_controller, new_topic
 
@@ -213,6 +213,7 @@ async def test_run_registers_and_keeps_alive(autojump_clock: MockClock, nursery:
 async def test_a_silent_broker_is_fenced_and_comes_back(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     controller, _quorum = make_controller()
     await nursery.start(controller.run)
+    await trio.sleep(0.8)  # the first sessions of a controller are longer
     epoch = await controller.register(Register(TWO, CLUSTER, UUID(int=2), "other", 9092, None))
     await controller.heartbeat(Heartbeat(TWO, epoch, controller.image.index))
     await controller.submit(CreateTopics((new_topic("t", 2),), 1, 1))
@@ -251,9 +252,9 @@ async def test_a_new_controller_gives_everybody_a_whole_session(autojump_clock: 
     await controller.heartbeat(Heartbeat(TWO, epoch, controller.image.index))
     await trio.sleep(2.6)
     quorum.term += 1
-    await trio.sleep(2.0)
+    await trio.sleep(3.7)  # and for as long as its predecessor may have answered after the election
     assert controller.image.is_alive(TWO)
-    await trio.sleep(2.0)
+    await trio.sleep(0.6)
     assert not controller.image.is_alive(TWO)
 
 
@@ -428,9 +429,31 @@ async def test_a_controller_without_its_majority_answers_no_heartbeat(autojump_c
     assert await refused(controller.heartbeat(Heartbeat(ONE, epoch, controller.image.index))) is ErrorCode.NOT_CONTROLLER
 
 
+async def test_a_controller_that_may_have_been_deposed_confirms_before_it_answers(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    controller, quorum = make_controller()
+    await nursery.start(controller.run)
+    await with_a_second(controller)
+    epoch = controller.image.brokers[TWO].epoch
+    beat = Heartbeat(TWO, epoch, controller.image.index)
+    await controller.heartbeat(beat)
+    assert quorum.barriers == 0
+    quorum.led_at = trio.current_time() - 0.7  # of a session of 3 s, a quarter
+    await controller.heartbeat(beat)
+    assert quorum.barriers == 0
+    quorum.led_at = trio.current_time() - 0.8
+    await controller.heartbeat(beat)
+    assert quorum.barriers == 1
+    for failure in (OutcomeUnknown("as after a cut"), NotLeader(2)):
+        quorum.failure = failure
+        assert await refused(controller.heartbeat(beat)) is ErrorCode.NOT_CONTROLLER
+
+
 async def test_sessions_of_300_ms(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     controller, _quorum = make_controller(options={"broker.session.timeout.ms": "300", "broker.heartbeat.interval.ms": "50"})
     await nursery.start(controller.run)
+    await trio.sleep(0.08)  # the first sessions of a controller are longer
     await with_a_second(controller)
     await trio.sleep(0.29)
     assert controller.image.is_alive(TWO)

@@ -149,3 +149,39 @@ def test_a_former_leader_serves_nobody_until_it_knows_its_successor(seed: int) -
 def _partitions(cluster: Cluster, node_id: int) -> dict[int, Any]:
     partitions: dict[int, Any] = cluster.daemon(node_id).replica.by_name[b"t"]
     return partitions
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("pause", [1.3, 4.2])
+def test_a_controller_that_did_not_run_for_less_than_half_a_session_extends_no_contact(pause: float, seed: int) -> None:
+    """It and one leader are cut off from the other three voters, which elect another controller while it does not run. What waits for
+    it then are heartbeats of that leader, and old replies of voters."""
+    options = {"broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "200"}
+
+    async def main() -> None:
+        async with Cluster(nodes=5, options=options) as cluster:
+            await Admin(await cluster.client()).create_topic("t", 10, 5)
+            await trio.sleep(3)
+            old = next(one for one in cluster.nodes if cluster.daemon(one).raft.status().ready)
+            leader = next(one for one in cluster.nodes if one != old and any(p.is_leader for p in _partitions(cluster, one).values()))
+            led = {place: one.leader_epoch for place, one in _partitions(cluster, leader).items() if one.is_leader}
+            others = [one for one in cluster.nodes if one not in (old, leader)]
+            both: list[tuple[float, int]] = []
+            done: list[bool] = []
+
+            def look(_node_id: int) -> None:
+                for place, epoch in led.items() if not done else ():
+                    here = _partitions(cluster, leader)[place]
+                    if here.serves and here.leader_epoch == epoch:
+                        there = (_partitions(cluster, one)[place] for one in others)
+                        both.extend((trio.current_time(), place) for one in there if one.is_leader and one.leader_epoch > epoch)
+
+            cluster.on_event(look)
+            cluster.network.partition([old, leader], others, breaks=False)
+            cluster.nodes[old].pause(pause)
+            await trio.sleep(30)
+            done.append(True)
+            assert any(_partitions(cluster, one)[place].leader_epoch > epoch for one in others for place, epoch in led.items())
+            assert led and both == []
+
+    run(main, seed=seed)

@@ -1,0 +1,97 @@
+"""By when a leader surely led: old replies prove nothing about now."""
+
+from __future__ import annotations
+
+from math import inf
+
+from hypothesis import given, strategies as st
+
+from mqd.raft.authority import _TIMES_MAX, Authority
+from tests.raft.test_elections import led
+
+
+def test_a_reply_proves_when_its_message_was_sent() -> None:
+    authority, three = Authority(), {1, 2, 3}
+    assert authority.proven_at(1, three, 5.0) == -inf
+    authority.sent(2, 10.0)
+    authority.sent(2, 11.0)
+    authority.answered(2)  # however late it comes
+    assert authority.proven_at(1, three, 99.0) == 10.0
+    authority.answered(2)
+    authority.answered(2)  # nothing is left to be answered
+    assert authority.proven_at(1, three, 99.0) == 11.0
+    assert authority.proven_at(1, {1}, 99.0) == 99.0
+    assert authority.proven_at(1, {1, 2, 3, 4, 5}, 99.0) == -inf  # two of five
+    assert authority.proven_at(1, {2, 3}, 99.0) == -inf  # a leader that is no voter does not count itself
+    authority.clear()
+    assert authority.proven_at(1, three, 99.0) == -inf
+
+
+def test_an_acknowledged_entry_proves_when_it_was_appended() -> None:
+    authority = Authority()
+    authority.appended(5, 1.0)
+    authority.appended(7, 2.0)
+    authority.acknowledged(2, 4)
+    assert authority.proven_at(1, {1, 2, 3}, 9.0) == -inf
+    authority.acknowledged(2, 6)
+    assert authority.proven_at(1, {1, 2, 3}, 9.0) == 1.0
+    authority.acknowledged(2, 9)
+    assert authority.proven_at(1, {1, 2, 3}, 9.0) == 2.0
+
+
+@given(st.lists(st.sampled_from(["send", "lose", "answer"]), max_size=700))
+def test_what_is_proven_is_never_later_than_the_truth(steps: list[str]) -> None:
+    """`lose`: a message that is never answered. The node answers the others in order."""
+    authority = Authority()
+    on_the_wire: list[float] = []
+    truth = -inf
+    for number, step in enumerate(steps):
+        now = float(number // 2)
+        if step == "answer":
+            if on_the_wire:
+                truth = on_the_wire.pop(0)
+                authority.answered(2)
+        else:
+            authority.sent(2, now)
+            if step == "send":
+                on_the_wire.append(now)
+        assert authority.proven_at(1, {1, 2, 3}, now) <= truth
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    authority = Authority()
+    for number in range(10 * _TIMES_MAX):
+        authority.sent(2, float(number))
+        authority.appended(number, float(number))
+    assert len(authority._unanswered[2]) == _TIMES_MAX == len(authority._appended)
+    for _ in range(10 * _TIMES_MAX):
+        authority.answered(2)
+    assert authority.proven_at(1, {1, 2, 3}, 1e9) == _TIMES_MAX - 1
+
+
+def test_replies_that_waited_while_a_leader_did_not_run_do_not_renew_its_authority() -> None:
+    """They make a majority look as if it had just been heard."""
+    ours = led()
+    ours.exchange(ours.ids, 3)
+    before = ours.now
+    assert before - ours.nodes[1].led_at(ours.now) < 0.3
+    ours.advance()
+    ours.tick(1)
+    replies = []
+    for to, message in ours._empty(1):
+        ours.deliver(1, to, message)
+        replies += [(to, reply) for reply in ours.take(to, 1)]
+    ours.advance(1.0)  # node 1 does not run; others may elect another leader
+    for sender, reply in replies:
+        ours.deliver(sender, 1, reply)
+    assert ours.nodes[1].majority_heard_at(ours.now) == ours.now
+    assert ours.nodes[1].led_at(ours.now) <= before + 0.21
+
+
+def test_a_barrier_proves_that_its_leader_led_after_it_was_asked_for() -> None:
+    ours = led()
+    ours.advance(0.3)
+    asked_at = ours.now
+    ours.add(1, "barrier")
+    ours.exchange(ours.ids, 3)
+    assert ours.values(1) == ["barrier"] and ours.nodes[1].led_at(ours.now) >= asked_at
