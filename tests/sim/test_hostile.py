@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import random
 from functools import partial
 
-import pytest
 import trio
 
 from mqd.client.admin import Admin
@@ -62,9 +60,7 @@ def test_the_good_client_is_answered_in_time() -> None:
         assert longest < WAIT_SECONDS_MAX and busy < WAIT_SECONDS_MAX, (seed, longest, busy)
 
 
-def test_a_node_without_slices_is_seen_to_starve_the_good_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work takes virtual time: without it no client could hold a node up, whatever the node does."""
-    for bound in ("SLICE_SECONDS_MAX", "TURN_SECONDS_MAX"):
-        monkeypatch.setattr(f"mqd.server.service.{bound}", math.inf)
-    assert max(run(partial(longest_wait, attacked=True), seed=seed)[0] for seed in range(3)) > WAIT_SECONDS_MAX
+def test_work_takes_virtual_time() -> None:
+    """Without it no client could hold a node up, whatever the node does."""
     assert run(partial(longest_wait, attacked=True, price_seconds=0.0))[2] == 0.0
+    assert run(partial(longest_wait, attacked=True))[2] > 0.001
