@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from mqctl.__main__ import cli
 from tests.test_tidy import ROOT, python_files, tree
 
 ARCHITECTURE = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
@@ -86,6 +88,36 @@ def test_links_lead_somewhere(paper: str) -> None:
     text = (ROOT / paper).read_text(encoding="utf-8")
     targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
     assert [target for target in targets if target and not ((ROOT / paper).parent / target).exists()] == []
+
+
+def commands_named(text: str) -> Iterator[str]:
+    """Every `mqctl ...` of a document: in backticks, or at the beginning of an indented line (a comment follows two spaces)."""
+    for found in re.finditer(r"`mqctl ([a-z][^`]*)`", text):
+        yield " ".join(found[1].split())
+    for found in re.finditer(r"^    (?:[^#\n]*\| )?mqctl ([a-z].*)$", text, re.MULTILINE):
+        yield found[1].split("  ")[0]
+
+
+def wrong_part(words: list[str]) -> str | None:
+    """The first word that is no command, or the first option that the command does not have."""
+    command: click.Command = cli
+    for at, word in enumerate(words):
+        if not isinstance(command, click.Group):
+            options = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+            named = (rest.split("=")[0] for rest in words[at:] if rest.startswith("--"))
+            return next((name for name in named if name not in options), None)
+        inner = command.get_command(click.Context(command), word)
+        if inner is None:
+            return word if re.fullmatch(r"[a-z-]+", word) else None
+        command = inner
+    return None
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_mqctl_commands_exist(paper: str) -> None:
+    named = set(commands_named((ROOT / paper).read_text(encoding="utf-8")))
+    wrong = {text: part for text in named if (part := wrong_part(re.sub(r"[\[\],]|\.\.\.", " ", text).split()))}
+    assert wrong == {}
 
 
 @pytest.mark.parametrize("paper", PAPERS)
