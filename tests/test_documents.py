@@ -91,7 +91,8 @@ def test_links_lead_somewhere(paper: str) -> None:
 
 
 def commands_named(text: str) -> Iterator[str]:
-    """Every `mqctl ...` of a document: in backticks, or at the beginning of an indented line (a comment follows two spaces)."""
+    """Every `mqctl ...` of a document: in backticks, or as an indented line; two spaces start a
+    comment."""
     for found in re.finditer(r"`mqctl ([a-z][^`]*)`", text):
         yield " ".join(found[1].split())
     for found in re.finditer(r"^    (?:[^#\n]*\| )?mqctl ([a-z].*)$", text, re.MULTILINE):
@@ -103,7 +104,8 @@ def wrong_part(words: list[str]) -> str | None:
     command: click.Command = cli
     for at, word in enumerate(words):
         if not isinstance(command, click.Group):
-            options = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+            options = {name for option in command.params for name in option.opts}
+            options |= {name for option in command.params for name in option.secondary_opts}
             named = (rest.split("=")[0] for rest in words[at:] if rest.startswith("--"))
             return next((name for name in named if name not in options), None)
         inner = command.get_command(click.Context(command), word)
@@ -116,8 +118,8 @@ def wrong_part(words: list[str]) -> str | None:
 @pytest.mark.parametrize("paper", PAPERS)
 def test_mqctl_commands_exist(paper: str) -> None:
     named = set(commands_named((ROOT / paper).read_text(encoding="utf-8")))
-    wrong = {text: part for text in named if (part := wrong_part(re.sub(r"[\[\],]|\.\.\.", " ", text).split()))}
-    assert wrong == {}
+    words = {text: re.sub(r"[\[\],]|\.\.\.", " ", text).split() for text in named}
+    assert {text: part for text in named if (part := wrong_part(words[text]))} == {}
 
 
 @pytest.mark.parametrize("paper", PAPERS)
