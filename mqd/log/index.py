@@ -127,6 +127,11 @@ class TimeIndex:
         found = bisect_left(self._timestamps, timestamp)
         return self.base_offset + self._offsets[found - 1] if found else self.base_offset
 
+    def last_before(self, end_offset: int) -> tuple[int, int]:
+        """(timestamp, offset) of the last entry below `end_offset`; (-1, base offset) when there is none."""
+        found = bisect_left(self._offsets, end_offset - self.base_offset)
+        return (self._timestamps[found - 1], self.base_offset + self._offsets[found - 1]) if found else (-1, self.base_offset)
+
     def truncate(self, end_offset: int) -> None:
         """Forget entries at or after `end_offset`."""
         keep = bisect_left(self._offsets, end_offset - self.base_offset)

@@ -38,7 +38,7 @@ from mqd.protocol.compression import Codec
 from mqd.types import Offset
 
 _SLICE = 200
-"""Each step of `Looking.examining` is as much work as a slice of rows."""
+"""Each step here is as much work as a slice of rows."""
 _COMPRESSED_AT_ONCE_BYTES = 16 * KIB
 _RECORDS_COUNT = Struct(">i").unpack_from
 _RECORDS_COUNT_POSITION = 57
@@ -179,12 +179,12 @@ def _refuse(keyless: list[int]) -> None:
 
 def first_record_since(
     view: memoryview, header: BatchHeader, timestamp: int, start_offset: Offset, limit_offset: Offset, max_message_bytes: int
-) -> tuple[Offset, int] | None:
+) -> Slices[tuple[Offset, int] | None]:
     """(offset, timestamp) of the first record in a batch that is not older than `timestamp`, from `start_offset` below `limit_offset`.
 
-    The header has said that there is one; an empty batch, which a cleaner leaves, has none. A batch whose records are too many, cannot
-    be read or are all older answers as a whole: with its first offset and its largest timestamp, so that whoever goes there misses
-    nothing. None: it lies outside the offsets.
+    In slices. The header has said that there is one; an empty batch, which a cleaner leaves, has none. A batch whose records are too
+    many, cannot be read or are all older answers as a whole: with its first offset and its largest timestamp, so that a consumer that
+    seeks there misses nothing. None: it lies outside the offsets.
     """
     if not header.records_count:
         return None
@@ -192,7 +192,20 @@ def first_record_since(
     limit = bytes_max(max_message_bytes)
     if not header.is_log_append_time and header.records_count * LOOKED_AT_BYTES_PER_RECORD <= limit:
         try:
-            found = batch.first_record_since(record_bytes(view, header, limit), header, timestamp, start_offset)
+            if is_large(view, 0, len(view)):
+                yield _SLICE
+            records = record_bytes(view, header, limit)
+            if len(records) > _COMPRESSED_AT_ONCE_BYTES:
+                yield _SLICE
+            looking = batch.first_record_since(records, header, timestamp, start_offset)
+            found = None
+            while True:
+                try:
+                    next(looking)
+                except StopIteration as end:
+                    found = end.value
+                    break
+                yield _SLICE
         except MqError:
             return whole if whole[0] < limit_offset else None
         if found is not None:

@@ -2,20 +2,21 @@
 
 A fetch that goes on where another ended, or where a write ended, finds its place in `PartitionLog.positions` and reads
 nothing; any other reads one window of headers. Only a lookup by time looks into a batch, and only into the one that
-holds the answer, as far as looking.py goes.
+holds the answer, as far as looking.py goes. It may walk many headers, and so it is made in slices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqd.log.looking import first_record_since
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
 from mqd.protocol.batch import BatchHeader
+from mqd.protocol.bricks import Slices
 from mqd.protocol.files import scan_batches
-from mqd.types import Offset
+from mqd.types import NO_TIMESTAMP, Offset
 
 if TYPE_CHECKING:
     from mqd.io.disk import FileRange
@@ -83,6 +84,9 @@ def _seek(log: PartitionLog, offset: Offset, opened: Opened) -> tuple[Segment, i
     return None
 
 
+# -- by time
+
+
 class FoundRecord(NamedTuple):
     """A record that ListOffsets names. `timestamp` in ms."""
 
@@ -91,60 +95,136 @@ class FoundRecord(NamedTuple):
     leader_epoch: int
 
 
-def offset_for_timestamp(log: PartitionLog, timestamp: int, limit_offset: Offset, opened: Opened) -> FoundRecord | None:
-    """The first record whose timestamp is `timestamp` or later, between the log start and `limit_offset` (exclusive)."""
-    for segment in log.segments_from(log.log_start_offset):
-        if segment.base_offset >= limit_offset:
-            return None
-        if segment.size and segment.max_timestamp >= timestamp:
-            opened(log, segment)
-            assert segment.time_index is not None
-            found = _search(log, segment, segment.time_index.offset_before(timestamp), timestamp, limit_offset)
-            if found is not None:
-                return found
-    return None
+HEADERS_AT_ONCE = 500
+"""Headers between two pauses of a lookup by time: some milliseconds where each needs a read."""
+
+_SLICE = 200
+"""Each step is as much work as a slice of rows."""
 
 
-def record_with_max_timestamp(log: PartitionLog, limit_offset: Offset, opened: Opened) -> FoundRecord | None:
-    """The first record with the largest timestamp of all below `limit_offset`."""
+def offset_for_timestamp(log: PartitionLog, timestamp: int, limit_offset: Offset, opened: Opened) -> Slices[FoundRecord | None]:
+    """The first record whose timestamp is `timestamp` or later, between the log start and `limit_offset` (exclusive).
+
+    In slices. The log may change in each pause: segments are removed, cleaned and closed. So nothing but an offset is kept over a
+    pause, and a copy of a batch. Whether the caller may still read this log it checks itself, before it resumes.
+    """
+    return (yield from _first_since(log, log.log_start_offset, timestamp, limit_offset, opened))
+
+
+def record_with_max_timestamp(log: PartitionLog, limit_offset: Offset, opened: Opened) -> Slices[FoundRecord | None]:
+    """The first record with the largest timestamp of all below `limit_offset`. In slices, as `offset_for_timestamp`."""
     best: Segment | None = None
     for segment in log.segments_from(log.log_start_offset):
         if segment.size and segment.base_offset < limit_offset and (best is None or segment.max_timestamp > best.max_timestamp):
             best = segment
     if best is None:
         return None
-    opened(log, best)
-    found = _search(log, best, best.max_timestamp_offset, best.max_timestamp, limit_offset)
-    if found is None:  # the youngest batch is at or beyond the limit, or before the log start: look at what is between
-        segments = log.segments_from(log.log_start_offset)
-        timestamps = (header.max_timestamp for segment in segments for header in _headers(log, segment, limit_offset, opened))
-        youngest = max(timestamps, default=-1)
-        return offset_for_timestamp(log, youngest, limit_offset, opened) if youngest >= 0 else None
+    found = yield from _first_since(log, best.max_timestamp_offset, best.max_timestamp, limit_offset, opened)
+    while found is None:  # the youngest batch is at or beyond the limit, or before the log start: look at what is between
+        start_offset = log.log_start_offset
+        youngest = yield from _largest_timestamp(log, limit_offset, opened)
+        if youngest < 0:
+            return None
+        found = yield from _first_since(log, start_offset, youngest, limit_offset, opened)
+        if log.log_start_offset == start_offset:
+            break
     return found
 
 
-def _headers(log: PartitionLog, segment: Segment, limit_offset: Offset, opened: Opened) -> Iterator[BatchHeader]:
-    opened(log, segment)
-    assert segment.file is not None
-    start = segment.seek(log.log_start_offset)
-    if start is not None:
-        for _position, header, _view in scan_batches(segment.file.read_at, start, segment.size):
-            if header.last_offset >= limit_offset:
-                return
-            yield header
-
-
-def _search(log: PartitionLog, segment: Segment, offset: Offset, timestamp: int, limit_offset: Offset) -> FoundRecord | None:
+def _first_since(log: PartitionLog, offset: Offset, timestamp: int, limit_offset: Offset, opened: Opened) -> Slices[FoundRecord | None]:
     """The first record from the batch of `offset` on that is not older than `timestamp`."""
-    assert segment.file is not None
-    start = segment.seek(max(offset, log.log_start_offset))
-    if start is None:
-        return None
-    for _position, header, view in scan_batches(segment.file.read_at, start, segment.size):
-        if header.base_offset >= limit_offset:
+    while True:
+        walked = _walk_until(log, max(offset, log.log_start_offset), timestamp, limit_offset, opened)
+        if walked is None:
             return None
-        if header.max_timestamp >= timestamp:
-            found = first_record_since(view, header, timestamp, log.log_start_offset, limit_offset, log.config.max_message_bytes)
-            if found is not None:
-                return FoundRecord(*found, header.partition_leader_epoch)
+        offset, batch = walked
+        if batch is None:
+            yield _SLICE
+            continue
+        _position, header, view = batch
+        found = yield from first_record_since(
+            view, header, timestamp, log.log_start_offset, limit_offset, log.config.max_message_bytes
+        )
+        if found is not None:
+            return FoundRecord(*found, header.partition_leader_epoch)
+
+
+_Batch = tuple[int, BatchHeader, memoryview]
+
+
+def _walk_until(
+    log: PartitionLog, offset: Offset, timestamp: int, limit_offset: Offset, opened: Opened
+) -> tuple[Offset, _Batch | None] | None:
+    """One step from the batch of `offset` on: (where to continue, the first batch that is not older than `timestamp`, if it was reached).
+
+    None: there is no such batch below `limit_offset`."""
+    for segment in log.segments_from(offset):
+        if max(segment.base_offset, offset) >= limit_offset:
+            return None
+        if not segment.size or segment.max_timestamp < timestamp or segment.next_offset <= offset:
+            continue
+        opened(log, segment)
+        assert segment.file is not None and segment.time_index is not None
+        since = max(offset, segment.time_index.offset_before(timestamp))
+        walked = 0
+        for start, end, base_offset, last_offset, max_timestamp in segment.walk(_place(log, segment, offset, since)):
+            if base_offset >= limit_offset:
+                return None
+            if last_offset >= since and max_timestamp >= timestamp:
+                return last_offset + 1, next(scan_batches(segment.file.read_at, start, end))
+            walked += last_offset >= offset
+            if walked >= HEADERS_AT_ONCE and end < segment.size:
+                log.remember(last_offset + 1, segment, end)
+                return last_offset + 1, None
+        return segment.next_offset, None
     return None
+
+
+def _largest_timestamp(log: PartitionLog, limit_offset: Offset, opened: Opened) -> Slices[int]:
+    """Of the batches from the log start on that end below `limit_offset`, ms; -1 when there is none."""
+    offset = log.log_start_offset
+    largest = NO_TIMESTAMP
+    for segment in log.segments_from(offset):
+        if segment.size and offset <= segment.base_offset and segment.next_offset <= limit_offset:
+            largest = max(largest, segment.max_timestamp)
+    while (walked := _walk_younger(log, max(offset, log.log_start_offset), largest, limit_offset, opened)) is not None:
+        offset, largest = walked
+        yield _SLICE
+    return largest
+
+
+def _walk_younger(
+    log: PartitionLog, offset: Offset, largest: int, limit_offset: Offset, opened: Opened
+) -> tuple[Offset, int] | None:
+    """One step from the batch of `offset` on: (where to continue, the largest timestamp up to there and `largest`). None at the end."""
+    for segment in log.segments_from(offset):
+        if max(segment.base_offset, offset) >= limit_offset:
+            return None
+        if not segment.size or segment.max_timestamp <= largest or segment.next_offset <= offset:
+            continue
+        opened(log, segment)
+        assert segment.time_index is not None
+        indexed, indexed_offset = segment.time_index.last_before(limit_offset)
+        since = offset
+        if indexed >= 0 and indexed_offset >= offset:  # no batch up to there is younger
+            largest, since = max(largest, indexed), indexed_offset + 1
+        walked = 0
+        for _start, end, _base_offset, last_offset, max_timestamp in segment.walk(_place(log, segment, offset, since)):
+            if last_offset >= limit_offset:
+                return limit_offset, largest
+            if last_offset >= since:
+                largest = max(largest, max_timestamp)
+            walked += last_offset >= offset
+            if walked >= HEADERS_AT_ONCE and end < segment.size:
+                log.remember(last_offset + 1, segment, end)
+                return last_offset + 1, largest
+        return segment.next_offset, largest
+    return None
+
+
+def _place(log: PartitionLog, segment: Segment, offset: Offset, since: Offset) -> int:
+    """Where to begin to walk for `since` in a segment that is open: by the index, or where the step before stopped, at `offset`."""
+    assert segment.index is not None
+    indexed = segment.index.position_of(since)
+    stopped = log.positions.pop(offset, None)
+    return max(indexed, stopped[1]) if stopped is not None and stopped[0] is segment else indexed

@@ -13,6 +13,7 @@ from mqd.io.disk import FileRange
 from mqd.log import lookup
 from mqd.log.descriptors import Descriptors
 from mqd.log.partition_log import PartitionLog
+from mqd.protocol.bricks import Slices
 from mqd.protocol.files import AbortedTransaction, BadBatch
 from mqd.types import Offset, TopicPartition
 
@@ -84,18 +85,20 @@ class Reader:
         self._fence(log.topic_partition, reason)
         return MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
-    def offset_for_timestamp(self, log: PartitionLog, timestamp_ms: int, limit_offset: Offset) -> lookup.FoundRecord | None:
-        """(offset, timestamp, leader epoch) of the first record of that time or later, below `limit_offset`."""
-        return self._looked_up(log, lambda: lookup.offset_for_timestamp(log, timestamp_ms, limit_offset, self._descriptors.open))
+    def offset_for_timestamp(self, log: PartitionLog, timestamp_ms: int, limit_offset: Offset) -> Slices[lookup.FoundRecord | None]:
+        """(offset, timestamp, leader epoch) of the first record of that time or later, below `limit_offset`. In slices.
 
-    def record_with_max_timestamp(self, log: PartitionLog, limit_offset: Offset) -> lookup.FoundRecord | None:
-        """(offset, timestamp, leader epoch) of the first record with the largest timestamp, below `limit_offset`."""
-        return self._looked_up(log, lambda: lookup.record_with_max_timestamp(log, limit_offset, self._descriptors.open))
+        In each pause the log may go: check that it is served still before you resume. MqError KAFKA_STORAGE_ERROR where the file cannot
+        be read or is not what it was."""
+        return self._looked_up(log, lookup.offset_for_timestamp(log, timestamp_ms, limit_offset, self._descriptors.open))
 
-    def _looked_up(self, log: PartitionLog, look: Callable[[], FoundT]) -> FoundT:
-        """MqError KAFKA_STORAGE_ERROR where the file cannot be read or is not what it was."""
+    def record_with_max_timestamp(self, log: PartitionLog, limit_offset: Offset) -> Slices[lookup.FoundRecord | None]:
+        """(offset, timestamp, leader epoch) of the first record with the largest timestamp, below `limit_offset`. As above."""
+        return self._looked_up(log, lookup.record_with_max_timestamp(log, limit_offset, self._descriptors.open))
+
+    def _looked_up(self, log: PartitionLog, look: Slices[FoundT]) -> Slices[FoundT]:
         try:
-            return look()
+            return (yield from look)
         except BadBatch as bad:
             raise self.unreadable(log, f"{log.path} {bad}") from bad
         except OSError as error:

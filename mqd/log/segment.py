@@ -22,7 +22,7 @@ from mqd.types import NO_TIMESTAMP, Offset
 if TYPE_CHECKING:
     from mqd.io.disk import File
 
-_WALK = Struct(">qi11xi")  # base offset, batch length, ..., last offset delta: what walking needs of a header
+_WALK = Struct(">qi11xi8xq")  # base offset, batch length, ..., last offset delta, ..., max timestamp: what walking needs of a header
 _WALK_BYTES = _WALK.size
 WALK_WINDOW_BYTES = 8192
 """Headers are walked in windows of this size: above the usual index interval, so that one read does."""
@@ -132,7 +132,7 @@ class Segment:
         """The start of the batch that holds `offset`, or of the first one behind it."""
         assert self.index is not None
         position = self.index.position_of(offset)
-        for start, _end, _base, last_offset in self._walk(position):
+        for start, _end, _base, last_offset, _time in self.walk(position):
             if last_offset >= offset:
                 return start
         return None
@@ -142,7 +142,7 @@ class Segment:
         assert self.index is not None
         next_offset = self.base_offset
         if position:
-            for start, _end, _base, last_offset in self._walk(self.index.border_before(position - 1)):
+            for start, _end, _base, last_offset, _time in self.walk(self.index.border_before(position - 1)):
                 if start >= position:
                     break
                 next_offset = last_offset + 1
@@ -156,15 +156,17 @@ class Segment:
         assert self.index is not None
         border = max(position, min(self.index.border_before(position + max_bytes), self.index.position_of(limit_offset - 1)))
         next_offset = self.base_offset
-        for start, end, base_offset, last_offset in self._walk(border):
+        for start, end, base_offset, last_offset, _time in self.walk(border):
             next_offset = base_offset
             if last_offset >= limit_offset or (end - position > max_bytes and not (min_one and start == position)):
                 return start, base_offset
             border, next_offset = end, last_offset + 1
         return border, next_offset
 
-    def _walk(self, position: int) -> Iterator[tuple[int, int, Offset, Offset]]:
-        """(start, end, base offset, last offset) of each batch from `position` on, which is the start of one."""
+    def walk(self, position: int) -> Iterator[tuple[int, int, Offset, Offset, int]]:
+        """(start, end, base offset, last offset, largest timestamp) of each batch from `position` on, which is the start of one.
+
+        The segment is open. BadBatch where the file holds none."""
         file = self.file
         assert file is not None
         window, window_start, window_end = b"", 0, 0
@@ -174,9 +176,9 @@ class Segment:
                 window_start, window_end = position, position + len(window)
                 if len(window) < _WALK_BYTES:
                     raise BadBatch(position, "the file is shorter than it was")
-            base_offset, length, last_offset_delta = _WALK.unpack_from(window, position - window_start)
+            base_offset, length, last_offset_delta, max_timestamp = _WALK.unpack_from(window, position - window_start)
             end = position + LOG_OVERHEAD_BYTES + length
             if length < HEADER_BYTES - LOG_OVERHEAD_BYTES or end > self.size:
                 raise BadBatch(position, f"a batch length of {length}")
-            yield position, end, base_offset, base_offset + last_offset_delta
+            yield position, end, base_offset, base_offset + last_offset_delta, max_timestamp
             position = end

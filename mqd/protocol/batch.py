@@ -16,7 +16,7 @@ Source: KIP-98, KIP-110 (zstd), KIP-534 (delete horizon); Kafka's protocol guide
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -262,7 +262,7 @@ def record_bytes(view: Buffer, header: BatchHeader, limit: int) -> bytes:
 
 
 KEYS_AT_ONCE = 4096
-"""Records between two pauses of `keyless_records`: 2 ms."""
+"""Records between two pauses of `keyless_records` and `first_record_since`: 2 ms."""
 
 
 def keyless_records(records: bytes, header: BatchHeader) -> Iterator[int]:
@@ -304,9 +304,12 @@ def keyless_records(records: bytes, header: BatchHeader) -> Iterator[int]:
         raise corrupt(f"{end - position} bytes follow the last of {header.records_count} records")
 
 
-def first_record_since(records: bytes, header: BatchHeader, timestamp: int, start_offset: int) -> tuple[int, int] | None:
+def first_record_since(
+    records: bytes, header: BatchHeader, timestamp: int, start_offset: int
+) -> Generator[int, None, tuple[int, int] | None]:
     """(offset, timestamp) of the first record that is not older than `timestamp` nor before `start_offset`, by its own timestamp.
 
+    Yields after each `KEYS_AT_ONCE` records, for a pause.
     MqError(CORRUPT_MESSAGE) where its offset or timestamp is outside the batch or 64 bits, or no record can be found there.
     """
     position, end = 0, len(records)
@@ -338,6 +341,8 @@ def first_record_since(records: bytes, header: BatchHeader, timestamp: int, star
                 if base_offset + offset_delta >= start_offset:
                     return base_offset + offset_delta, header.base_timestamp + delta
             position = following
+            if not (index + 1) % KEYS_AT_ONCE:
+                yield KEYS_AT_ONCE
     except IndexError:
         raise corrupt("a record is cut off") from None
     return None

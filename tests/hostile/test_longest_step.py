@@ -23,14 +23,15 @@ from mqd.io.disk import OsDisk
 from mqd.io.entropy import RandomEntropy
 from mqd.io.net import OsNetwork
 from mqd.limits import LOOKED_AT_BYTES_MAX, LOOKED_AT_BYTES_PER_RECORD, RAFT_SNAPSHOT_CHUNK_BYTES
-from mqd.protocol.batch import Codec, build_batch
+from mqd.protocol.batch import Codec, Record, build_batch
 from mqd.raft import formats
 from mqd.raft.codec import InstallSnapshot, encode_message
 from mqd.raft.service import RaftService
+from mqd.server.handlers.list_offsets import MAX_TIMESTAMP
 from mqd.types import NodeId
 from tests.hostile.steps import Steps
-from tests.log.support import NOW
-from tests.server.rig import ME, OTHER, rig, settle
+from tests.log.support import NOW, batch
+from tests.server.rig import ME, OTHER, Client, rig, settle
 from tests.server.test_follower_fetch import Follower, replicated
 
 SECONDS_MAX = 0.05
@@ -39,6 +40,8 @@ FOLLOWED_SECONDS_MAX = 0.01
 
 TRIES = 3
 LOOKED_AT_SECONDS_MAX = 0.02
+WALKED_BATCHES = 60_000
+LOOKUP_SECONDS_MAX = 0.01
 PARTITIONS = 2_000
 SNAPSHOT_TOPICS, TOPIC_PARTITIONS = 300, 100
 
@@ -154,3 +157,54 @@ async def test_a_large_batch_for_a_compacted_topic(tmp_path: Path) -> None:
         trio.lowlevel.remove_instrument(steps)
     print(f"batch for a compacted topic, {len(records)} bytes: {1000 * min(tried):.1f} ms")
     assert min(tried) < LOOKED_AT_SECONDS_MAX, tried
+
+
+# -- lookups by time
+
+
+async def longest_lookup(client: Client, timestamp: int, offset: int) -> float:
+    """Of committed records; it finds `offset`."""
+    steps = Steps()
+    trio.lowlevel.add_instrument(steps)
+    tried = []
+    rows = [{"partition_index": 0, "timestamp": timestamp}]
+    for _ in range(TRIES):
+        steps.begin()
+        client.post("list_offsets", 8, {"replica_id": -1, "isolation_level": 1, "topics": [{"name": "t", "partitions": rows}]})
+        await settle()
+        tried.append(steps.longest)
+        (answer,) = client.answers()
+        (row,) = answer.topics[0].partitions
+        assert (row.error_code, row.offset) == (0, offset), row
+    trio.lowlevel.remove_instrument(steps)
+    return min(tried)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+async def test_a_lookup_by_time_in_a_batch_of_many_records(tmp_path: Path, codec: Codec) -> None:
+    """As many as are looked at; the last one is the youngest."""
+    count = LOOKED_AT_BYTES_MAX // LOOKED_AT_BYTES_PER_RECORD
+    rows = [Record(0, NOW + number // (count - 1), b"", b"", ()) for number in range(count)]
+    async with rig(tmp_path) as node:
+        node.create("t")
+        client = await node.connect()
+        await client.produce("t", build_batch(rows, codec=codec))
+        longest = await longest_lookup(client, NOW + 1, count - 1)
+    print(f"lookup by time in a batch of {count} records, {codec.name}: {1000 * longest:.1f} ms")
+    assert longest < LOOKUP_SECONDS_MAX
+
+
+async def test_the_largest_timestamp_below_an_open_transaction(tmp_path: Path) -> None:
+    """The youngest batch is not stable, so the headers of all others are walked."""
+    async with rig(tmp_path, transaction_partition_verification_enable="false") as node:
+        node.create("t")
+        client = await node.connect()
+        for number in range(WALKED_BATCHES):
+            small = build_batch([(None, b"")], timestamp=NOW - (number > 0))
+            node.replica.append_nowait(node.partition("t"), memoryview(bytearray(small)), 1, NOW, client=False)
+        unstable = batch(timestamp=NOW + 1, producer_id=9, sequence=0, transactional=True)
+        assert (await client.produce("t", unstable, transactional_id="tx")).error_code == 0
+        assert node.partition("t").last_stable_offset < node.partition("t").high_watermark
+        longest = await longest_lookup(client, MAX_TIMESTAMP, 0)
+    print(f"largest timestamp of {WALKED_BATCHES} batches: {1000 * longest:.1f} ms")
+    assert longest < LOOKUP_SECONDS_MAX

@@ -11,6 +11,7 @@ import trio.testing
 from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.limits import DESCRIPTORS_SPARE, SEGMENTS_OPEN_MAX
 from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.protocol.bricks import all_slices
 from mqd.types import TopicPartition
 from tests.log.support import PARTITION, TOPIC_ID, FaultyDisk, Harness, batch, wait_until
 
@@ -90,8 +91,8 @@ async def test_what_cannot_be_read_for_now_is_not_damaged(harness: Harness) -> N
     service = harness.service
     for look in (
         lambda: service.read(log, 0, max_bytes=100, limit_offset=30, min_one=True),
-        lambda: service.offset_for_timestamp(log, 0, 30),
-        lambda: service.record_with_max_timestamp(log, 30),
+        lambda: all_slices(service.offset_for_timestamp(log, 0, 30)),
+        lambda: all_slices(service.record_with_max_timestamp(log, 30)),
     ):
         with pytest.raises(MqError) as refused:
             look()

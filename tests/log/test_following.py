@@ -12,6 +12,7 @@ import trio
 from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.protocol.batch import iterate_batches, seal
+from mqd.protocol.bricks import all_slices
 from mqd.protocol.files import RECOVERY_POINT_CHECKPOINT, decode_offset_checkpoint
 from mqd.types import TopicPartition
 from tests.log.support import NOW, PARTITION, TOPIC_ID, FaultyDisk, Harness, batch
@@ -490,13 +491,13 @@ async def test_times_are_found_in_what_a_cut_leaves(tmp_path: Path, interval: in
         h.service.truncate_to(log, end)
         for wanted in range(50, 1000, 100):
             first = next((offset for offset, time in enumerate(times) if time >= wanted), None)
-            found = h.service.offset_for_timestamp(log, NOW + wanted, end)
+            found = all_slices(h.service.offset_for_timestamp(log, NOW + wanted, end))
             assert (found.offset if found is not None else None) == first
-        youngest = h.service.record_with_max_timestamp(log, end)
+        youngest = all_slices(h.service.record_with_max_timestamp(log, end))
         assert youngest is not None
         assert youngest.timestamp == NOW + max(times)
     h.write(log, batch(timestamp=NOW + 50))  # an entry of the index that is written now says nothing wrong of what is before it
-    found = h.service.offset_for_timestamp(log, NOW + 60, 2)
+    found = all_slices(h.service.offset_for_timestamp(log, NOW + 60, 2))
     assert found is not None
     assert found.offset == 0
     h.kill()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mqd.protocol.bricks import all_slices
 from mqd.protocol.files import encode_clean_shutdown, encode_offset_checkpoint
 from mqd.types import TopicPartition
 from tests.log.support import Harness
@@ -34,7 +35,7 @@ async def test_kafkas_partition_opens_reads_and_goes_on(tmp_path: Path, clean: b
     assert [record.offset for record in records] == list(range(2000))
     assert all(record.value == b"%d" % (record.offset % 500) * 30 and record.headers == (("h", b"x"),) for record in records)
     assert [(entry.producer_id, entry.last_sequence) for entry in log.producers.entries()] == [(1, 499), (2, 499), (3, 499), (4, 499)]
-    assert harness.service.offset_for_timestamp(log, records[700].timestamp, 2000).offset <= 700  # type: ignore[union-attr]
+    assert all_slices(harness.service.offset_for_timestamp(log, records[700].timestamp, 2000)).offset <= 700  # type: ignore[union-attr]
     await harness.service.close()
     for path in KAFKA.iterdir():
         mine = (tmp_path / "c-0" / path.name).read_bytes()

@@ -20,6 +20,7 @@ from mqd.limits import DISK_RESERVE_BYTES, POSITIONS_CACHED
 from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.service import LogService
 from mqd.protocol.batch import Codec, parse_header
+from mqd.protocol.bricks import all_slices
 from mqd.protocol.files import MetaProperties, decode_offset_checkpoint, encode_offset_checkpoint
 from mqd.types import TopicPartition
 from tests.log.support import NOW, PARTITION, TOPIC_ID, FaultyDisk, FaultyFile, Harness, batch, records_of, settle, wait_until
@@ -152,13 +153,13 @@ async def test_lookups_by_time(harness: Harness) -> None:
     for wanted in range(NOW - 1, NOW + 102):
         for limit in (10, 9, 5):
             expected = next(((offset, time, 0) for offset, time in enumerate(times[:limit]) if time >= wanted), None)
-            assert harness.service.offset_for_timestamp(log, wanted, limit) == expected
-    assert harness.service.record_with_max_timestamp(log, 10) == (8, NOW + 100, 0)
-    assert harness.service.record_with_max_timestamp(log, 8) == (7, NOW + 40, 0)
+            assert all_slices(harness.service.offset_for_timestamp(log, wanted, limit)) == expected
+    assert all_slices(harness.service.record_with_max_timestamp(log, 10)) == (8, NOW + 100, 0)
+    assert all_slices(harness.service.record_with_max_timestamp(log, 8)) == (7, NOW + 40, 0)
     harness.service.delete_records(log, 9)
-    assert harness.service.record_with_max_timestamp(log, 10) == (9, NOW + 90, 0)
-    assert harness.service.offset_for_timestamp(log, NOW, 10) == (9, NOW + 90, 0)
-    assert harness.service.record_with_max_timestamp(log, 0) is None
+    assert all_slices(harness.service.record_with_max_timestamp(log, 10)) == (9, NOW + 90, 0)
+    assert all_slices(harness.service.offset_for_timestamp(log, NOW, 10)) == (9, NOW + 90, 0)
+    assert all_slices(harness.service.record_with_max_timestamp(log, 0)) is None
 
 
 # -- several directories, opening, deleting

@@ -16,7 +16,9 @@ from collections.abc import Awaitable, Generator, Mapping
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
-from mqd.protocol.bricks import all_slices
+from mqd.log.lookup import FoundRecord
+from mqd.protocol.bricks import Slices, all_slices
+from mqd.replica.partition import Partition
 from mqd.server.context import Context
 from mqd.server.partitions import leading
 from mqd.server.slices import SLICE_ROWS, finished_in_slices
@@ -31,8 +33,8 @@ EARLIEST_PENDING_UPLOAD = -6
 _SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 _CHEAP = (LATEST, EARLIEST, EARLIEST_LOCAL)
-_LOOKUPS_AT_ONCE = 1
-"""Usually a fraction of a millisecond each, at worst fifty: a batch of many small records."""
+_WEIGHT_OF_A_LOOKUP = SLICE_ROWS // 2
+"""Two of them are a slice: it opens a file, and reads one window of headers and a small batch."""
 
 _READ_COMMITTED = 1
 _NOWHERE = (NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
@@ -43,12 +45,20 @@ def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapp
     work = _answering(context, request)
     if len(request.topics) > SLICE_ROWS or sum(len(topic.partitions) for topic in request.topics) > SLICE_ROWS:
         return finished_in_slices(work)
-    lookups = sum(one.timestamp not in _CHEAP for topic in request.topics for one in topic.partitions)
-    return finished_in_slices(work) if lookups > _LOOKUPS_AT_ONCE else all_slices(work)
+    if all(one.timestamp in _CHEAP for topic in request.topics for one in topic.partitions):
+        return all_slices(work)
+    try:  # most lookups take a fraction of a millisecond
+        weight = 0
+        while weight < SLICE_ROWS:
+            weight += next(work)
+    except StopIteration as end:
+        answer: Mapping[str, Any] = end.value
+        return answer
+    return finished_in_slices(work)
 
 
 def _answering(context: Context, request: Any) -> Generator[int, None, Mapping[str, Any]]:
-    """In slices; a lookup by time reads the disk: a slice each."""
+    """In slices; a lookup by time reads the disk: a slice each, or more."""
     named: dict[str, dict[int, Any]] = {}
     repeated: dict[str, set[int]] = {}
     for topic in request.topics:
@@ -66,16 +76,16 @@ def _answering(context: Context, request: Any) -> Generator[int, None, Mapping[s
             rows.append({"partition_index": index, "error_code": int(ErrorCode.INVALID_REQUEST)})
             yield 1
         for one in partitions.values():
-            rows.append(_row(context, request, name, one))
-            yield SLICE_ROWS // _LOOKUPS_AT_ONCE if one.timestamp not in _CHEAP else 1
+            rows.append((yield from _row(context, request, name, one)))
+            yield _WEIGHT_OF_A_LOOKUP if one.timestamp not in _CHEAP else 1
         topics.append({"name": name, "partitions": rows})
         yield 1
     return {"topics": topics}
 
 
-def _row(context: Context, request: Any, topic: str, one: Any) -> dict[str, Any]:
+def _row(context: Context, request: Any, topic: str, one: Any) -> Slices[dict[str, Any]]:
     try:
-        timestamp, offset, leader_epoch = _look_up(context, request, topic, one)
+        timestamp, offset, leader_epoch = yield from _look_up(context, request, topic, one)
     except MqError as error:
         return {"partition_index": one.partition_index, "error_code": int(error.code)}
     return {
@@ -87,7 +97,7 @@ def _row(context: Context, request: Any, topic: str, one: Any) -> dict[str, Any]
     }
 
 
-def _look_up(context: Context, request: Any, topic: str, one: Any) -> tuple[int, int, int]:
+def _look_up(context: Context, request: Any, topic: str, one: Any) -> Slices[tuple[int, int, int]]:
     """(timestamp, offset, leader epoch) of what is asked for."""
     asked = one.timestamp
     if asked < 0 and context.header.api_version < _SINCE.get(asked, 1 << 15):
@@ -105,13 +115,31 @@ def _look_up(context: Context, request: Any, topic: str, one: Any) -> tuple[int,
     if asked in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOWHERE
     logs = context.node.logs
-    found = logs.record_with_max_timestamp(log, limit) if asked == MAX_TIMESTAMP else logs.offset_for_timestamp(log, asked, limit)
+    looking = logs.record_with_max_timestamp(log, limit) if asked == MAX_TIMESTAMP else logs.offset_for_timestamp(log, asked, limit)
+    found = yield from _while_leading(context, topic, one, partition, looking)
     if found is None:
         if not end_is_known:
             raise _not_available(context)
         return _NOWHERE
     offset, timestamp, leader_epoch = found
     return timestamp, offset, leader_epoch
+
+
+def _while_leading(
+    context: Context, topic: str, one: Any, partition: Partition, looking: Slices[FoundRecord | None]
+) -> Slices[FoundRecord | None]:
+    """`looking`, as long as this node leads the partition in the same epoch: otherwise the log may be removed or cut. MqError."""
+    log, leader_epoch = partition.log, partition.leader_epoch
+    while True:
+        try:
+            weight = next(looking)
+        except StopIteration as end:
+            found: FoundRecord | None = end.value
+            return found
+        yield weight
+        partition = leading(context.node, topic, one.partition_index, one.current_leader_epoch)
+        if partition.log is not log or partition.leader_epoch != leader_epoch:
+            raise MqError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader has changed during the lookup: refresh the metadata")
 
 
 def _not_available(context: Context) -> MqError:
