@@ -31,6 +31,7 @@ from mqd.raft import formats
 from mqd.raft.codec import NO_OP, Entry
 from mqd.raft.formats import Damaged, JournalHeader, QuorumState, Snapshot
 from mqd.raft.reserve import Reserve
+from mqd.raft.snapshots import Source
 from mqd.raft.voters import CONFIGURATION, Forced, VoterSet, decode_entry
 
 if TYPE_CHECKING:
@@ -401,13 +402,13 @@ class Journal:
         snapshot, self._boot_snapshot = self._boot_snapshot, None
         return snapshot
 
-    def snapshot_bytes(self) -> bytes:
+    def snapshot_source(self) -> Source:
         """The newest snapshot as it is on disk or about to be, for a follower. Raises StorageError."""
         if self._snapshot_pending is not None:
-            return formats.encode_snapshot(self._snapshot_pending)
+            return Source(formats.encode_snapshot(self._snapshot_pending))
         path = self._directory / SNAPSHOT_NAME
         try:
-            return self._disk.read_bytes(path)
+            return Source(self._disk.open(path))
         except OSError as error:
             raise StorageError(f"{path}: {error}") from error
 

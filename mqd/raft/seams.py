@@ -803,25 +803,25 @@ class RaftNode(SyncObj):  # type: ignore[misc]
         sending = self._sending.get(node.id)
         if sending is None:
             snapshot_index, snapshot_term = self._journal.snapshot_index, self._journal.snapshot_term
-            sending = Sending(snapshot_index, snapshot_term, self._journal.snapshot_bytes(), 0, monotonic())
+            sending = Sending(snapshot_index, snapshot_term, self._journal.snapshot_source(), 0, monotonic())
             self._sending[node.id] = sending
             self._send_chunk(node, sending)
         elif monotonic() - sending.sent_at > self._timing.snapshot_resend:
             self._send_chunk(node, sending)
         else:
-            self._say(node, InstallSnapshot(self.term, sending.index, sending.term, len(sending.data), sending.acknowledged, b""))
+            self._say(node, InstallSnapshot(self.term, sending.index, sending.term, sending.source.size, sending.acknowledged, b""))
 
     def _send_chunk(self, node: Any, sending: Sending) -> None:
         sending.sent_at = monotonic()
         start = sending.acknowledged
-        data = sending.data[start : start + limits.RAFT_SNAPSHOT_CHUNK_BYTES]
-        self._say(node, InstallSnapshot(self.term, sending.index, sending.term, len(sending.data), start, data))
+        data = sending.source.read_at(start, limits.RAFT_SNAPSHOT_CHUNK_BYTES)
+        self._say(node, InstallSnapshot(self.term, sending.index, sending.term, sending.source.size, start, data))
 
     def _on_snapshot_reply(self, node: Any, message: SnapshotReply) -> None:
         if not self._counts(node, message.term):
             return
         sending = self._sending.get(node.id)
-        if sending is None or sending.index != message.index or message.offset > len(sending.data):
+        if sending is None or sending.index != message.index or message.offset > sending.source.size:
             return
         if message.offset != sending.acknowledged:  # further, or the follower began anew
             sending.acknowledged = message.offset

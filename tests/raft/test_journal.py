@@ -18,6 +18,7 @@ from mqd.raft import formats
 from mqd.raft.codec import COMMAND, Entry
 from mqd.raft.formats import Snapshot
 from mqd.raft.journal import Journal, journal_exists, open_journal
+from mqd.raft.snapshots import Source
 from tests.raft.memory_disk import MemoryDisk, PowerCut
 
 RAFT = Path("raft")
@@ -256,6 +257,31 @@ def test_an_interrupted_format_is_finished() -> None:
         assert opened(disk).last_index == 1
 
 
+def all_of(source: Source) -> bytes:
+    return source.read_at(0, source.size)
+
+
+def test_a_snapshot_that_is_being_sent_outlives_a_newer_one(tmp_path: Path) -> None:
+    """A follower gets the parts of one snapshot, read one at a time."""
+    disk = OsDisk()
+    journal = open_journal(disk, tmp_path, cluster_id="c", node_id=1, new_uuid=lambda: UUID(int=1))
+    for state, index in ((b"a" * 5000, 3), (b"b" * 7000, 6)):
+        while journal.last_index < index:
+            journal.append(COMMAND + b"x", journal.last_index + 1, 1)
+        journal.flush()
+        journal.compact(index, state, entries_kept=1)
+        source = journal.snapshot_source()
+        pending = all_of(source)
+        journal.flush()
+        if index == 3:
+            first = journal.snapshot_source()
+            assert all_of(first) == pending
+    parts = [first.read_at(position, 1000) for position in range(0, first.size, 1000)]
+    assert all(len(part) <= 1000 for part in parts)
+    assert formats.decode_snapshot(b"".join(parts)).state == b"a" * 5000
+    assert formats.decode_snapshot(all_of(journal.snapshot_source())).state == b"b" * 7000
+
+
 def test_compaction_keeps_what_followers_may_lack() -> None:
     disk = MemoryDisk()
     journal = filled(disk, turns=10)
@@ -267,7 +293,7 @@ def test_compaction_keeps_what_followers_may_lack() -> None:
     assert again.entries == journal.entries
     assert again.take_boot_snapshot() == Snapshot("c", 15, 1, b"the state")
     assert again.take_boot_snapshot() is None
-    assert formats.decode_snapshot(again.snapshot_bytes()).state == b"the state"
+    assert formats.decode_snapshot(all_of(again.snapshot_source())).state == b"the state"
     assert again.batch(12, 1) == tuple(journal.entries[1:2])
     assert len(again.batch(12, 1 << 20)) == 11
 

@@ -20,6 +20,7 @@ from mqd.raft.seams import RaftNode
 from mqd.raft.service import RaftService
 from mqd.raft.voters import CONFIGURATION, VoterSet
 from tests.raft.directed import Ours
+from tests.raft.test_journal import all_of
 from tests.raft.test_service import three_voters, until
 
 THREE = frozenset({1, 2, 3})
@@ -143,13 +144,13 @@ def test_a_snapshot_of_version_1_has_no_voters_even_where_an_operator_forced_a_s
     ours.add(1, "something")
     ours.exchange(ours.ids, 6)
     ours.compact(1)
-    assert formats.decode_snapshot(ours.journals[1].snapshot_bytes()).voters is None
+    assert formats.decode_snapshot(all_of(ours.journals[1].snapshot_source())).voters is None
     ours = Upgrading(2)
     ours.lead()
     ours.add(1, "something")
     ours.exchange(ours.ids, 6)
     ours.compact(1)
-    assert formats.decode_snapshot(ours.journals[1].snapshot_bytes()).voters == VoterSet(1, THREE)
+    assert formats.decode_snapshot(all_of(ours.journals[1].snapshot_source())).voters == VoterSet(1, THREE)
 
 
 @pytest.mark.parametrize(("finalized", "voters"), [(1, None), (2, VoterSet(1, THREE))])
