@@ -8,12 +8,14 @@ from __future__ import annotations
 import gc
 import importlib
 import multiprocessing
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from mqd.testing.runner import Result, Settings, run_seed
@@ -28,8 +30,20 @@ def results(settings: Sequence[Settings], jobs: int, trace: Path | None = None) 
     if jobs == 1 or len(settings) == 1:
         yield from map(partial(run_with_bug, trace=trace), settings)
         return
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent) as pool:
         yield from pool.map(run_with_bug, settings)
+
+
+def _end_with_parent() -> None:
+    """Let this worker end when its parent is killed: its queue stays open then, because the other workers hold it too."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=watch, name="parent", daemon=True).start()
 
 
 def run_with_bug(settings: Settings, trace: Path | None = None) -> Result:
