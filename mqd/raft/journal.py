@@ -31,7 +31,6 @@ from mqd.raft import formats
 from mqd.raft.codec import NO_OP, Entry
 from mqd.raft.formats import Damaged, JournalHeader, QuorumState, Snapshot
 from mqd.raft.reserve import Reserve
-from mqd.raft.snapshots import Source
 from mqd.raft.voters import CONFIGURATION, Forced, VoterSet, decode_entry
 
 if TYPE_CHECKING:
@@ -62,6 +61,26 @@ class Compaction:
     """Bytes of such entries that do so, too."""
     entries_kept: int = limits.RAFT_JOURNAL_ENTRIES_KEPT
     """Entries that stay behind a snapshot: a follower that lacks no more than these needs no snapshot."""
+
+
+class Source:
+    """The bytes of one snapshot, read in parts: of a file, which stays this snapshot when a newer one takes its name, or in memory."""
+
+    __slots__ = ("_bytes", "_file", "size")
+
+    def __init__(self, found: File | bytes) -> None:
+        self._bytes = found if isinstance(found, bytes) else b""
+        self._file = None if isinstance(found, bytes) else found
+        self.size = len(self._bytes) if self._file is None else self._file.size()
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Raises StorageError."""
+        if self._file is None:
+            return self._bytes[position : position + size]
+        try:
+            return self._file.read_at(position, size)
+        except OSError as error:
+            raise StorageError(f"{self._file.path}: {error}") from error
 
 
 class Journal:

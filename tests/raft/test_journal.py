@@ -17,8 +17,7 @@ from mqd.io.disk import OsDisk
 from mqd.raft import formats
 from mqd.raft.codec import COMMAND, Entry
 from mqd.raft.formats import Snapshot
-from mqd.raft.journal import Journal, journal_exists, open_journal
-from mqd.raft.snapshots import Source
+from mqd.raft.journal import Journal, Source, journal_exists, open_journal
 from tests.raft.memory_disk import MemoryDisk, PowerCut
 
 RAFT = Path("raft")
