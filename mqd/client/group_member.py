@@ -108,7 +108,7 @@ class RetryTimer:
         self.failures, self.retry_at = 0, 0.0
 
 
-class GroupMember:
+class BaseMember:
     """The part that both protocols share: the owned partitions, and when the user last polled."""
 
     def __init__(self, options: GroupOptions, now: float) -> None:

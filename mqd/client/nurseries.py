@@ -70,12 +70,19 @@ async def lasting_nursery() -> AsyncIterator[trio.Nursery]:
 @asynccontextmanager
 async def joining_nursery() -> AsyncIterator[trio.Nursery]:
     """A nursery that waits for its tasks, within one call of the client."""
+    raised: BaseException | None = None
     leaving: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:
-            yield nursery
+            try:
+                yield nursery
+            except BaseException as error:
+                raised = error
+                raise
     except BaseExceptionGroup as group:
-        leaving = _one_of(group)
+        leaving = raised
+        if leaving is None or _is_cancelled(leaving):
+            leaving = _one_of(group)
     if leaving is not None:
         raise leaving
 
