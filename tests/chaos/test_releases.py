@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chaos.rolling_upgrade import BEFORE, unpack
+from chaos.releases import BEFORE, unpack
 
 
 def test_a_clone_without_the_commit_says_what_to_do(tmp_path: Path) -> None:
