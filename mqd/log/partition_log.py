@@ -14,7 +14,7 @@ Invariants (docs/INVARIANTS.md):
 - Segments are in ascending order, without overlap; the last one, and only it, is appended to.
 - Offsets are dense: each batch begins where the one before it ended. Behind a compaction (compaction.py), here or at a leader of which
   this log was copied, offsets are missing between batches, never within what is not committed.
-- Records are not unpacked: a batch is judged by its 61 bytes and its CRC (exception: keys, for a compacted topic: looking.py).
+- Records are not unpacked: a batch is judged by its 61 bytes and its CRC (exceptions: keys, for a compacted topic: looking.py; another codec: recompression.py).
 """
 
 from __future__ import annotations
@@ -87,6 +87,10 @@ class LogConfig:
     message_timestamp_before_max_ms: int = FOREVER_MS
     message_timestamp_after_max_ms: int = 3_600_000
     compression_type: str = "producer"
+    """The levels below are for the codecs of their names, where `compression_type` is one of those (recompression.py)."""
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
     flush_messages: int = FOREVER_MS
     flush_ms: int = FOREVER_MS
     flush_before_ack: bool = False
