@@ -320,9 +320,8 @@ class BatchSender:
         again = error.retriable
         if self._idempotent and error.code in SEQUENCE_LOST:
             self._needs_producer_id = True
-            again = (
-                not batch.maybe_appended
-            )  # refused, so surely not stored: it goes again under the new id
+            # A refused batch is not stored, so it is sent again under the new producer id.
+            again = not batch.maybe_appended
         return again and (self._acks != 0 or not batch.maybe_appended)
 
     def _on_batch_failed(self, batch: Batch, error: ClientError) -> None:

@@ -1,12 +1,11 @@
-"""Records and offsets all or none: `async with open_transactional_producer(client, "copier-1") as
-producer`, then for each transaction
-`async with producer.transaction()`: in it `enqueue` records, and
+"""Transactions: `async with open_transactional_producer(client, "copier-1") as producer`, then for
+each transaction `async with producer.transaction()`. In it, `enqueue` records and call
 `send_offsets(consumer.positions(), consumer.group_metadata())`.
 
-A face over `txn_calls.py`. Whoever opens a transactional id ends what its predecessor left open and
-fences it, so a copy that reads with a group and writes with one id a process does each record
-exactly once, as `read_committed` readers see it. The block of `transaction` commits at its end and
-aborts when an exception leaves it.
+To open a transactional id fences the producer that had it before and ends its open transaction. A
+copier that reads with a group and writes with one transactional id for each process thus copies
+each record exactly once, as `read_committed` readers see it. The block of `transaction` commits at
+its end and aborts when an exception leaves it.
 """
 
 from __future__ import annotations
@@ -72,9 +71,7 @@ class TransactionalProducer(Producer):
         super()._check_accepts_records()
         if self._transactions.phase is not Phase.COMMITTING:
             self._transactions.check_open()
-            await self._flush_until(
-                lambda: not len(self._queue)
-            )  # also what other tasks send meanwhile
+            await self._flush_until(lambda: not len(self._queue))  # records of other tasks, too
             self._transactions.end(commit=True)
         await self._end("committing")
 
@@ -86,9 +83,7 @@ class TransactionalProducer(Producer):
         self._drop_waiting(reason)
         while self._queue.in_flight or self._adding:
             await self._changed.wait()
-        self._drop_waiting(
-            reason
-        )  # the halves of a batch that was too large, and on its way until now
+        self._drop_waiting(reason)  # halves of a batch that was in flight and too large
         await self._end("aborting")
 
     @asynccontextmanager
