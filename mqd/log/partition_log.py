@@ -14,7 +14,8 @@ Invariants (docs/INVARIANTS.md):
 - Segments are in ascending order, without overlap; the last one, and only it, is appended to.
 - Offsets are dense: each batch begins where the one before it ended. Behind a compaction (compaction.py), here or at a leader of which
   this log was copied, offsets are missing between batches, never within what is not committed.
-- Records are not unpacked: a batch is judged by its 61 bytes and its CRC (exceptions: keys, for a compacted topic: looking.py; another codec: recompression.py).
+- Records are not unpacked: a batch is judged by its 61 bytes and its CRC (exceptions: keys, for a compacted topic: looking.py; another
+  codec than the topic's: recompression.py).
 """
 
 from __future__ import annotations
