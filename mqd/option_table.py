@@ -277,7 +277,7 @@ _TABLE: Final = (
           "Sync a log after this many records, for topics without a value", minimum=1, dynamic=True),
     _node("log.flush.interval.ms", LONG, None, DONE,
           "Sync a log when its oldest unsynced record is this old, for topics without a value", minimum=0, dynamic=True),
-    _node("log.flush.offset.checkpoint.interval.ms", INT, 60000, NOTHING, "Time between writes of the recovery checkpoint", minimum=0),
+    _node("log.flush.offset.checkpoint.interval.ms", INT, 60000, DONE, "Time between writes of the recovery checkpoint", minimum=0),
     _node("log.flush.scheduler.interval.ms", LONG, LONG_MAX, DONE, "Stands in for log.flush.interval.ms when that is not set", minimum=0),
     _node("log.flush.start.offset.checkpoint.interval.ms", INT, 60000, NOTHING,
           "Time between writes of the start-offset checkpoint", minimum=0),
