@@ -12,6 +12,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from mqd.errors import ErrorCode, MqError
 from mqd.limits import KIB
 from mqd.log.looking import bytes_max
 from mqd.protocol.batch import (
@@ -57,7 +58,8 @@ def is_small(config: LogConfig, view: memoryview, start: int, stop: int) -> bool
 def recompressed(view: memoryview, config: LogConfig) -> memoryview:
     """The one batch in `view` with the codec of its topic, sealed. What no log takes (shape, size, CRC, codec) is returned as it is.
 
-    MqError: CORRUPT_MESSAGE for records that cannot be decompressed, MESSAGE_TOO_LARGE beyond the bound.
+    MqError: CORRUPT_MESSAGE for records that cannot be decompressed, MESSAGE_TOO_LARGE beyond the bound, or where the
+    result is larger than max.message.bytes.
     """
     header = parse_header(view)
     size = len(view)
@@ -69,6 +71,8 @@ def recompressed(view: memoryview, config: LogConfig) -> memoryview:
     records = record_bytes(view, header, bytes_max(config.max_message_bytes))
     batch = bytearray(view[:HEADER_BYTES])
     batch += compress(codec, records, _level(codec, config))
+    if len(batch) > config.max_message_bytes:
+        raise MqError(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; max.message.bytes is {config.max_message_bytes}")
     _LENGTH(batch, _LENGTH_POSITION, len(batch) - LOG_OVERHEAD_BYTES)
     _ATTRIBUTES(batch, ATTRIBUTES_POSITION, header.attributes & ~CODEC_MASK | codec)
     seal(batch)

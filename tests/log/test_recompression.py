@@ -78,6 +78,10 @@ def test_records_that_cannot_be_decompressed_are_refused() -> None:
     with pytest.raises(MqError) as caught:
         recompressed(view, LogConfig(compression_type="gzip"))
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+    grown = memoryview(build_batch([Record(0, NOW, None, bytes(5000))], codec=Codec.GZIP))
+    with pytest.raises(MqError) as caught:
+        recompressed(grown, LogConfig(compression_type="uncompressed", max_message_bytes=5000))
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
     bomb = memoryview(build_batch([Record(0, NOW, None, bytes(bytes_max(LogConfig().max_message_bytes)))], codec=Codec.ZSTD))
     with pytest.raises(MqError) as caught:
         recompressed(bomb, LogConfig(compression_type="gzip"))

@@ -405,12 +405,17 @@ class Produce:
     async def _append_slice(self, large: _Large, pieces: list[_Piece]) -> None:
         looking = self._node.logs.looking
         examined = large.examined = {}
+        pool, made_bytes = large.pending.connection.pool, 0
         try:
             for partition, start, stop in self._to_examine(large.view, [piece[:3] for piece in pieces]):
                 async with self._examination:
-                    examined[start] = await self._examined(partition, large.view[start:stop])
+                    batch = examined[start] = await self._examined(partition, large.view[start:stop])
+                if not isinstance(batch, MqError) and batch.obj is not large.view.obj:
+                    made_bytes += len(batch)
+                    pool.bytes += len(batch)
             await self._append_examined(large, pieces)
         finally:
+            pool.bytes -= made_bytes
             for batch in examined.values():
                 if not isinstance(batch, MqError):
                     looking.forget(batch)
