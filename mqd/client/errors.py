@@ -1,6 +1,6 @@
-"""What a client raises: `ClientError`, an MqError that also says what to do next.
+"""The exceptions of a client: `ClientError`, an MqError with a remedy, and its subclasses.
 
-Whoever catches by code catches `MqError`; whoever wants the kind catches one of the classes below.
+Catch `ClientError` and compare `code`, or catch one of the subclasses for a kind of failure.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def as_client_error(error: MqError) -> ClientError:
 
 
 def error_from_wire(code: int, subject: str, detail: str | None = None) -> ClientError:
-    """The ClientError for a non-zero code of an answer. `subject` names what was asked about,
+    """The ClientError for a non-zero code of an answer. `subject` names the object of the request,
     `detail` is the peer's message."""
     assert code != 0
     try:

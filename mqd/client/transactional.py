@@ -61,12 +61,11 @@ class TransactionalProducer(Producer):
         await self._calls.begin()
 
     async def commit(self) -> None:
-        """Wait for every record, then commit: all of the transaction is there for `read_committed`,
-        or none.
+        """Wait for every record, then commit: `read_committed` readers see all of the transaction.
 
-        Raises TransactionBroken when something of it was refused (then abort), and DeadlineExceeded
-        when the coordinator could not be asked in time: the outcome is open, and `commit` may be
-        called again.
+        Raises TransactionBroken if a record or an offset was refused: then abort. Raises
+        DeadlineExceeded if the coordinator did not respond in time: the outcome is unknown, and
+        `commit` may be called again.
         """
         super()._check_accepts_records()
         if self._transactions.phase is not Phase.COMMITTING:
@@ -99,11 +98,11 @@ class TransactionalProducer(Producer):
             raise
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
-        """Let the group go on from these offsets if the transaction is committed (KIP-447).
+        """Commit these offsets of the group with the transaction (KIP-447).
 
-        Raises CommitFailed when the group has gone on without the member, TransactionBroken after
-        other refusals. Cancelled, it leaves a transaction that can only be aborted: nobody knows
-        whether the offsets arrived.
+        Raises CommitFailed if the partitions may have another owner already, and TransactionBroken
+        after other refusals. After a cancellation the transaction can only be aborted: the offsets
+        may have arrived.
         """
         try:
             await self._calls.send_offsets(offsets, group)
@@ -116,13 +115,13 @@ class TransactionalProducer(Producer):
 
     @property
     def producer(self) -> tuple[int, int]:
-        """Producer id and epoch, as the coordinator gave them."""
+        """The producer id and epoch from the coordinator."""
         return self._transactions.producer_id, self._transactions.producer_epoch
 
     # -- inside
 
     async def init(self) -> None:
-        """Get the producer id: what our predecessor left open is ended, and it is fenced."""
+        """Get the producer id. The coordinator fences the previous owner and ends its transaction."""
         await self._calls.init()
         self._sequences.restart(*self.producer)
 
@@ -153,7 +152,7 @@ class TransactionalProducer(Producer):
         return self._transactions.may_send(tp)
 
     async def _add_partitions(self) -> None:
-        """Tell the coordinator of partitions, those that come meanwhile in the next request."""
+        """Add partitions at the coordinator; those used in the meantime are in the next request."""
         try:
             while await self._calls.add_partitions():
                 self._wake()
@@ -184,7 +183,7 @@ class TransactionalProducer(Producer):
         self._fail(error, doubtful=batch.maybe_appended)
 
     def _fail(self, error: ClientError, *, doubtful: bool) -> None:
-        """The transaction is broken: what waits would only be thrown away later."""
+        """The transaction is broken: drop the records that wait, since no commit can follow."""
         self._transactions.fail(error, doubtful=doubtful)
         self._drop_if_broken()
 
@@ -203,7 +202,7 @@ class TransactionalProducer(Producer):
         self._wake()
 
     async def finish(self) -> None:
-        """A transaction that is still open is not to be committed."""
+        """Abort a transaction that is still open."""
         if not self._leave:
             return
         with trio.move_on_after(self._close_timeout_s, shield=True):
