@@ -121,7 +121,8 @@ class TransactionalProducer(Producer):
     # -- inside
 
     async def init(self) -> None:
-        """Get the producer id. The coordinator fences the previous owner and ends its transaction."""
+        """Get the producer id. The coordinator fences the previous owner and ends its
+        transaction."""
         await self._calls.init()
         self._sequences.restart(*self.producer)
 
