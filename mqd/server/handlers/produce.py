@@ -269,7 +269,6 @@ class Produce:
         refused = False
         for index, start, stop in partitions:
             partition = held.get(index)
-            log_start = _NONE
             try:
                 if partition is None or odd or start < 0 or partition.is_internal:
                     self._check(partition, name, topic_id, index, acks, start, pending.connection)
@@ -281,11 +280,11 @@ class Produce:
                     raise MqError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the request names no transactional id")
                 if version < 7 and attributes & _CODEC_MASK == _ZSTD:
                     raise MqError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later")
-                log_start = partition.log.log_start_offset
-                batch = examined.get(start)
+                log = partition.log
+                batch = examined.get(start) if examined else None
                 if batch is None:
                     batch = view[start:stop]
-                    config = partition.log.config
+                    config = log.config
                     if config.compression_type != PRODUCER and is_wanted(config, view, start, stop):
                         if not is_small(config, view, start, stop):
                             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, "compression.type changed meanwhile: try again")
@@ -295,11 +294,12 @@ class Produce:
                 base_offset, last_offset, log_append_time_ms, _ = append_nowait(partition, batch, acks, now_ms)
             except MqError as error:
                 refused = True
-                if error.code not in _NAMING_LOG_START or not _is_one_batch(view, start, stop):
-                    log_start = _NONE
+                of_coordinator = second is not None and partition in second.refusals
+                log_start = _NONE
+                if partition is not None and not of_coordinator and error.code in _NAMING_LOG_START and _is_one_batch(view, start, stop):
+                    log_start = partition.log.log_start_offset
                 rows.append(refused_row(index, error, current_leader(self._node, partition, name, topic_id, index), log_start))
                 continue
-            log = partition.log
             if acks == -1:
                 wanted = last_offset + 1
             else:
