@@ -14,7 +14,7 @@ from mqd.client.cluster import ClusterClient, connect
 from mqd.client.consumer import open_consumer
 from mqd.client.errors import ClientCrashed, ClientError
 from mqd.client.group_consumer import open_group_consumer
-from mqd.client.nurseries import joining_nursery, lasting_nursery, owned_nursery
+from mqd.client.nurseries import joining_nursery, lasting_nursery, on_crash, owned_nursery
 from mqd.client.producer import open_producer
 from mqd.client.ranges import open_range
 from mqd.client.raw_producer import open_raw_producer
@@ -229,3 +229,21 @@ async def test_a_call_that_asks_several_brokers_raises_one_error() -> None:
     with pytest.raises(KeyError):
         async with joining_nursery() as tasks:
             raise KeyError
+
+
+async def test_each_defect_is_reported_whatever_leaves_the_block() -> None:
+    """A simulation listens: programs under test catch ClientError."""
+    defects: list[BaseException] = []
+    watching = on_crash.set(defects.append)
+    try:
+        with pytest.raises(KeyError):
+            async with owned_nursery() as ours:
+                ours.start_soon(crash, ZeroDivisionError())
+                ours.start_soon(crash, REFUSED)
+                raise KeyError
+        with pytest.raises(ClientCrashed):
+            async with joining_nursery() as ours:
+                ours.start_soon(crash, OSError())
+    finally:
+        on_crash.reset(watching)
+    assert [type(each) for each in defects] == [ZeroDivisionError, OSError]
