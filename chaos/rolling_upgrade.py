@@ -27,11 +27,9 @@ from pathlib import Path
 
 from .ensemble import Ensemble, mqd_ensemble
 from .node import Node, NodeFailed, end_on_sigterm
+from .releases import BEFORE, HERE, unpack
 from .rolling import PARTITIONS, Confluent
 
-BEFORE = "f470fd6258fd33e185027e613d9ebb1dd3faf56e"
-"""The release before: the last commit that knows metadata version 1 only."""
-HERE = Path(__file__).resolve().parent.parent
 FEATURE, NEWEST = "mqd.metadata.version", 2
 LOAD_BEGUN = 100
 """Records."""
@@ -56,18 +54,6 @@ class NodeOfAnyRelease(Node):
         self.stop()
         self.code = code
         self.start()
-
-
-def unpack(commit: str, directory: Path) -> str | None:
-    """Put the source of `commit` into `directory`; returns why that is impossible, or None."""
-    found = subprocess.run(["git", "-C", str(HERE), "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True, check=False)
-    if found.returncode:
-        return f"this clone has no commit {commit[:7]}, the release before: fetch the whole history (git fetch --unshallow)"
-    archive = directory.with_suffix(".tar")
-    subprocess.run(["git", "-C", str(HERE), "archive", "-o", str(archive), commit, "mqd"], check=True)
-    directory.mkdir()
-    subprocess.run(["tar", "-xf", str(archive), "-C", str(directory)], check=True)
-    return None
 
 
 class Upgrade:

@@ -20,7 +20,9 @@ with connect(BOOTSTRAP) as client:
 
     for reader in ("billing", "shipping", "statistics"):
         seen = []
-        with client.group_consumer(f"example-{reader}-{RUN}", [TOPIC], reset="beginning") as consumer:
+        with client.group_consumer(
+            f"example-{reader}-{RUN}", [TOPIC], reset="beginning"
+        ) as consumer:
             while len(seen) < 30:
                 seen += [record.value for record in consumer.next().records]
         print(reader, "has read", len(set(seen)), "records")

@@ -10,8 +10,8 @@ from secrets import token_hex
 import duckdb
 import pyarrow as pa
 
+from mqd.client import TopicPartition
 from mqd.client.sync import connect
-from mqd.types import TopicPartition
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
 RUN = token_hex(3)  # names of its own for each run
@@ -27,7 +27,8 @@ with connect(BOOTSTRAP) as client:
 
     with client.consumer({TopicPartition(ORDERS, 0): "beginning"}, end="end") as consumer:
         batches = consumer.arrow_batches(["value", "offset"])
-        orders = pa.RecordBatchReader.from_batches(batches.schema, iter(batches))  # read while DuckDB runs: not all of it at once
+        # Read while DuckDB runs: not all of it at once.
+        orders = pa.RecordBatchReader.from_batches(batches.schema, iter(batches))
         totals = duckdb.sql(
             """
             select row ->> 'city' as key, sum((row ->> 'cents')::bigint)::varchar as value
@@ -39,6 +40,12 @@ with connect(BOOTSTRAP) as client:
         producer.send(TOTALS, totals)
 
     with client.consumer({TopicPartition(TOTALS, 0): "beginning"}, end="end") as consumer:
-        found = {record.key.decode(): int(record.value) for batch in consumer for record in batch.records}
+        found = {
+            record.key.decode(): int(record.value) for batch in consumer for record in batch.records
+        }
 print(found)
-assert found == {"Oslo": sum(range(0, 1000, 3)), "Rome": sum(range(1, 1000, 3)), "Lima": sum(range(2, 1000, 3))}
+assert found == {
+    "Oslo": sum(range(0, 1000, 3)),
+    "Rome": sum(range(1, 1000, 3)),
+    "Lima": sum(range(2, 1000, 3)),
+}

@@ -1,4 +1,5 @@
-"""Consume, transform, produce, each record exactly once, although the copier dies in the middle: offsets are part of the transaction.
+"""Consume, transform, produce, each record exactly once, although the copier dies in the middle:
+offsets are part of the transaction.
 
 python examples/exactly_once.py [HOST:PORT]
 """
@@ -6,8 +7,8 @@ python examples/exactly_once.py [HOST:PORT]
 import sys
 from secrets import token_hex
 
+from mqd.client import TopicPartition
 from mqd.client.sync import BlockingClient, connect
-from mqd.types import TopicPartition
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
 RUN = token_hex(3)  # names of its own for each run
@@ -20,8 +21,14 @@ class Crash(Exception):
 
 
 def copy(client: BlockingClient, *, crash_after: int) -> None:
-    """Opening the transactional id ends what its predecessor left open; the group goes on from the last commit."""
-    reading = {"reset": "beginning", "auto_commit": False, "read_committed": True, "partition_max_bytes": 100}
+    """Opening the transactional id ends what its predecessor left open; the group goes on from the
+    last commit."""
+    reading = {
+        "reset": "beginning",
+        "auto_commit": False,
+        "read_committed": True,
+        "partition_max_bytes": 100,
+    }
     with (
         client.transactional_producer(COPIER) as producer,
         client.group_consumer(COPIER, [SOURCE], **reading) as consumer,
@@ -30,7 +37,9 @@ def copy(client: BlockingClient, *, crash_after: int) -> None:
         while True:
             batch = consumer.next(timeout_s=1)
             if batch is None:
-                place = client.admin.list_group_offsets([COPIER])[COPIER].get(TopicPartition(SOURCE, 0))
+                place = client.admin.list_group_offsets([COPIER])[COPIER].get(
+                    TopicPartition(SOURCE, 0)
+                )
                 if place is not None and place.offset == COUNT:
                     return
                 continue
@@ -48,7 +57,9 @@ with connect(BOOTSTRAP) as client:
         client.admin.create_topic(topic, partitions=1)
     with client.producer() as producer:
         for number in range(COUNT):
-            producer.send(SOURCE, b"order %d" % number) if number % 10 == 0 else producer.enqueue(SOURCE, b"order %d" % number)
+            producer.send(SOURCE, b"order %d" % number) if number % 10 == 0 else producer.enqueue(
+                SOURCE, b"order %d" % number
+            )
 
     try:
         copy(client, crash_after=3)
@@ -56,9 +67,18 @@ with connect(BOOTSTRAP) as client:
         print("the copier died in its third transaction")
     copy(client, crash_after=-1)
 
-    with client.consumer({TopicPartition(TARGET, 0): "beginning"}, end="end", read_committed=True) as reader:
+    with client.consumer(
+        {TopicPartition(TARGET, 0): "beginning"}, end="end", read_committed=True
+    ) as reader:
         invoices = [record.value for batch in reader for record in batch.records]
     with client.consumer({TopicPartition(TARGET, 0): "beginning"}, end="end") as reader:
         written = sum(len(batch.records) for batch in reader)
-    print(len(invoices), "invoices for", COUNT, "orders;", written - len(invoices), "were written in vain and are never read as committed")
+    print(
+        len(invoices),
+        "invoices for",
+        COUNT,
+        "orders;",
+        written - len(invoices),
+        "were written in vain and are never read as committed",
+    )
     assert sorted(invoices) == sorted(b"invoice for order %d" % number for number in range(COUNT))

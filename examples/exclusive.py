@@ -1,4 +1,5 @@
-"""One reader and no other: consumers that share an instance id. The second is refused for as long as the first one lives.
+"""One reader and no other: consumers that share an instance id. The second is refused for as long
+as the first one lives.
 
 python examples/exclusive.py [HOST:PORT]
 """
@@ -6,7 +7,7 @@ python examples/exclusive.py [HOST:PORT]
 import sys
 from secrets import token_hex
 
-from mqd.client.errors import ClientError
+from mqd.client import ClientError
 from mqd.client.sync import connect
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
@@ -32,5 +33,6 @@ with connect(BOOTSTRAP) as client:
         batch = first.next()
         print("the first reads partition", batch.partition)
 
-    with client.group_consumer(GROUP, [TOPIC], **ALONE) as second:  # the first has said that it is gone
+    # The first has said that it is gone.
+    with client.group_consumer(GROUP, [TOPIC], **ALONE) as second:
         print("now the second reads on:", second.next(timeout_s=5) or "nothing is left")

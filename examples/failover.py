@@ -1,4 +1,5 @@
-"""A spare takes over: two members for one partition. When the one that reads dies, the other goes on where it had committed.
+"""A spare takes over: two members for one partition. When the one that reads dies, the other goes
+on where it had committed.
 
 python examples/failover.py [HOST:PORT]
 """
@@ -25,7 +26,9 @@ with connect(BOOTSTRAP) as client, ExitStack() as life_of_the_active:
     with client.producer() as producer:
         producer.send(TOPIC, b"first")
 
-    active = life_of_the_active.enter_context(client.group_consumer(GROUP, [TOPIC], leave=False, **MEMBER))
+    active = life_of_the_active.enter_context(
+        client.group_consumer(GROUP, [TOPIC], leave=False, **MEMBER)
+    )
     print("the active member reads", active.next().records[0].value)
     active.commit()
 

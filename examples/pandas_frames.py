@@ -9,8 +9,8 @@ from secrets import token_hex
 import pandas as pd
 import pyarrow as pa
 
+from mqd.client import TopicPartition
 from mqd.client.sync import connect
-from mqd.types import TopicPartition
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
 TOPIC = f"example-pandas-{token_hex(3)}"  # a name of its own for each run
@@ -19,7 +19,8 @@ orders = pd.DataFrame({"city": ["Oslo", "Rome", "Lima", "Rome"] * 1000, "cents":
 
 with connect(BOOTSTRAP) as client:
     client.admin.create_topic(TOPIC, partitions=3)
-    with client.arrow_producer() as producer:  # key and value are bytes or text; the key chooses the partition
+    # Key and value are bytes or text; the key chooses the partition.
+    with client.arrow_producer() as producer:
         rows = pd.DataFrame({"key": orders["city"], "value": orders["cents"].astype(str)})
         sent = producer.send(TOPIC, pa.Table.from_pandas(rows, preserve_index=False))
     print("sent", sent, "rows")

@@ -1,4 +1,5 @@
-"""A topic into a polars frame, batch by batch: what has been read is aggregated while the rest comes.
+"""A topic into a polars frame, batch by batch: what has been read is aggregated while the rest
+comes.
 
 python examples/polars_frames.py [HOST:PORT]
 """
@@ -8,13 +9,18 @@ from secrets import token_hex
 
 import polars as pl
 
+from mqd.client import TopicPartition
 from mqd.client.sync import connect
-from mqd.types import TopicPartition
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
 TOPIC = f"example-polars-{token_hex(3)}"  # a name of its own for each run
 
-events = pl.DataFrame({"key": [f"sensor-{number % 5}" for number in range(5000)], "value": [str(number % 100) for number in range(5000)]})
+events = pl.DataFrame(
+    {
+        "key": [f"sensor-{number % 5}" for number in range(5000)],
+        "value": [str(number % 100) for number in range(5000)],
+    }
+)
 
 with connect(BOOTSTRAP) as client:
     client.admin.create_topic(TOPIC, partitions=2)
@@ -22,11 +28,17 @@ with connect(BOOTSTRAP) as client:
         producer.send(TOPIC, events.to_arrow())
 
     frames = []
-    with client.consumer({TopicPartition(TOPIC, number): "beginning" for number in range(2)}, end="end") as consumer:
+    with client.consumer(
+        {TopicPartition(TOPIC, number): "beginning" for number in range(2)}, end="end"
+    ) as consumer:
         for batch in consumer.arrow_batches(["key", "value"], rows_max=1000):
             frame = pl.DataFrame(batch).select(pl.col("key", "value").cast(pl.String))
-            frames.append(frame.group_by("key").agg(rows=pl.len(), total=pl.col("value").cast(pl.Int64).sum()))
+            frames.append(
+                frame.group_by("key").agg(rows=pl.len(), total=pl.col("value").cast(pl.Int64).sum())
+            )
 
 totals = pl.concat(frames).group_by("key").sum().sort("key")
 print(totals)
-assert totals["rows"].sum() == 5000 and totals["total"].sum() == events["value"].cast(pl.Int64).sum()
+assert (
+    totals["rows"].sum() == 5000 and totals["total"].sum() == events["value"].cast(pl.Int64).sum()
+)

@@ -1,4 +1,5 @@
-"""How far a group is, and reading again from a time: what `mqctl group lag` and `mqctl group seek` do.
+"""How far a group is, and reading again from a time: what `mqctl group lag` and `mqctl group seek`
+do.
 
 python examples/seek_and_lag.py [HOST:PORT]
 """
@@ -7,14 +8,15 @@ import sys
 import time
 from secrets import token_hex
 
+from mqd.client import TopicPartition
 from mqd.client.sync import connect
-from mqd.types import TopicPartition
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
 RUN = token_hex(3)  # names of its own for each run
 TOPIC = GROUP = f"example-seek-{RUN}"
 PARTITION = TopicPartition(TOPIC, 0)
-BEGIN_MS = int(time.time() * 1000) - 3600_000  # an hour ago: records older than retention.ms would be deleted
+# An hour ago: records older than retention.ms would be deleted.
+BEGIN_MS = int(time.time() * 1000) - 3600_000
 
 with connect(BOOTSTRAP) as client:
     client.admin.create_topic(TOPIC, partitions=1, configs={"message.timestamp.type": "CreateTime"})
@@ -33,7 +35,8 @@ with connect(BOOTSTRAP) as client:
 
     when = BEGIN_MS + 30 * 60_000
     found = client.admin.list_offsets({PARTITION: when})[PARTITION]
-    client.admin.alter_group_offsets(GROUP, {PARTITION: found.offset})  # refused while the group has members
+    # Refused while the group has members.
+    client.admin.alter_group_offsets(GROUP, {PARTITION: found.offset})
     (row,) = client.admin.group_lag(GROUP)
     print("after the seek: at", row.committed.offset, "- lag", row.lag)
     assert row.lag == 30

@@ -203,7 +203,7 @@ def run_timed(settings: Settings, work: Callable[[ClusterClient, float], Awaitab
     import trio
 
     from mqd.client.cluster import connect, parse_bootstrap
-    from mqd.client.errors import ClientError
+    from mqd.client.errors import ClientCrashed, ClientError
 
     try:
         parse_bootstrap(settings.bootstrap)
@@ -223,6 +223,8 @@ def run_timed(settings: Settings, work: Callable[[ClusterClient, float], Awaitab
 
     try:
         return trio.run(main)
+    except ClientCrashed:
+        raise  # a defect: its traceback is wanted
     except ClientError as error:
         raise failure_of(error) from None
     except BaseExceptionGroup as group:

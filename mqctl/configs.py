@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mqctl import render
 from mqctl.app import Settings, run, say
+from mqd.options import IGNORED_BY_MQD
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
@@ -40,11 +42,22 @@ def alter(settings: Settings, kind: str, name: str, operation: str, changes: dic
         error = (await admin.alter_configs({resource: wanted}, validate_only=dry_run))[resource]
         if error is not None:
             raise error
-        return await _entries(client, settings, kind, name, tuple(changes), False)
+        return await _entries(client, settings, kind, name, tuple(changes), True)
 
-    settings.show(ENTRIES, [_row(entry) for entry in run(settings, work)])
+    entries = run(settings, work)
+    settings.show(ENTRIES, [_row(entry) for entry in entries])
+    if operation != "DELETE":
+        warn_of_ignored(entries)
     if dry_run:
         say("dry run: nothing was changed; above is what holds now")
+
+
+def warn_of_ignored(entries: Iterable[ConfigEntry]) -> None:
+    """Of options that the cluster accepted although they have no effect there; their documentation says so."""
+    for entry in entries:
+        if (entry.documentation or "").startswith(IGNORED_BY_MQD):
+            reason = (entry.documentation or "").removeprefix(f"{IGNORED_BY_MQD}: ").split(". ")[0]
+            say(f"warning: {entry.name} has no effect: {reason}")
 
 
 async def _entries(

@@ -305,6 +305,19 @@ def validate_topic_configs(overrides: Mapping[str, str | None]) -> dict[str, Val
     return values
 
 
+def without_effect(options: Mapping[str, Option], overrides: Mapping[str, str]) -> str | None:
+    """The message that goes with keys that were accepted and have no effect; None where there are none. Defaults are no wish.
+
+    `overrides` were validated.
+    """
+    ignored = []
+    for name, text in sorted(overrides.items()):
+        option = options[name]
+        if option.status is Status.IGNORED and option.parse(text) != option.default:
+            ignored.append(f"{name} ({option.note})")
+    return f"Accepted without effect: {', '.join(ignored)}." if ignored else None
+
+
 class _OfNode(NamedTuple):
     """The node keys behind a key of groups: what stands in for it, and between what it must lie."""
 

@@ -183,6 +183,7 @@ class _Daemon:
             retention_check_interval_ms=self.config.integer("log.retention.check.interval.ms"),
             producer_id_expiration_ms=self.config.integer("producer.id.expiration.ms"),
             descriptors=descriptors_for_logs,
+            checkpoint_seconds=self.config.integer("log.flush.offset.checkpoint.interval.ms") / 1000,
             kept=machine_ran_on(seams.disk, self.registration_file),
             ran_on=may_vouch(seams.disk, self.registration_file),
         )

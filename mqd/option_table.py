@@ -50,7 +50,7 @@ NOTHING = _Fate(Status.IGNORED, "there is no such part in mqd to tune")
 CORDON = _Fate(Status.IGNORED, "log directories cannot be cordoned yet")
 METRICS = _Fate(Status.IGNORED, "metrics are not reported through Java classes or client pushes")
 FIXED = _Fate(Status.IGNORED, "it has a fixed value in this release")
-AS_THEY_COME = _Fate(Status.IGNORED, "batches are stored as they come, and segments grow as they are written")
+GROWING = _Fate(Status.IGNORED, "segments grow as they are written")
 QUOTAS = _Fate(Status.IGNORED, "there are no quotas yet")
 NODES = _Fate(Status.IGNORED, "connections and requests between nodes have timings and sizes of their own")
 PATIENT = _Fate(Status.IGNORED, "a node tries until it is heard, and says whom it waits for")
@@ -106,16 +106,16 @@ _TABLE: Final = (
     _node("broker.rack", STRING, None, PEERS, "Rack of this node, for spreading replicas"),
     _node("broker.session.timeout.ms", INT, 3000, DONE, "A node without a heartbeat for this long is fenced: it leads nothing", minimum=1),
     _node("client.quota.callback.class", CLASS, None, JAVA, "Class that decides quotas"),
-    _both("compression.gzip.level", INT, -1, AS_THEY_COME,
-          "Level at which the broker would compress with gzip",
+    _both("compression.gzip.level", INT, -1, DONE,
+          "Level at which the broker compresses with gzip",
           valid=("-1", "1", "2", "3", "4", "5", "6", "7", "8", "9"), synonyms=(("compression.gzip.level", 1),)),
-    _both("compression.lz4.level", INT, 9, AS_THEY_COME,
-          "Level at which the broker would compress with lz4", minimum=1, maximum=17, synonyms=(("compression.lz4.level", 1),)),
-    _both("compression.type", STRING, "producer", AS_THEY_COME,
+    _both("compression.lz4.level", INT, 9, DONE,
+          "Level at which the broker compresses with lz4", minimum=1, maximum=17, synonyms=(("compression.lz4.level", 1),)),
+    _both("compression.type", STRING, "producer", DONE,
           "Codec that batches are stored with; producer keeps them as they came",
           valid=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), synonyms=(("compression.type", 1),)),
-    _both("compression.zstd.level", INT, 3, AS_THEY_COME,
-          "Level at which the broker would compress with zstd", minimum=-131_072, maximum=22, synonyms=(("compression.zstd.level", 1),)),
+    _both("compression.zstd.level", INT, 3, DONE,
+          "Level at which the broker compresses with zstd", minimum=-131_072, maximum=22, synonyms=(("compression.zstd.level", 1),)),
     _node("config.providers", LIST, (), JAVA, "Providers that fill in placeholders in values", dynamic=True),
     _node("connection.failed.authentication.delay.ms", INT, 100, NO_SECURITY,
           "Pause before a connection that failed to authenticate is closed", minimum=0),
@@ -277,7 +277,7 @@ _TABLE: Final = (
           "Sync a log after this many records, for topics without a value", minimum=1, dynamic=True),
     _node("log.flush.interval.ms", LONG, None, DONE,
           "Sync a log when its oldest unsynced record is this old, for topics without a value", minimum=0, dynamic=True),
-    _node("log.flush.offset.checkpoint.interval.ms", INT, 60000, NOTHING, "Time between writes of the recovery checkpoint", minimum=0),
+    _node("log.flush.offset.checkpoint.interval.ms", INT, 60000, DONE, "Time between writes of the recovery checkpoint", minimum=0),
     _node("log.flush.scheduler.interval.ms", LONG, LONG_MAX, DONE, "Stands in for log.flush.interval.ms when that is not set", minimum=0),
     _node("log.flush.start.offset.checkpoint.interval.ms", INT, 60000, NOTHING,
           "Time between writes of the start-offset checkpoint", minimum=0),
@@ -295,7 +295,7 @@ _TABLE: Final = (
           "How far a record's time may be behind the node's, for topics without a value", minimum=0, dynamic=True),
     _node("log.message.timestamp.type", STRING, "CreateTime", DONE,
           "Whose time records carry, for topics without a value", valid=("CreateTime", "LogAppendTime"), dynamic=True),
-    _node("log.preallocate", BOOLEAN, False, AS_THEY_COME,
+    _node("log.preallocate", BOOLEAN, False, GROWING,
           "Reserve the space of a segment when it is made, for topics without a value", dynamic=True),
     _node("log.retention.bytes", LONG, -1, DONE,
           "Size of a partition above which old segments go; -1 is without end", minimum=-1, dynamic=True),
@@ -584,7 +584,7 @@ _TABLE: Final = (
           "Share of dirty bytes at which the log is compacted", minimum=0, maximum=1, synonyms=(("log.cleaner.min.cleanable.ratio", 1),)),
     _topic("min.compaction.lag.ms", LONG, 0, DONE,
           "Least age of a record that is compacted", minimum=0, synonyms=(("log.cleaner.min.compaction.lag.ms", 1),)),
-    _topic("preallocate", BOOLEAN, False, AS_THEY_COME,
+    _topic("preallocate", BOOLEAN, False, GROWING,
           "Reserve the space of a segment when it is made", synonyms=(("log.preallocate", 1),)),
     _topic("remote.log.copy.disable", BOOLEAN, False, TIERED, "Stop moving segments to other storage"),
     _topic("remote.log.delete.on.disable", BOOLEAN, False, TIERED, "Delete tiered segments when tiering is switched off"),

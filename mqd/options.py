@@ -41,6 +41,10 @@ BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD = OptionType
 _INTEGERS = {SHORT: (-(2**15), 2**15 - 1), INT: (-(2**31), INT_MAX), LONG: (-(2**63), LONG_MAX)}
 
 
+IGNORED_BY_MQD: Final = "Ignored by mqd"
+"""How the documentation of a key begins that may be set and has no effect."""
+
+
 class Option(NamedTuple):
     """One key: what it is called, what it holds, and what mqd does with it.
 
@@ -64,6 +68,11 @@ class Option(NamedTuple):
     """Whether Kafka lets it change while the node runs."""
     synonyms: tuple[tuple[str, int], ...] = ()
     """Of a topic's or a group's key: the node keys that stand in for it, first set one first, each with the factor to its unit."""
+
+    @property
+    def documentation(self) -> str:
+        """What DescribeConfigs says of the key; of one without effect, that first."""
+        return f"{IGNORED_BY_MQD}: {self.note}. {self.meaning}" if self.status is Status.IGNORED else self.meaning
 
     @property
     def sensitive(self) -> bool:

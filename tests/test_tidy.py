@@ -302,16 +302,16 @@ def test_every_part_of_the_broker_has_tests() -> None:
 
 
 def test_the_changelog_has_its_shape() -> None:
+    """https://keepachangelog.com; a change is one line."""
     lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "# Changelog"
-    headings = [line for line in lines if line.startswith("## ")]
-    assert headings, "no release"
-    for heading in headings:
-        assert re.fullmatch(r"## (Unreleased|\d+\.\d+\.\d+ \(\d{4}-\d\d-\d\d\))", heading), heading
-    assert headings.count("## Unreleased") <= 1
-    for line in lines[1:]:
-        assert not line or line.startswith(("## ", "### ", "- ", "  ")) or not line.startswith("#"), line
-        assert len(line) <= 140, line
+    first = next(number for number, line in enumerate(lines) if line.startswith("## "))
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security", "Known issues"}
+    for line in filter(None, lines[first:]):
+        release = r"## \[\d+\.\d+\.\d+\] - (Unreleased|\d{4}-\d\d-\d\d)"
+        assert line.startswith("- ") or line[4:] in kinds or re.fullmatch(release, line), line
+        assert len(line) <= 120, line
+    assert sum(line.endswith("] - Unreleased") for line in lines) <= 1
 
 
 def test_constraints_pin_and_name_no_registry() -> None:

@@ -13,6 +13,7 @@ from mqd.errors import some_of
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
+    from mqd.client.descriptions import ConfigEntry
     from mqd.client.metadata import TopicInfo
 
 COMMANDS = {
@@ -88,6 +89,7 @@ def create(
         return dict(await Admin(client, timeout_s=settings.timeout_s).create_topics(wanted, validate_only=dry_run))
 
     results = run(settings, work)
+    from mqctl.configs import warn_of_ignored
     from mqd.client.descriptions import CreatedTopic
     from mqd.errors import ErrorCode
 
@@ -107,9 +109,23 @@ def create(
             results[name] = None
     if rows or settings.output != "table":
         settings.show(RESULTS, rows)
+    created = [name for name, made in results.items() if isinstance(made, CreatedTopic)]
     if dry_run:
         say("dry run: nothing was created")
+    elif pairs and created:
+        warn_of_ignored(run(settings, lambda client: _set_entries(client, created[0], tuple(pairs), settings.timeout_s)))
     finish(results)
+
+
+async def _set_entries(client: ClusterClient, name: str, keys: tuple[str, ...], timeout_s: float) -> list[ConfigEntry]:
+    """The options that a new topic was given, with their documentation; none where nobody knows the topic yet."""
+    from mqd.client.admin import Admin
+    from mqd.client.descriptions import Resource, ResourceType
+    from mqd.client.errors import ClientError
+
+    resource = Resource(ResourceType.TOPIC, name)
+    found = (await Admin(client, timeout_s=timeout_s).describe_configs([resource], keys, documentation=True))[resource]
+    return [] if isinstance(found, ClientError) else found
 
 
 @click.command("list")

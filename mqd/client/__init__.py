@@ -1,0 +1,198 @@
+"""The client for Trio: `from mqd.client import connect, open_producer, TopicPartition`.
+
+The names in `__all__` are the public interface; docs/CLIENT.md describes it, and names of other
+modules may change. `mqd.client.sync` has the same client for programs without Trio.
+
+A name is imported when it is first used: `import mqd.client` alone takes 2 ms and imports neither
+Trio nor the protocol, which a broker that wants one module of this package relies on.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mqd.client.admin import Admin
+    from mqd.client.arrow import ArrowProducer, open_arrow_producer
+    from mqd.client.cluster import ClusterClient, connect
+    from mqd.client.consumer import Consumer, open_consumer
+    from mqd.client.delivery import Delivery, RecordMetadata
+    from mqd.client.descriptions import (
+        EARLIEST,
+        LATEST,
+        MAX_TIMESTAMP,
+        ConfigChange,
+        ConfigEntry,
+        ConfigOperation,
+        ListedOffset,
+        NewTopic,
+        Resource,
+        ResourceType,
+    )
+    from mqd.client.errors import (
+        ClientClosed,
+        ClientCrashed,
+        ClientError,
+        CommitFailed,
+        ConnectionBroken,
+        ConsumerClosed,
+        DeadlineExceeded,
+        InvalidType,
+        InvalidValue,
+        PeerUnreachable,
+        ProducerClosed,
+        TransactionBroken,
+    )
+    from mqd.client.fetcher import FetchedBatch
+    from mqd.client.group_consumer import GroupConsumer, open_group_consumer
+    from mqd.client.group_member import GroupMetadata
+    from mqd.client.group_options import GroupOptions
+    from mqd.client.offset_specs import AtTime, OffsetSpec, resolve_offsets
+    from mqd.client.offsets import CommittedOffset
+    from mqd.client.partitioner import Partitioner, RoundRobinPartitioner
+    from mqd.client.producer import Producer, open_producer
+    from mqd.client.producer_options import ProducerOptions, TransactionalOptions
+    from mqd.client.range_plan import FetchedRange
+    from mqd.client.ranges import RangeReader, open_range
+    from mqd.client.raw_producer import RawProducer, end_transaction, open_raw_producer
+    from mqd.client.transactional import TransactionalProducer, open_transactional_producer
+    from mqd.errors import ErrorCode
+    from mqd.protocol.batch import Record
+    from mqd.protocol.compression import Codec
+    from mqd.types import TopicPartition
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "MAX_TIMESTAMP",
+    "Admin",
+    "ArrowProducer",
+    "AtTime",
+    "ClientClosed",
+    "ClientCrashed",
+    "ClientError",
+    "ClusterClient",
+    "Codec",
+    "CommitFailed",
+    "CommittedOffset",
+    "ConfigChange",
+    "ConfigEntry",
+    "ConfigOperation",
+    "ConnectionBroken",
+    "Consumer",
+    "ConsumerClosed",
+    "DeadlineExceeded",
+    "Delivery",
+    "ErrorCode",
+    "FetchedBatch",
+    "FetchedRange",
+    "GroupConsumer",
+    "GroupMetadata",
+    "GroupOptions",
+    "InvalidType",
+    "InvalidValue",
+    "ListedOffset",
+    "NewTopic",
+    "OffsetSpec",
+    "Partitioner",
+    "PeerUnreachable",
+    "Producer",
+    "ProducerClosed",
+    "ProducerOptions",
+    "RangeReader",
+    "RawProducer",
+    "Record",
+    "RecordMetadata",
+    "Resource",
+    "ResourceType",
+    "RoundRobinPartitioner",
+    "TopicPartition",
+    "TransactionBroken",
+    "TransactionalOptions",
+    "TransactionalProducer",
+    "connect",
+    "end_transaction",
+    "open_arrow_producer",
+    "open_consumer",
+    "open_group_consumer",
+    "open_producer",
+    "open_range",
+    "open_raw_producer",
+    "open_transactional_producer",
+    "resolve_offsets",
+]
+
+_MODULES = {
+    "Admin": "mqd.client.admin",
+    "ArrowProducer": "mqd.client.arrow",
+    "open_arrow_producer": "mqd.client.arrow",
+    "ClusterClient": "mqd.client.cluster",
+    "connect": "mqd.client.cluster",
+    "Consumer": "mqd.client.consumer",
+    "open_consumer": "mqd.client.consumer",
+    "Delivery": "mqd.client.delivery",
+    "RecordMetadata": "mqd.client.delivery",
+    "EARLIEST": "mqd.client.descriptions",
+    "LATEST": "mqd.client.descriptions",
+    "MAX_TIMESTAMP": "mqd.client.descriptions",
+    "ConfigChange": "mqd.client.descriptions",
+    "ConfigEntry": "mqd.client.descriptions",
+    "ConfigOperation": "mqd.client.descriptions",
+    "ListedOffset": "mqd.client.descriptions",
+    "NewTopic": "mqd.client.descriptions",
+    "Resource": "mqd.client.descriptions",
+    "ResourceType": "mqd.client.descriptions",
+    "ClientClosed": "mqd.client.errors",
+    "ClientCrashed": "mqd.client.errors",
+    "ClientError": "mqd.client.errors",
+    "CommitFailed": "mqd.client.errors",
+    "ConnectionBroken": "mqd.client.errors",
+    "ConsumerClosed": "mqd.client.errors",
+    "DeadlineExceeded": "mqd.client.errors",
+    "InvalidType": "mqd.client.errors",
+    "InvalidValue": "mqd.client.errors",
+    "PeerUnreachable": "mqd.client.errors",
+    "ProducerClosed": "mqd.client.errors",
+    "TransactionBroken": "mqd.client.errors",
+    "FetchedBatch": "mqd.client.fetcher",
+    "GroupConsumer": "mqd.client.group_consumer",
+    "open_group_consumer": "mqd.client.group_consumer",
+    "GroupMetadata": "mqd.client.group_member",
+    "GroupOptions": "mqd.client.group_options",
+    "AtTime": "mqd.client.offset_specs",
+    "OffsetSpec": "mqd.client.offset_specs",
+    "resolve_offsets": "mqd.client.offset_specs",
+    "CommittedOffset": "mqd.client.offsets",
+    "Partitioner": "mqd.client.partitioner",
+    "RoundRobinPartitioner": "mqd.client.partitioner",
+    "Producer": "mqd.client.producer",
+    "open_producer": "mqd.client.producer",
+    "ProducerOptions": "mqd.client.producer_options",
+    "TransactionalOptions": "mqd.client.producer_options",
+    "FetchedRange": "mqd.client.range_plan",
+    "RangeReader": "mqd.client.ranges",
+    "open_range": "mqd.client.ranges",
+    "RawProducer": "mqd.client.raw_producer",
+    "end_transaction": "mqd.client.raw_producer",
+    "open_raw_producer": "mqd.client.raw_producer",
+    "TransactionalProducer": "mqd.client.transactional",
+    "open_transactional_producer": "mqd.client.transactional",
+    "ErrorCode": "mqd.errors",
+    "Record": "mqd.protocol.batch",
+    "Codec": "mqd.protocol.compression",
+    "TopicPartition": "mqd.types",
+}
+"""Public name -> its module."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

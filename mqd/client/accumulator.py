@@ -1,8 +1,10 @@
-"""Where records wait until they are sent: batches by partition, their sequences, and what happened to them. Pure.
+"""Where records wait until they are sent: batches by partition, their sequences, and what happened
+to them. Pure.
 
-Order: the batches of a partition are a queue, and only its head is ever in flight, so a batch that is sent again
-overtakes nothing. Invariants: `buffered_bytes` is the sum over all queued batches; a batch in flight is the head of
-its queue; sequences of a partition are dense over the batches that were not refused (KIP-98).
+Order: the batches of a partition are a queue, and only its head is ever in flight, so a batch that
+is sent again overtakes nothing. Invariants: `buffered_bytes` is the sum over all queued batches; a
+batch in flight is the head of its queue; sequences of a partition are dense over the batches that
+were not refused (KIP-98).
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _SEQUENCE_MASK = 0x7FFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a batch: the offset of its first record, or an error. `base_offset` is -1 where the peer does not say (acks=0)."""
+    """What became of a batch: the offset of its first record, or an error. `base_offset` is -1
+    where the peer does not say (acks=0)."""
 
     base_offset: int = NO_OFFSET
     log_append_time_ms: int = NO_TIMESTAMP
@@ -35,8 +38,9 @@ class Batch:
     """Records of one partition that travel together, encoded as they come."""
 
     __slots__ = (
-        "attempts", "base_sequence", "created", "expires", "halves", "last_error", "maybe_appended", "outcome", "producer_epoch",
-        "producer_id", "retry_at", "sealed", "size_estimate", "tp", "writer",
+        "attempts", "base_sequence", "created", "expires", "halves", "last_error",
+        "maybe_appended", "outcome", "producer_epoch", "producer_id", "retry_at", "sealed",
+        "size_estimate", "tp", "writer",
     )  # fmt: skip
 
     def __init__(self, tp: TopicPartition, *, created: float, expires: float) -> None:
@@ -88,7 +92,9 @@ class Batch:
         return batch, index
 
 
-def record_bytes(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> int:
+def record_bytes(
+    key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
+) -> int:
     """What a record takes in a batch before compression, estimated from above."""
     size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
     for name, content in headers:
@@ -97,7 +103,8 @@ def record_bytes(key: bytes | None, value: bytes | None, headers: Sequence[tuple
 
 
 class Sequences:
-    """The producer id and the next sequence of each partition. With no id, batches go out without sequences."""
+    """The producer id and the next sequence of each partition. With no id, batches go out without
+    sequences."""
 
     def __init__(self, *, transactional: bool = False) -> None:
         self._transactional = transactional
@@ -111,7 +118,8 @@ class Sequences:
         self._next.clear()
 
     def seal(self, batch: Batch, codec: Codec) -> bytearray:
-        """The bytes of the batch, with its sequence taken at the first call; the same bytes at every later one."""
+        """The bytes of the batch, with its sequence taken at the first call; the same bytes at
+        every later one."""
         if batch.sealed is None:
             if self.producer_id != NO_PRODUCER_ID:
                 batch.producer_id, batch.producer_epoch = self.producer_id, self.producer_epoch
@@ -127,7 +135,8 @@ class Sequences:
         return batch.sealed
 
     def give_back(self, batch: Batch) -> None:
-        """The peer has none of the batch: its sequences are used again, and it is sealed anew if it goes out again."""
+        """The peer has none of the batch: its sequences are used again, and it is sealed anew if it
+        goes out again."""
         assert not batch.maybe_appended
         same = (batch.producer_id, batch.producer_epoch) == (self.producer_id, self.producer_epoch)
         if batch.base_sequence >= 0 and same:
@@ -139,7 +148,15 @@ class Sequences:
 class Accumulator:
     """The queues of one producer. Time comes in as seconds on one monotonic scale."""
 
-    def __init__(self, *, batch_bytes: int, request_bytes: int, buffer_bytes_max: int, linger_s: float, delivery_timeout_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        batch_bytes: int,
+        request_bytes: int,
+        buffer_bytes_max: int,
+        linger_s: float,
+        delivery_timeout_s: float,
+    ) -> None:
         assert 0 < batch_bytes <= request_bytes <= buffer_bytes_max
         self.buffered_bytes = 0
         self.in_flight: set[TopicPartition] = set()
@@ -150,43 +167,58 @@ class Accumulator:
         self._delivery_timeout_s = delivery_timeout_s
         self._queues: dict[TopicPartition, deque[Batch]] = {}
         self.growing: dict[tuple[str, int], Batch] = {}
-        """The last batch of each queue, if nothing was done with it yet: unless it is sealed, records are added to it."""
+        """The last batch of each queue, if nothing was done with it yet: unless it is sealed,
+        records are added to it."""
 
     def __len__(self) -> int:
         """Batches that have no outcome yet."""
         return sum(map(len, self._queues.values()))
 
     def last_records(self) -> list[tuple[Batch, int]]:
-        """The latest record of each partition, as its batch and its place there: those before it have their outcomes before it."""
+        """The latest record of each partition, as its batch and its place there: those before it
+        have their outcomes before it."""
         return [(queue[-1], queue[-1].count - 1) for queue in self._queues.values() if queue]
 
     def has_room(self, size: int) -> bool:
-        """Whether a record of `size` bytes may be appended; a record larger than the whole buffer may, when it is alone."""
+        """Whether a record of `size` bytes may be appended; a record larger than the whole buffer
+        may, when it is alone."""
         return not self.buffered_bytes or self.buffered_bytes + size <= self._buffer_bytes_max
 
     def take_room(self, topic: str, partition: int, size: int) -> Batch | None:
-        """The growing batch of a partition, if it and the buffer have room for `size` bytes: they are counted, and the caller adds the
-        record. None where `batch_for` is needed, or room."""
+        """The growing batch of a partition, if it and the buffer have room for `size` bytes: they
+        are counted, and the caller adds the record. None where `batch_for` is needed, or room."""
         batch = self.growing.get((topic, partition))
         if batch is None or batch.sealed is not None:
             return None
-        if batch.size_estimate + size > self._batch_bytes or self.buffered_bytes + size > self._buffer_bytes_max:
+        if (
+            batch.size_estimate + size > self._batch_bytes
+            or self.buffered_bytes + size > self._buffer_bytes_max
+        ):
             return None
         batch.size_estimate += size
         self.buffered_bytes += size
         return batch
 
-    def append(self, tp: TopicPartition, record: Record, size: int, now: float) -> tuple[Batch, int]:
+    def append(
+        self, tp: TopicPartition, record: Record, size: int, now: float
+    ) -> tuple[Batch, int]:
         """Queue a record; returns its batch and its place in it."""
         batch = self.batch_for(tp, size, now)
         _, timestamp, key, value, headers = record
         return batch, batch.writer.append(timestamp, key, value, headers)
 
     def batch_for(self, tp: TopicPartition, size: int, now: float) -> Batch:
-        """The batch that takes a record of `size` bytes, which are counted: the growing one, or a new one. The caller adds the record."""
+        """The batch that takes a record of `size` bytes, which are counted: the growing one, or a
+        new one. The caller adds the record."""
         batch = self.growing.get(tp)
-        if batch is None or batch.sealed is not None or batch.size_estimate + size > self._batch_bytes:
-            batch = self.growing[tp] = Batch(tp, created=now, expires=now + self._delivery_timeout_s)
+        if (
+            batch is None
+            or batch.sealed is not None
+            or batch.size_estimate + size > self._batch_bytes
+        ):
+            batch = self.growing[tp] = Batch(
+                tp, created=now, expires=now + self._delivery_timeout_s
+            )
             self._queues.setdefault(tp, deque()).append(batch)
             self.buffered_bytes += batch.size_estimate
         batch.size_estimate += size
@@ -202,11 +234,14 @@ class Accumulator:
         doubtful_only: bool = False,
         may_send: Callable[[TopicPartition], bool] | None = None,
     ) -> tuple[dict[int, list[Batch]], set[str]]:
-        """What to send now: node id -> batches, at most one request each; and the topics that miss a leader.
+        """What to send now: node id -> batches, at most one request each; and the topics that miss
+        a leader.
 
-        The batches returned count as in flight until `complete`, `retry` or `split`. A batch waits for company
-        (linger) only while nothing is in flight to its partition and there is room: waiting longer gains nothing.
-        `doubtful_only` sends again what may have arrived, and nothing new. `may_send`: partitions that are not held back.
+        The batches returned count as in flight until `complete`, `retry` or `split`. A batch waits
+        for company (linger) only while nothing is in flight to its partition and there is room:
+        waiting longer gains nothing.
+        `doubtful_only` sends again what may have arrived, and nothing new. `may_send`: partitions
+        that are not held back.
         """
         ready: dict[int, list[Batch]] = {}
         sizes: dict[int, int] = {}
@@ -236,18 +271,26 @@ class Accumulator:
         head = queue[0]
         if head.attempts:
             return now >= head.retry_at
-        return hurry or len(queue) > 1 or head.size_estimate >= self._batch_bytes or now >= head.created + self._linger_s
+        return (
+            hurry
+            or len(queue) > 1
+            or head.size_estimate >= self._batch_bytes
+            or now >= head.created + self._linger_s
+        )
 
     def all_outcomes_known(self) -> bool:
         """Whether no batch is in flight, and none was stored without our knowledge."""
-        return not self.in_flight and not any(queue[0].maybe_appended for queue in self._queues.values() if queue)
+        return not self.in_flight and not any(
+            queue[0].maybe_appended for queue in self._queues.values() if queue
+        )
 
     def heads(self) -> list[Batch]:
         """The first batch of every queue: the only ones that may have been sealed."""
         return [queue[0] for queue in self._queues.values() if queue]
 
     def next_deadline(self, now: float) -> float:
-        """When `drain` or `expire` may have something new to say; infinity when only an event can bring that."""
+        """When `drain` or `expire` may have something new to say; infinity when only an event can
+        bring that."""
         soonest = float("inf")
         for tp, queue in self._queues.items():
             if tp in self.in_flight or not queue:
@@ -258,7 +301,8 @@ class Accumulator:
         return soonest
 
     def expire(self, now: float) -> list[Batch]:
-        """Batches whose time is over and that are not in flight; they are out of the queues, without an outcome yet."""
+        """Batches whose time is over and that are not in flight; they are out of the queues,
+        without an outcome yet."""
         gone: list[Batch] = []
         for tp, queue in self._queues.items():
             while queue and tp not in self.in_flight and now >= queue[0].expires:
@@ -301,7 +345,9 @@ class Accumulator:
         for records in (whole[:middle], whole[middle:]):
             half = Batch(batch.tp, created=batch.created, expires=batch.expires)
             half.records = records
-            half.size_estimate += sum(record_bytes(each.key, each.value, each.headers) for each in records)
+            half.size_estimate += sum(
+                record_bytes(each.key, each.value, each.headers) for each in records
+            )
             half.attempts = 1  # nothing is added to it, and it does not linger
             halves.append(half)
         queue.popleft()
@@ -313,7 +359,8 @@ class Accumulator:
             del self.growing[batch.tp]
 
     def drop_waiting(self) -> list[Batch]:
-        """Every batch that is not in flight, in order; they are out of the queues, without an outcome yet."""
+        """Every batch that is not in flight, in order; they are out of the queues, without an
+        outcome yet."""
         dropped: list[Batch] = []
         for tp, queue in self._queues.items():
             kept = [queue.popleft()] if tp in self.in_flight else []

@@ -158,7 +158,9 @@ class ArrowProducer:
                 f"column '{unknown[0]}' cannot be sent", f"choose among {', '.join(_SENT)}"
             )
         if "value" not in rows.schema.names:
-            raise invalid_value("the table has no column 'value'", "name the column of values 'value'")
+            raise invalid_value(
+                "the table has no column 'value'", "name the column of values 'value'"
+            )
         sent = 0
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         for batch in table.to_batches(max_chunksize=ENCODED_ROWS_MAX):

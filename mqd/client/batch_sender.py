@@ -95,7 +95,7 @@ class BatchSender:
         await self._events.setdefault(batch, trio.Event()).wait()
 
     def _set_outcome(self, batch: Batch, outcome: Outcome | None) -> None:
-        """Give a batch its end; None when it was split and its halves go on."""
+        """Set the outcome of a batch; None if it was split in two."""
         batch.outcome = outcome
         batch.free()
         if (event := self._events.pop(batch, None)) is not None:
@@ -114,7 +114,7 @@ class BatchSender:
     # -- what to send
 
     def _may_send(self, tp: TopicPartition) -> bool:
-        """Whether records of `tp` may go out now."""
+        """Whether records of `tp` may be sent now."""
         return True
 
     async def run(self) -> None:
@@ -157,8 +157,8 @@ class BatchSender:
         self._set_outcome(batch, Outcome(error=error))
 
     async def _renew_producer_id(self) -> None:
-        """Get a new producer id. Nothing is in flight or in doubt, so every partition may begin at
-        sequence 0 again."""
+        """Get a new producer id. No batch is in flight or in doubt, so every partition begins again
+        at sequence 0."""
         try:
             response = await self._client.request_any(
                 INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout_ms": 60_000}
@@ -191,7 +191,7 @@ class BatchSender:
         try:
             await self._client.refresh(topics, seen=seen)
         except MqError:
-            pass  # asked again at the next attempt; the batches' own deadlines bound this
+            pass  # the next attempt refreshes again, until the batches expire
 
     # -- requests and responses
 
@@ -216,8 +216,8 @@ class BatchSender:
         self._wake()
 
     async def _request(self, node_id: int, batches: list[Batch]) -> Any:
-        """The response to one Produce; None with acks=0. Asked for no longer than the batches
-        have."""
+        """The response to one Produce; None with acks=0. The time-out is that of the batches, at
+        most."""
         view = self._client.view
         connection = await self._client.connection_to_leader(node_id)
         declaration = api(PRODUCE)
@@ -261,7 +261,7 @@ class BatchSender:
         return connection.version_of(api(PRODUCE), at_most=at_most)
 
     def _on_response(self, batches: list[Batch], response: Any) -> bool:
-        """Give every batch its end or its next attempt; True when the view may be stale."""
+        """Complete or retry every batch. True if the view of the cluster may be stale."""
         if response is None:
             for batch in batches:
                 self._queue.complete(batch)
@@ -296,7 +296,7 @@ class BatchSender:
         return stale
 
     def _on_batch_error(self, batch: Batch, error: ClientError) -> None:
-        """A batch was not acknowledged: again, in two, or the end."""
+        """A batch was not acknowledged: retry it, split it, or fail it."""
         if (
             error.code is ErrorCode.MESSAGE_TOO_LARGE
             and batch.count > 1
@@ -320,21 +320,20 @@ class BatchSender:
         again = error.retriable
         if self._idempotent and error.code in SEQUENCE_LOST:
             self._needs_producer_id = True
-            again = (
-                not batch.maybe_appended
-            )  # refused, so surely not stored: it goes again under the new id
+            # A refused batch is not stored, so it is sent again under the new producer id.
+            again = not batch.maybe_appended
         return again and (self._acks != 0 or not batch.maybe_appended)
 
     def _on_batch_failed(self, batch: Batch, error: ClientError) -> None:
-        """A batch fails for good: its sequences are free, or nobody knows, and then others begin
-        anew."""
+        """A batch fails for good. If it may be stored, its sequence numbers are in doubt, and the
+        producer needs a new id; otherwise the next batch uses them."""
         if batch.maybe_appended:
             self._needs_producer_id = self._idempotent
         else:
             self._sequences.give_back(batch)
 
     def close(self, reason: str) -> None:
-        """Every record without an outcome fails; quiet when closed already."""
+        """Fail every record without an outcome. A second call does nothing."""
         self._closed = True
         for batch in self._queue.abandon():
             self._set_outcome(

@@ -1,4 +1,5 @@
-"""How administration asks: one question about many things, asked again for those whose failure passes, until the time is up."""
+"""How administration asks: one question about many things, asked again for those whose failure
+passes, until the time is up."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from mqd.client.arguments import check_several
 from mqd.client.cluster import ClusterClient
 from mqd.client.coordinator import KeyType, find_coordinators
 from mqd.client.descriptions import Resource
-from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable, error_from_wire
+from mqd.client.errors import (
+    ClientError,
+    ConnectionBroken,
+    DeadlineExceeded,
+    PeerUnreachable,
+    error_from_wire,
+)
 from mqd.client.nurseries import joining_nursery
 from mqd.client.peer import PeerConnection
 from mqd.errors import ErrorCode, MqError
@@ -32,11 +39,14 @@ class Outcomes(NamedTuple):
 class Calls:
     """Calls over a ClusterClient. `timeout_s` bounds each, retries included.
 
-    Who is not `patient` does not wait until others take over from a node that cannot be reached, nor for a leader where there is none:
-    what only they could tell fails at once, and the rest is there.
+    Who is not `patient` does not wait until others take over from a node that cannot be reached,
+    nor for a leader where there is none: what only they could tell fails at once, and the rest is
+    there.
     """
 
-    def __init__(self, client: ClusterClient, *, timeout_s: float = 30.0, patient: bool = True) -> None:
+    def __init__(
+        self, client: ClusterClient, *, timeout_s: float = 30.0, patient: bool = True
+    ) -> None:
         self._client = client
         self._timeout_s = timeout_s
         self._patient = patient
@@ -46,11 +56,16 @@ class Calls:
         return int(self._timeout_s * 1000)
 
     async def _retry(self, what: str, attempt: Callable[[], Awaitable[ItemT]]) -> ItemT:
-        return await self._client.retry(what, attempt, deadline=trio.current_time() + self._timeout_s)
+        return await self._client.retry(
+            what, attempt, deadline=trio.current_time() + self._timeout_s
+        )
 
     def _again(self, error: ClientError) -> bool:
         """Whether another attempt is worth it."""
-        gone = isinstance(error, PeerUnreachable | ConnectionBroken | DeadlineExceeded) or error.code is ErrorCode.LEADER_NOT_AVAILABLE
+        gone = (
+            isinstance(error, PeerUnreachable | ConnectionBroken | DeadlineExceeded)
+            or error.code is ErrorCode.LEADER_NOT_AVAILABLE
+        )
         return error.retriable and (self._patient or not gone)
 
     def _note(self, keys: Iterable[Any], error: ClientError, into: Outcomes) -> None:
@@ -63,11 +78,17 @@ class Calls:
         return await self._client.request_node(node_id, key, body)
 
     async def _each(
-        self, what: str, keys: Iterable[KeyT], attempt: Callable[[list[KeyT]], Awaitable[Outcomes]], *, repeated: ErrorCode | None = None
+        self,
+        what: str,
+        keys: Iterable[KeyT],
+        attempt: Callable[[list[KeyT]], Awaitable[Outcomes]],
+        *,
+        repeated: ErrorCode | None = None,
     ) -> dict[KeyT, Any]:
         """Results for all keys: attempts over those that are left, until none is or the time is up.
 
-        `repeated` is the code by which a change that was made by a lost attempt answers a second one.
+        `repeated` is the code by which a change that was made by a lost attempt answers a second
+        one.
         """
         check_several("the argument", keys)
         results: dict[KeyT, Any] = {}
@@ -85,14 +106,18 @@ class Calls:
             for key in asked:
                 outcome = outcomes.done.get(key)
                 if isinstance(outcome, ClientError) and doubtful and outcome.code is repeated:
-                    message = f"{outcome.message} (an earlier attempt of this call got no answer and may have done it)"
+                    note = "an earlier attempt of this call got no answer and may have done it"
+                    message = f"{outcome.message} ({note})"
                     outcome = ClientError(outcome.code, message, remedy=outcome.remedy)
                 if key in outcomes.done:
                     results[key] = outcome
                 elif key in outcomes.again:
                     results[key] = outcomes.again[key]
                 else:
-                    results[key] = ClientError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{what}: the broker's answer leaves out {key}")
+                    results[key] = ClientError(
+                        ErrorCode.UNKNOWN_SERVER_ERROR,
+                        f"{what}: the broker's answer leaves out {key}",
+                    )
             left = [key for key in asked if key in outcomes.again]
             if left:
                 raise outcomes.again[left[0]]
@@ -113,7 +138,8 @@ class Calls:
         partitions: list[TopicPartition],
         ask: Callable[[int, list[TopicPartition]], Awaitable[Outcomes]],
     ) -> dict[TopicPartition, Any]:
-        """Results for all partitions, each asked of its leader; the nodes are asked at the same time."""
+        """Results for all partitions, each asked of its leader; the nodes are asked at the same
+        time."""
 
         async def attempt(left: list[TopicPartition]) -> Outcomes:
             view = await self._client.refresh({tp.topic for tp in left})
@@ -124,9 +150,17 @@ class Calls:
                 if leader is not None:
                     groups.setdefault(leader.node_id, []).append(tp)
                 elif view.partition(tp) is None:
-                    outcomes.done[tp] = error_from_wire(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}", "it does not exist")
+                    outcomes.done[tp] = error_from_wire(
+                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}", "it does not exist"
+                    )
                 else:
-                    self._note([tp], error_from_wire(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {tp}", "it has no leader"), outcomes)
+                    self._note(
+                        [tp],
+                        error_from_wire(
+                            ErrorCode.LEADER_NOT_AVAILABLE, f"partition {tp}", "it has no leader"
+                        ),
+                        outcomes,
+                    )
             await self._ask_together(groups, ask, outcomes)
             return outcomes
 
@@ -139,7 +173,8 @@ class Calls:
         key_type: KeyType,
         ask: Callable[[PeerConnection, list[str]], Awaitable[Outcomes]],
     ) -> dict[str, Any]:
-        """Results for all groups or transactional ids, each asked of its coordinator; the nodes are asked at the same time."""
+        """Results for all groups or transactional ids, each asked of its coordinator; the nodes are
+        asked at the same time."""
 
         async def attempt(left: list[str]) -> Outcomes:
             outcomes = Outcomes({}, {})
@@ -159,9 +194,13 @@ class Calls:
         return await self._each(what, keys, attempt)
 
     async def _ask_together(
-        self, groups: Mapping[NodeT, list[KeyT]], ask: Callable[[NodeT, list[KeyT]], Awaitable[Outcomes]], into: Outcomes
+        self,
+        groups: Mapping[NodeT, list[KeyT]],
+        ask: Callable[[NodeT, list[KeyT]], Awaitable[Outcomes]],
+        into: Outcomes,
     ) -> None:
-        """Ask every node for its group of keys, all at the same time. What one of them cannot be asked says nothing of the others."""
+        """Ask every node for its group of keys, all at the same time. What one of them cannot be
+        asked says nothing of the others."""
 
         async def one(node: NodeT, group: list[KeyT]) -> None:
             try:
@@ -176,9 +215,11 @@ class Calls:
             for node, group in groups.items():
                 nursery.start_soon(one, node, group)
 
-    async def _each_node(self, what: str, ask: Callable[[int], Awaitable[list[ItemT]]]) -> dict[int, list[ItemT] | ClientError]:
-        """What each live node has, or why it does not say. All are asked at the same time, and again while one fails of whom that may
-        pass: what it had may be elsewhere by then."""
+    async def _each_node(
+        self, what: str, ask: Callable[[int], Awaitable[list[ItemT]]]
+    ) -> dict[int, list[ItemT] | ClientError]:
+        """What each live node has, or why it does not say. All are asked at the same time, and
+        again while one fails of whom that may pass: what it had may be elsewhere by then."""
         told: dict[int, list[ItemT] | ClientError] = {}
 
         async def attempt() -> None:
@@ -197,8 +238,13 @@ class Calls:
             told.clear()
             told.update(sorted(now.items()))
             failures = [outcome for outcome in now.values() if isinstance(outcome, ClientError)]
-            if failures and all(self._again(each) or each.code is ErrorCode.BROKER_NOT_AVAILABLE for each in failures):
-                raise ClientError(ErrorCode.LEADER_NOT_AVAILABLE, failures[0].message, remedy=failures[0].remedy)
+            if failures and all(
+                self._again(each) or each.code is ErrorCode.BROKER_NOT_AVAILABLE
+                for each in failures
+            ):
+                raise ClientError(
+                    ErrorCode.LEADER_NOT_AVAILABLE, failures[0].message, remedy=failures[0].remedy
+                )
 
         try:
             await self._retry(what, attempt)
@@ -207,12 +253,15 @@ class Calls:
                 raise
             for node_id, outcome in told.items():
                 if isinstance(outcome, ClientError):
-                    told[node_id] = DeadlineExceeded(f"{what} did not succeed in time; last: {outcome.message}", outcome)
+                    told[node_id] = DeadlineExceeded(
+                        f"{what} did not succeed in time; last: {outcome.message}", outcome
+                    )
         return told
 
 
 def everything(told: Mapping[int, list[ItemT] | ClientError]) -> list[ItemT]:
-    """What all nodes have, node by node. Raises the error of one that does not say, a final one if there is any."""
+    """What all nodes have, node by node. Raises the error of one that does not say, a final one if
+    there is any."""
     failures = [outcome for outcome in told.values() if isinstance(outcome, ClientError)]
     if failures:
         raise min(failures, key=lambda error: error.retriable)
@@ -231,11 +280,13 @@ _FINAL = frozenset(
         ErrorCode.ELECTION_NOT_NEEDED,
     }
 )
-"""Retriable in general, but an answer to a question about a thing that does not exist, or cannot be now, is an answer."""
+"""Retriable in general, but an answer to a question about a thing that does not exist, or cannot be
+now, is an answer."""
 
 
 def outcomes_of(rows: Iterable[tuple[Any, Any, str | None, Any]]) -> Outcomes:
-    """Rows of (key, row with an error code, message, result) into what is done and what is worth another attempt."""
+    """Rows of (key, row with an error code, message, result) into what is done and what is worth
+    another attempt."""
     outcomes = Outcomes({}, {})
     for key, row, message, result in rows:
         if not row.error_code:
@@ -254,7 +305,9 @@ def raised(outcome: ItemT | ClientError) -> ItemT:
     return outcome
 
 
-def by_topic(partitions: Iterable[TopicPartition], row: Callable[[TopicPartition], dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def by_topic(
+    partitions: Iterable[TopicPartition], row: Callable[[TopicPartition], dict[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
     topics: dict[str, list[dict[str, Any]]] = {}
     for tp in partitions:
         topics.setdefault(tp.topic, []).append(row(tp))

@@ -19,9 +19,9 @@ from mqd.client.group_member import (
     NO_GENERATION,
     RETRY_LATER,
     AssignmentChange,
+    BaseMember,
     CoordinatorRequest,
     FoundTopic,
-    GroupMember,
     Step,
     TopicLookup,
     Wait,
@@ -53,7 +53,7 @@ class _Phase(Enum):
     LEFT = "left because the user stopped polling; joins at the next poll"
 
 
-class ClassicMember(GroupMember):
+class ClassicMember(BaseMember):
     """A member with the classic protocol."""
 
     def __init__(self, options: GroupOptions, now: float) -> None:

@@ -1,8 +1,10 @@
-"""A client of a cluster: its connections, its view of who leads what, and the patience with which it asks again.
+"""A client of a cluster: its connections, its view of who leads what, and the patience with which
+it asks again.
 
-`connect` opens one for the length of a block; producers, consumers and Admin borrow it. Connections are made when
-first needed, one for each address, and dropped when they break. Waiting is bounded everywhere: the making of a connection
-by `connect_timeout_s`, a request by `request_timeout_s`, a retried call by its deadline.
+`connect` opens one for the length of a block; producers, consumers and Admin borrow it. Connections
+are made when first needed, one for each address, and dropped when they break. Waiting is bounded
+everywhere: the making of a connection by `connect_timeout_s`, a request by `request_timeout_s`, a
+retried call by its deadline.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ import trio
 
 from mqd.client.arguments import check_above_zero, check_number, check_text, shown
 from mqd.client.backoff import backoff_s
-from mqd.client.errors import ClientError, DeadlineExceeded, PeerUnreachable, error_from_wire, invalid_type, invalid_value
+from mqd.client.errors import (
+    ClientError,
+    DeadlineExceeded,
+    PeerUnreachable,
+    error_from_wire,
+    invalid_type,
+    invalid_value,
+)
 from mqd.client.metadata import BrokerInfo, ClusterView, TopicInfo
 from mqd.client.nurseries import joining_nursery, lasting_nursery
 from mqd.client.peer import PeerConnection, start_peer
@@ -32,7 +41,8 @@ ResultT = TypeVar("ResultT")
 
 DEFAULT_PORT = 9092
 CONNECT_TIMEOUT_S = 10.0
-"""Kafka's socket.connection.setup.timeout.ms. A node that is frozen still accepts connections, and says nothing then."""
+"""Kafka's socket.connection.setup.timeout.ms. A node that is frozen still accepts connections, and
+says nothing then."""
 HEAD_START_S = 0.5
 """Where any node will do, the next one is asked while one has not answered for so long."""
 _METADATA = 3
@@ -82,7 +92,8 @@ def _addresses(bootstrap: object) -> list[tuple[str, int]]:
 
 
 class _Opening:
-    """Attempts to connect to one place, one at a time. `failed` counts those that failed, `failure` is the last one's."""
+    """Attempts to connect to one place, one at a time. `failed` counts those that failed, `failure`
+    is the last one's."""
 
     __slots__ = ("failed", "failure", "lock")
 
@@ -93,7 +104,8 @@ class _Opening:
 
 
 class ClusterClient:
-    """Requests to any node, to a given node, to the controller or to a partition's leader. Made by `connect`."""
+    """Requests to any node, to a given node, to the controller or to a partition's leader. Made by
+    `connect`."""
 
     def __init__(
         self,
@@ -127,8 +139,9 @@ class ClusterClient:
     async def connection_to(self, address: tuple[str, int], *, purpose: str = "") -> PeerConnection:
         """The live connection to an address, made now if there is none. Raises PeerUnreachable.
 
-        Answers come in order, so whoever parks requests at the peer (a fetch that waits for data) takes a `purpose`
-        of its own, and with it a connection of its own. Who comes while an attempt is under way shares its end.
+        Answers come in order, so whoever parks requests at the peer (a fetch that waits for data)
+        takes a `purpose` of its own, and with it a connection of its own. Who comes while an
+        attempt is under way shares its end.
         """
         place = (*address, purpose)
         found = self._live(place)
@@ -145,7 +158,12 @@ class ClusterClient:
             host, port = address
             try:
                 found = await start_peer(
-                    self._nursery, self._network, host, port, client_id=self.client_id, timeout_s=self._connect_timeout_s
+                    self._nursery,
+                    self._network,
+                    host,
+                    port,
+                    client_id=self.client_id,
+                    timeout_s=self._connect_timeout_s,
                 )
             except ClientError as error:
                 opening.failed += 1
@@ -155,15 +173,15 @@ class ClusterClient:
             return found
 
     def _of_node(self, error: ClientError, address: tuple[str, int]) -> ClientError:
-        """The failure to connect to a node that the cluster itself names: whoever chose the address is not to blame."""
+        """The failure to connect to a node that the cluster itself names: whoever chose the address
+        is not to blame."""
         node = next((each for each in self.view.brokers.values() if each.address == address), None)
         if node is not None and isinstance(error, PeerUnreachable):
             is_silent = error.code is ErrorCode.REQUEST_TIMED_OUT
-            error.remedy = (
-                f"node {node.node_id} is frozen, overloaded or cut off: see its log, and `mqctl cluster health`"
-                if is_silent
-                else f"start node {node.node_id}, or see `mqctl cluster health`"
-            )
+            error.remedy = f"start node {node.node_id}, or see `mqctl cluster health`"
+            if is_silent:
+                why = f"node {node.node_id} is frozen, overloaded or cut off"
+                error.remedy = f"{why}: see its log, and `mqctl cluster health`"
         return error
 
     def close_connections(self, purpose: str) -> None:
@@ -180,8 +198,9 @@ class ClusterClient:
         return found
 
     async def any_connection(self) -> PeerConnection:
-        """A live connection if there is one, else to the first address that answers: known nodes, then bootstrap. One that is silent
-        does not hold up the others: after a head start the next one is tried as well."""
+        """A live connection if there is one, else to the first address that answers: known nodes,
+        then bootstrap. One that is silent does not hold up the others: after a head start the next
+        one is tried as well."""
         for place in list(self._connections):
             if not place[2] and (found := self._live(place)) is not None:
                 return found
@@ -217,7 +236,8 @@ class ClusterClient:
         )
 
     async def connection_to_leader(self, node_id: int) -> PeerConnection:
-        """To a node of which the view said that it leads something. LEADER_NOT_AVAILABLE if the view is a newer one by now, without it."""
+        """To a node of which the view said that it leads something. LEADER_NOT_AVAILABLE if the
+        view is a newer one by now, without it."""
         try:
             return await self.connection_to_node(node_id)
         except ClientError as error:
@@ -230,16 +250,28 @@ class ClusterClient:
         broker = self.view.brokers.get(node_id)
         if broker is None:
             known = ", ".join(map(str, sorted(self.view.brokers)))
-            raise ClientError(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node_id} is not among the live nodes {known}")
+            raise ClientError(
+                ErrorCode.BROKER_NOT_AVAILABLE,
+                f"node {node_id} is not among the live nodes {known}",
+            )
         return await self.connection_to(broker.address, purpose=purpose)
 
     # -- requests: one attempt
 
-    async def request(self, connection: PeerConnection, key: int, body: Mapping[str, Any], *, at_most: int | None = None) -> Any:
+    async def request(
+        self,
+        connection: PeerConnection,
+        key: int,
+        body: Mapping[str, Any],
+        *,
+        at_most: int | None = None,
+    ) -> Any:
         """One attempt on one connection, bounded by `request_timeout_s`."""
         declaration = api(key)
         version = connection.version_of(declaration, at_most=at_most)
-        return await connection.request(declaration, body, version, timeout_s=self.request_timeout_s)
+        return await connection.request(
+            declaration, body, version, timeout_s=self.request_timeout_s
+        )
 
     async def request_any(self, key: int, body: Mapping[str, Any]) -> Any:
         return await self.request(await self.any_connection(), key, body)
@@ -252,7 +284,8 @@ class ClusterClient:
         return await self.request(await self.connection_to_leader(node_id), key, body)
 
     async def request_controller(self, key: int, body: Mapping[str, Any]) -> Any:
-        """To the node that the view calls controller; any node when it names none (brokers pass such requests on)."""
+        """To the node that the view calls controller; any node when it names none (brokers pass
+        such requests on)."""
         controller = self.view.brokers.get(self.view.controller_id)
         if controller is None:
             return await self.request_any(key, body)
@@ -260,31 +293,44 @@ class ClusterClient:
 
     # -- the view
 
-    async def refresh(self, topics: Iterable[str] | None = None, *, create: bool = False, seen: int | None = None) -> ClusterView:
+    async def refresh(
+        self, topics: Iterable[str] | None = None, *, create: bool = False, seen: int | None = None
+    ) -> ClusterView:
         """Ask who leads what, once. None asks for every topic, an empty list for the nodes only.
 
-        `create` lets the broker create what is missing, if it is so configured. With `seen`, a generation, the
-        call is spared if somebody has refreshed since. Raises what the attempt raises.
+        `create` lets the broker create what is missing, if it is so configured. With `seen`, a
+        generation, the call is spared if somebody has refreshed since. Raises what the attempt
+        raises.
         """
         names = None if topics is None else list(dict.fromkeys(topics))
         for name in names or ():
             _check_topic(name)
         async with self._refreshing:
-            if seen is not None and self.view.generation > seen and (names is None or all(name in self.view.topics for name in names)):
+            if (
+                seen is not None
+                and self.view.generation > seen
+                and (names is None or all(name in self.view.topics for name in names))
+            ):
                 return self.view
             connection = await self.any_connection()
-            body = {"topics": None if names is None else [{"name": name} for name in names], "allow_auto_topic_creation": create}
+            body = {
+                "topics": None if names is None else [{"name": name} for name in names],
+                "allow_auto_topic_creation": create,
+            }
             answer = await self.request(connection, _METADATA, body)
             if answer.error_code:
                 raise error_from_wire(answer.error_code, "the view of the cluster")
             self.view = self.view.merge(answer, everything=names is None)
             return self.view
 
-    async def topic(self, name: str, *, deadline: float, create: bool = False, unknown_grace_s: float = 0.0) -> TopicInfo:
+    async def topic(
+        self, name: str, *, deadline: float, create: bool = False, unknown_grace_s: float = 0.0
+    ) -> TopicInfo:
         """A topic with at least one led partition, asked for until `deadline` (Trio's clock).
 
-        A topic that does not exist is final after `unknown_grace_s`: long enough for automatic creation, or for
-        the news of a topic just made to reach every node. Raises ClientError with the topic's code.
+        A topic that does not exist is final after `unknown_grace_s`: long enough for automatic
+        creation, or for the news of a topic just made to reach every node. Raises ClientError with
+        the topic's code.
         """
         patience_ends = trio.current_time() + unknown_grace_s
 
@@ -293,21 +339,33 @@ class ClusterClient:
             topic = view.topics.get(name)
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error_code
             if topic is None or code:
-                error = error_from_wire(code, f"topic {name!r}", "it does not exist" if code == 3 else None)
-                if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and trio.current_time() >= patience_ends:
+                error = error_from_wire(
+                    code, f"topic {name!r}", "it does not exist" if code == 3 else None
+                )
+                if (
+                    error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    and trio.current_time() >= patience_ends
+                ):
                     raise _Final(error)
                 raise error
             if not any(partition.leader in view.brokers for partition in topic.partitions):
-                raise ClientError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r}: no partition has a leader")
+                raise ClientError(
+                    ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r}: no partition has a leader"
+                )
             return topic
 
         known = self.view.topics.get(name)
-        if known is not None and not known.error_code and any(each.leader in self.view.brokers for each in known.partitions):
+        if (
+            known is not None
+            and not known.error_code
+            and any(each.leader in self.view.brokers for each in known.partitions)
+        ):
             return known
         return await self.retry(f"finding topic {name!r}", attempt, deadline=deadline)
 
     async def leader(self, tp: TopicPartition, *, deadline: float) -> BrokerInfo:
-        """The node that leads `tp`; waits for one until `deadline`. A partition that does not exist is an error at once."""
+        """The node that leads `tp`; waits for one until `deadline`. A partition that does not exist
+        is an error at once."""
 
         async def attempt() -> BrokerInfo:
             seen = self.view.generation
@@ -315,7 +373,11 @@ class ClusterClient:
             if self.view.partition(tp) is None or self.view.leader_of(tp) is None:
                 await self.refresh([tp.topic], seen=seen)
             if self.view.partition(tp) is None:
-                raise _Final(error_from_wire(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}", "it does not exist"))
+                raise _Final(
+                    error_from_wire(
+                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}", "it does not exist"
+                    )
+                )
             found = self.view.leader_of(tp)
             if found is None:
                 raise ClientError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {tp} has no leader")
@@ -325,11 +387,15 @@ class ClusterClient:
 
     # -- patience
 
-    async def retry(self, what: str, attempt: Callable[[], Awaitable[ResultT]], *, deadline: float) -> ResultT:
-        """Run `attempt` until it succeeds, fails for good, or `deadline` passes (then DeadlineExceeded with the last failure).
+    async def retry(
+        self, what: str, attempt: Callable[[], Awaitable[ResultT]], *, deadline: float
+    ) -> ResultT:
+        """Run `attempt` until it succeeds, fails for good, or `deadline` passes (then
+        DeadlineExceeded with the last failure).
 
-        Codes that Kafka calls retriable are tried again after 20 ms, 40 ms .. 1 s, each with jitter. After a broken
-        connection or a refusal by rank (NOT_CONTROLLER, NOT_LEADER) the view is refreshed first.
+        Codes that Kafka calls retriable are tried again after 20 ms, 40 ms .. 1 s, each with
+        jitter. After a broken connection or a refusal by rank (NOT_CONTROLLER, NOT_LEADER) the view
+        is refreshed first.
         """
         for attempts in itertools.count():
             try:
@@ -342,7 +408,9 @@ class ClusterClient:
                 failure = error
             pause = backoff_s(attempts, self.entropy.random())
             if trio.current_time() + pause >= deadline:
-                raise DeadlineExceeded(f"{what} did not succeed in time; last: {failure.message}", failure) from failure
+                raise DeadlineExceeded(
+                    f"{what} did not succeed in time; last: {failure.message}", failure
+                ) from failure
             await trio.sleep(pause)
             if failure.code in _STALE:
                 await self._refresh_nodes()
@@ -399,7 +467,8 @@ async def connect(
 ) -> AsyncIterator[ClusterClient]:
     """A ClusterClient for the length of a block, with a first view of the nodes.
 
-    `bootstrap` is "host:port[,host:port..]" or addresses. Raises PeerUnreachable when none of them answers; with
+    `bootstrap` is "host:port[,host:port..]" or addresses. Raises PeerUnreachable when none of them
+    answers; with
     `wait_s` it keeps trying that long first.
     """
     addresses = _addresses(bootstrap)
@@ -419,7 +488,9 @@ async def connect(
             connect_timeout_s=connect_timeout_s,
         )
         if wait_s > 0:
-            await client.retry("connecting", lambda: client.refresh([]), deadline=trio.current_time() + wait_s)
+            await client.retry(
+                "connecting", lambda: client.refresh([]), deadline=trio.current_time() + wait_s
+            )
         else:
             await client.refresh([])
         yield client

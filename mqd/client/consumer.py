@@ -1,8 +1,11 @@
-"""Reading partitions of one's choice: `async with open_consumer(client, {tp: "beginning"}) as consumer: async for batch in consumer`.
+"""Reading chosen partitions: `async with open_consumer(client, {tp: "beginning"}) as consumer`,
+then
+`async for batch in consumer`.
 
-A face over `fetcher.py`. One task decides what to fetch, one short task a fetch waits for its answer; at most two
-answers a partition are held ahead of the user. Fetches have connections of their own, because a fetch that waits for
-data would hold up everything behind it. Members of groups are in `group_consumer.py`.
+`fetcher.py` knows the positions and the buffered batches. One task decides what to fetch, and one
+short task for each fetch waits for its response; at most two responses of a partition are buffered.
+Fetches have connections of their own: a fetch that waits for data would delay the requests behind
+it. Members of groups are in `group_consumer.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +20,13 @@ from mqd import limits
 from mqd.client.arguments import check_above_zero, check_flag, check_topic, check_whole, shown
 from mqd.client.backoff import backoff_s
 from mqd.client.cluster import ClusterClient
-from mqd.client.errors import ClientError, ConsumerClosed, invalid_type, invalid_value
+from mqd.client.errors import (
+    ClientError,
+    ConsumerClosed,
+    as_client_error,
+    invalid_type,
+    invalid_value,
+)
 from mqd.client.fetcher import ARROW_ROWS_MAX, FetchedBatch, Fetcher, Handed, Wanted
 from mqd.client.group_options import Reset
 from mqd.client.metadata import ClusterView
@@ -66,9 +75,11 @@ class Consumer:
     # -- for users
 
     async def next(self) -> FetchedBatch | None:
-        """The next batch that has records; None when every partition has reached its end. Raises ClientError.
+        """The next batch that has records; None when every partition has reached its end. Raises
+        ClientError.
 
-        Cancel-safe: no batch is lost. After an error the partition concerned stands still until `seek`, others go on.
+        Cancel-safe: no batch is lost. After an error of one partition, that partition is not read
+        until `seek`, and others are.
         """
         return await self.next_of(self._fetcher.take)
 
@@ -101,9 +112,14 @@ class Consumer:
             raise StopAsyncIteration
         return batch
 
-    def arrow_batches(self, columns: Sequence[str] | None = None, *, rows_max: int = ARROW_ROWS_MAX) -> ArrowBatches:
-        """The records as Arrow batches in place of `next`: `async for batch in consumer.arrow_batches(["key", "value"])`, each of them
-        of one partition and of at most `rows_max` rows. All columns but `headers` by default. Needs `pip install 'mqd[arrow]'`."""
+    def arrow_batches(
+        self, columns: Sequence[str] | None = None, *, rows_max: int = ARROW_ROWS_MAX
+    ) -> ArrowBatches:
+        """Arrow batches, in place of `next`: `async for batch in consumer.arrow_batches(["key"])`.
+
+        Each batch is of one partition and has at most `rows_max` rows; without `columns` it has all
+        columns but `headers`. Needs `pip install 'mqd[arrow]'`.
+        """
         from mqd.client.arrow import ArrowBatches
 
         return ArrowBatches(self.next_of, self._fetcher, columns, rows_max)
@@ -130,7 +146,8 @@ class Consumer:
         self._wake()
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out nothing of these partitions, and fetch no more of them, until `resume`. What was fetched is kept."""
+        """Deliver nothing of these partitions, and fetch no more of them, until `resume`. Buffered
+        batches stay."""
         for tp in partitions:
             self._check_read(tp)
         for tp in partitions:
@@ -178,8 +195,11 @@ class Consumer:
             for node_id, group in wanted.items():
                 if node_id not in self._busy:
                     self._busy.add(node_id)
-                    view = self._client.view  # all of it before anybody else runs, who may seek, or take a partition away
-                    body = self._fetcher.request(group, view, max_wait_ms=self._max_wait_ms, min_bytes=self._min_bytes)
+                    # No await until the body is built: another task may seek or unassign.
+                    view = self._client.view
+                    body = self._fetcher.request(
+                        group, view, max_wait_ms=self._max_wait_ms, min_bytes=self._min_bytes
+                    )
                     self._nursery.start_soon(self._fetch, node_id, group, view, body)
             for topic in sorted(leaderless - self._finding):
                 self._finding.add(topic)
@@ -194,10 +214,15 @@ class Consumer:
     async def _find_leaders(self, topic: str) -> None:
         await self._refresh({topic}, seen=None)
         view = self._client.view
-        if topic not in view.topics or view.topics[topic].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        if (
+            topic not in view.topics
+            or view.topics[topic].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ):
             for tp in self._fetcher.assignment():
                 if tp.topic == topic:
-                    self._fetcher.refuse(tp, ClientError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} does not exist any more"))
+                    message = f"topic {topic!r} does not exist any more"
+                    error = ClientError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+                    self._fetcher.refuse(tp, error)
         else:
             await trio.sleep(backoff_s(3, self._client.entropy.random()))
         self._finding.discard(topic)
@@ -210,19 +235,23 @@ class Consumer:
             if not error.code.retriable:
                 raise
 
-    async def _fetch(self, node_id: int, wanted: list[Wanted], view: ClusterView, body: dict[str, Any]) -> None:
+    async def _fetch(
+        self, node_id: int, wanted: list[Wanted], view: ClusterView, body: dict[str, Any]
+    ) -> None:
         draw = self._client.entropy.random()
         stale: set[str] = set()
         try:
             connection = await self._client.connection_to_node(node_id, purpose=self.purpose)
             by_name = any(topic["topic_id"] == ZERO_UUID for topic in body["topics"])
-            answer = await self._client.request(connection, FETCH, body, at_most=_FETCH_TOPIC_IDS_FROM - 1 if by_name else None)
+            answer = await self._client.request(
+                connection, FETCH, body, at_most=_FETCH_TOPIC_IDS_FROM - 1 if by_name else None
+            )
         except MqError as error:
             self._fetcher.on_failed(wanted, trio.current_time(), draw)
             stale = {each.tp.topic for each in wanted}
             if not error.code.retriable and error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
                 for tp in {each.tp for each in wanted} & set(self._fetcher.assignment()):
-                    self._fetcher.refuse(tp, error if isinstance(error, ClientError) else ClientError(error.code, error.message))
+                    self._fetcher.refuse(tp, as_client_error(error))
         else:
             stale, lost = self._fetcher.on_answer(wanted, answer, view, trio.current_time(), draw)
             for tp in lost:
@@ -234,19 +263,25 @@ class Consumer:
         self._wake()
 
     async def _find_place(self, tp: TopicPartition) -> None:
-        """The offset is outside of the log: go to an end of it, or tell the user, as `reset` says."""
+        """The offset is outside of the log: seek to an end, or report an error, as `reset` says."""
         generation = self._fetcher.generation(tp)
         bounds, failure = {}, None
         try:
             for place in ("beginning", "end"):
-                bounds[place] = (await resolve_offsets(self._client, {tp: place}, timeout_s=self._timeout_s))[tp]
+                bounds[place] = (
+                    await resolve_offsets(self._client, {tp: place}, timeout_s=self._timeout_s)
+                )[tp]
         except ClientError as error:
             failure = error
-        if generation is not None and generation == self._fetcher.generation(tp):  # nobody has moved or taken it meanwhile
+        is_same = generation is not None and generation == self._fetcher.generation(tp)
+        if is_same:  # no seek and no revocation in the meantime
             if failure is not None:
                 self._fetcher.refuse(tp, failure)
             elif self._reset == "error":
-                message = f"{tp} has no offset {self._fetcher.position(tp)}: it goes from {bounds['beginning']} to {bounds['end']}"
+                message = (
+                    f"{tp} has no offset {self._fetcher.position(tp)}:"
+                    f" it goes from {bounds['beginning']} to {bounds['end']}"
+                )
                 self._fetcher.refuse(tp, ClientError(ErrorCode.OFFSET_OUT_OF_RANGE, message))
             else:
                 self._fetcher.seek(tp, bounds[self._reset])
@@ -269,8 +304,9 @@ async def open_consumer(
 ) -> AsyncIterator[Consumer]:
     """A Consumer of the partitions in `start` for the length of a block.
 
-    With `end` (exclusive offsets, or "end": what is there now) the iteration ends there. `reset` says what happens
-    when the offset to read is outside of the log. A fetch waits at the broker up to `max_wait_ms` for `min_bytes`.
+    With `end` (exclusive offsets, or "end": what is there now) the iteration ends there. `reset`
+    says what happens when the offset to read is outside of the log. A fetch waits at the broker up
+    to `max_wait_ms` for `min_bytes`.
     """
     if not isinstance(start, Mapping) or not start:
         make = invalid_value if isinstance(start, Mapping) else invalid_type
@@ -291,13 +327,27 @@ async def open_consumer(
     starts = await resolve_offsets(client, start, timeout_s=timeout_s)
     ends: dict[TopicPartition, int] = {}
     if end is not None:
-        specs: Mapping[TopicPartition, OffsetSpec] = dict.fromkeys(start, "end") if end == "end" else end
-        ends = await resolve_offsets(client, specs, timeout_s=timeout_s, read_committed=read_committed)
-    fetcher = Fetcher(read_committed=read_committed, max_bytes=max_bytes, partition_max_bytes=partition_max_bytes)
+        specs: Mapping[TopicPartition, OffsetSpec] = (
+            dict.fromkeys(start, "end") if end == "end" else end
+        )
+        ends = await resolve_offsets(
+            client, specs, timeout_s=timeout_s, read_committed=read_committed
+        )
+    fetcher = Fetcher(
+        read_committed=read_committed, max_bytes=max_bytes, partition_max_bytes=partition_max_bytes
+    )
     for tp, position in starts.items():
         fetcher.assign(tp, position, ends.get(tp))
     async with owned_nursery() as nursery:
-        consumer = Consumer(client, nursery, fetcher, max_wait_ms=max_wait_ms, min_bytes=min_bytes, reset=reset, timeout_s=timeout_s)
+        consumer = Consumer(
+            client,
+            nursery,
+            fetcher,
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            reset=reset,
+            timeout_s=timeout_s,
+        )
         nursery.start_soon(consumer.run)
         try:
             yield consumer

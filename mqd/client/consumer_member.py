@@ -13,9 +13,9 @@ from mqd.client.group_member import (
     MISSING_TOPIC_LOOKUP_S,
     RETRY_LATER,
     AssignmentChange,
+    BaseMember,
     CoordinatorRequest,
     FoundTopic,
-    GroupMember,
     Step,
     TopicLookup,
     Wait,
@@ -46,7 +46,7 @@ class _Target:
         )
 
 
-class ConsumerMember(GroupMember):
+class ConsumerMember(BaseMember):
     """A member with the consumer protocol. The client chooses `member_id` and keeps it."""
 
     def __init__(self, options: GroupOptions, now: float, member_id: str) -> None:

@@ -1,6 +1,6 @@
-"""What a client raises: `ClientError`, an MqError that also says what to do next.
+"""The exceptions of a client: `ClientError`, an MqError with a remedy, and its subclasses.
 
-Whoever catches by code catches `MqError`; whoever wants the kind catches one of the classes below.
+Catch `ClientError` and compare `code`, or catch one of the subclasses for a kind of failure.
 """
 
 from __future__ import annotations
@@ -11,20 +11,46 @@ from typing import Any
 from mqd.errors import ErrorCode, MqError
 
 REMEDIES: dict[ErrorCode, str] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "see which exist with `mqctl topic list`, or make it with `mqctl topic create`",
-    ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name, or change the existing topic with `mqctl topic config set`",
-    ErrorCode.INVALID_TOPIC_EXCEPTION: "use 1 to 249 of a-z A-Z 0-9 . _ - and do not mix names that differ only in . and _",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (
+        "see which exist with `mqctl topic list`, or make it with `mqctl topic create`"
+    ),
+    ErrorCode.TOPIC_ALREADY_EXISTS: (
+        "choose another name, or change the existing topic with `mqctl topic config set`"
+    ),
+    ErrorCode.INVALID_TOPIC_EXCEPTION: (
+        "use 1 to 249 of a-z A-Z 0-9 . _ - and do not mix names that differ only in . and _"
+    ),
     ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",
     ErrorCode.RECORD_LIST_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "ask for fewer replicas, or start more nodes; `mqctl broker list` has those that are known",
-    ErrorCode.INVALID_PARTITIONS: "ask for at least one partition, and for more than the topic has when adding",
-    ErrorCode.INVALID_CONFIG: "see names and values with `mqctl topic config get`, `mqctl group config get` or `mqd config list`",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "bring nodes back (`mqctl cluster info`), or lower min.insync.replicas",
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "bring nodes back (`mqctl cluster info`); the record may be there already",
-    ErrorCode.KAFKA_STORAGE_ERROR: "look at the free space and the log of the node that leads the partition",
-    ErrorCode.OFFSET_OUT_OF_RANGE: "choose an offset between the beginning and the end of the partition",
-    ErrorCode.UNSUPPORTED_VERSION: "the broker is too old or too new for this: update the older side",
-    ErrorCode.LEADER_NOT_AVAILABLE: "wait for a leader, or bring back the node that has the data (`mqctl topic describe`)",
+    ErrorCode.INVALID_REPLICATION_FACTOR: (
+        "ask for fewer replicas, or start more nodes; `mqctl broker list` has those that are "
+        "known"
+    ),
+    ErrorCode.INVALID_PARTITIONS: (
+        "ask for at least one partition, and for more than the topic has when adding"
+    ),
+    ErrorCode.INVALID_CONFIG: (
+        "see names and values with `mqctl topic config get`, `mqctl group config get` or `mqd "
+        "config list`"
+    ),
+    ErrorCode.NOT_ENOUGH_REPLICAS: (
+        "bring nodes back (`mqctl cluster info`), or lower min.insync.replicas"
+    ),
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (
+        "bring nodes back (`mqctl cluster info`); the record may be there already"
+    ),
+    ErrorCode.KAFKA_STORAGE_ERROR: (
+        "look at the free space and the log of the node that leads the partition"
+    ),
+    ErrorCode.OFFSET_OUT_OF_RANGE: (
+        "choose an offset between the beginning and the end of the partition"
+    ),
+    ErrorCode.UNSUPPORTED_VERSION: (
+        "the broker is too old or too new for this: update the older side"
+    ),
+    ErrorCode.LEADER_NOT_AVAILABLE: (
+        "wait for a leader, or bring back the node that has the data (`mqctl topic describe`)"
+    ),
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "choose another codec",
     ErrorCode.INVALID_RECORD: "a compacted topic wants a key in every record",
     ErrorCode.POLICY_VIOLATION: "ask for less in one request",
@@ -32,19 +58,38 @@ REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "ask for the right to use this topic",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "ask for the right to change the cluster",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "ask for the right to use this group",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "ask for the right to use this transactional id",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        "ask for the right to use this transactional id"
+    ),
     ErrorCode.GROUP_ID_NOT_FOUND: "see which exist with `mqctl group list`",
     ErrorCode.NON_EMPTY_GROUP: "stop its members first; `mqctl group describe` shows them",
-    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "stop the members that read it first; `mqctl group describe` shows them",
-    ErrorCode.GROUP_MAX_SIZE_REACHED: "stop other members, or raise group.max.size (group.consumer.max.size)",
-    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "let all members of the group offer one assignor in common",
-    ErrorCode.INVALID_SESSION_TIMEOUT: "choose between group.min.session.timeout.ms and group.max.session.timeout.ms of the broker",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: (
+        "stop the members that read it first; `mqctl group describe` shows them"
+    ),
+    ErrorCode.GROUP_MAX_SIZE_REACHED: (
+        "stop other members, or raise group.max.size (group.consumer.max.size)"
+    ),
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: (
+        "let all members of the group offer one assignor in common"
+    ),
+    ErrorCode.INVALID_SESSION_TIMEOUT: (
+        "choose between group.min.session.timeout.ms and group.max.session.timeout.ms of the "
+        "broker"
+    ),
     ErrorCode.FENCED_INSTANCE_ID: "another member has this instance id: give each its own",
-    ErrorCode.UNRELEASED_INSTANCE_ID: "another member has this instance id: wait until its session is over, or give each its own",
+    ErrorCode.UNRELEASED_INSTANCE_ID: (
+        "another member has this instance id: wait until its session is over, or give each its "
+        "own"
+    ),
     ErrorCode.UNSUPPORTED_ASSIGNOR: "choose among group.consumer.assignors of the broker",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "see which exist with `mqctl txn list`",
-    ErrorCode.INVALID_TRANSACTION_TIMEOUT: "choose less than transaction.max.timeout.ms of the broker",
-    ErrorCode.INVALID_PRODUCER_EPOCH: "another producer uses this transactional id, or the transaction took too long: close this one",
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
+        "choose less than transaction.max.timeout.ms of the broker"
+    ),
+    ErrorCode.INVALID_PRODUCER_EPOCH: (
+        "another producer uses this transactional id, or the transaction took too long: close "
+        "this one"
+    ),
     ErrorCode.PRODUCER_FENCED: "another producer uses this transactional id: close this one",
 }
 
@@ -53,7 +98,8 @@ MAYBE_SENT = "the request may have been carried out"
 
 
 class ClientError(MqError):
-    """A refusal or a failure as the user of a client sees it: what happened and why (`message`), what to do (`remedy`)."""
+    """A refusal or a failure as the user of a client sees it: what happened and why (`message`),
+    what to do (`remedy`)."""
 
     def __init__(self, code: ErrorCode, message: str = "", *, remedy: str = "") -> None:
         super().__init__(code, message)
@@ -64,7 +110,8 @@ class ClientError(MqError):
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
     def copy(self) -> ClientError:
-        """The same error without a traceback, to be raised anew: many records may share one failure."""
+        """The same error without a traceback, to be raised anew: many records may share one
+        failure."""
         return _rebuild(type(self), self.args, self.__dict__)
 
     @property
@@ -73,7 +120,9 @@ class ClientError(MqError):
         return self.code.retriable
 
 
-def _rebuild(kind: type[ClientError], args: tuple[Any, ...], state: Mapping[str, Any]) -> ClientError:
+def _rebuild(
+    kind: type[ClientError], args: tuple[Any, ...], state: Mapping[str, Any]
+) -> ClientError:
     error = kind.__new__(kind)
     error.args = args
     error.__dict__.update(state)
@@ -85,10 +134,13 @@ class PeerUnreachable(ClientError):
 
 
 class ConnectionBroken(ClientError):
-    """The connection ended before the answer came. With `sent`, the peer may have carried the request out."""
+    """The connection ended before the answer came. With `sent`, the peer may have carried the
+    request out."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
-        super().__init__(ErrorCode.NETWORK_EXCEPTION, f"{message}; {MAYBE_SENT if sent else NEVER_SENT}")
+        super().__init__(
+            ErrorCode.NETWORK_EXCEPTION, f"{message}; {MAYBE_SENT if sent else NEVER_SENT}"
+        )
         self.sent = sent
 
 
@@ -102,10 +154,15 @@ class DeadlineExceeded(ClientError):
 
 
 class CommitFailed(ClientError):
-    """The group has gone on without this member: the offsets were not committed, and others may read the records again."""
+    """The group has gone on without this member: the offsets were not committed, and others may
+    read the records again."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(code, message, remedy="come back for records more often, or allow more time with max_poll_interval_ms")
+        super().__init__(
+            code,
+            message,
+            remedy="come back for records more often, or allow more time with max_poll_interval_ms",
+        )
 
 
 class TransactionBroken(ClientError):
@@ -124,7 +181,11 @@ class ConsumerClosed(ClientError):
 
     def __init__(self) -> None:
         message = "the consumer is closed: its block has ended"
-        super().__init__(ErrorCode.OPERATION_NOT_ATTEMPTED, message, remedy="read inside of the block that opened it, or open another")
+        super().__init__(
+            ErrorCode.OPERATION_NOT_ATTEMPTED,
+            message,
+            remedy="read inside of the block that opened it, or open another",
+        )
 
 
 class ClientClosed(ClientError, RuntimeError):
@@ -179,11 +240,15 @@ def as_client_error(error: MqError) -> ClientError:
 
 
 def error_from_wire(code: int, subject: str, detail: str | None = None) -> ClientError:
-    """The ClientError for a non-zero code of an answer. `subject` names what was asked about, `detail` is the peer's message."""
+    """The ClientError for a non-zero code of an answer. `subject` names the object of the request,
+    `detail` is the peer's message."""
     assert code != 0
     try:
         known = ErrorCode(code)
     except ValueError:
-        return ClientError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{subject}: error code {code}, which this client does not know")
+        return ClientError(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"{subject}: error code {code}, which this client does not know",
+        )
     reason = detail or known.name.lower().removesuffix("_exception").replace("_", " ")
     return ClientError(known, f"{subject}: {reason}")

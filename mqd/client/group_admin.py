@@ -1,4 +1,5 @@
-"""Administration of groups: who is in them, how far they are, and setting where they go on. `Admin` has these calls."""
+"""Administration of groups: who is in them, how far they are, and setting where they go on. `Admin`
+has these calls."""
 
 from __future__ import annotations
 
@@ -31,7 +32,15 @@ from mqd.protocol.apis.offset_fetch import LAG_TO_HIGH_WATERMARK, LAG_TO_LAST_ST
 from mqd.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from mqd.types import TopicPartition
 
-LIST_OFFSETS, LEAVE_GROUP, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE, CONSUMER_GROUP_DESCRIBE = 2, 13, 15, 16, 42, 47, 69
+(
+    LIST_OFFSETS,
+    LEAVE_GROUP,
+    DESCRIBE_GROUPS,
+    LIST_GROUPS,
+    DELETE_GROUPS,
+    OFFSET_DELETE,
+    CONSUMER_GROUP_DESCRIBE,
+) = 2, 13, 15, 16, 42, 47, 69
 
 
 _SEVERAL_LEAVE_SINCE = 3
@@ -40,7 +49,8 @@ _GROUPS_AT_ONCE = 500
 
 
 class _Fetched(NamedTuple):
-    """The rows of a group, the errors of partitions, and whether the coordinator told the ends of the logs."""
+    """The rows of a group, the errors of partitions, and whether the coordinator told the ends of
+    the logs."""
 
     rows: dict[TopicPartition, FetchedOffset]
     errors: list[ClientError]
@@ -52,8 +62,11 @@ class GroupAdmin(Calls):
 
     # -- groups
 
-    async def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[ListedGroup]:
-        """All groups by name, of every coordinator; only those in one of the states, or of one of the types, if any are named."""
+    async def list_groups(
+        self, states: Iterable[str] = (), types: Iterable[str] = ()
+    ) -> list[ListedGroup]:
+        """All groups by name, of every coordinator; only those in one of the states, or of one of
+        the types, if any are named."""
         return sorted(everything(await self.list_groups_by_node(states, types)))
 
     async def list_groups_by_node(
@@ -66,36 +79,53 @@ class GroupAdmin(Calls):
             answer = await self._client.request_node(node_id, LIST_GROUPS, body)
             if answer.error_code:
                 raise error_from_wire(answer.error_code, f"groups of node {node_id}")
-            return [ListedGroup(row.group_id, row.protocol_type, row.group_state, row.group_type, node_id) for row in answer.groups]
+            return [
+                ListedGroup(
+                    row.group_id, row.protocol_type, row.group_state, row.group_type, node_id
+                )
+                for row in answer.groups
+            ]
 
         return await self._each_node("listing groups", ask)
 
-    async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | ClientError]:
-        """Groups with their members, of both protocols; GROUP_ID_NOT_FOUND for what does not exist."""
+    async def describe_groups(
+        self, group_ids: Iterable[str]
+    ) -> dict[str, GroupDescription | ClientError]:
+        """Groups with their members, of both protocols; GROUP_ID_NOT_FOUND for what does not
+        exist."""
 
         async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
             found = await self._describe_consumer_groups(connection, keys)
             left = [key for key in keys if _is_other(found.done.get(key))]
             if left:
-                answer = await self._client.request(connection, DESCRIBE_GROUPS, {"groups": left, "awaited_wanted": True})
+                answer = await self._client.request(
+                    connection, DESCRIBE_GROUPS, {"groups": left, "awaited_wanted": True}
+                )
                 classic = _outcomes(answer.groups, lambda row: _classic(row, connection.peer))
                 for key, described in classic.done.items():
                     if isinstance(described, GroupDescription) and described.state == "Dead":
-                        classic.done[key] = error_from_wire(ErrorCode.GROUP_ID_NOT_FOUND, f"group {key!r}", "it does not exist")
+                        classic.done[key] = error_from_wire(
+                            ErrorCode.GROUP_ID_NOT_FOUND, f"group {key!r}", "it does not exist"
+                        )
                 found.done.update(classic.done)
                 found.again.update(classic.again)
             return found
 
         return await self._each_coordinated("describing groups", group_ids, KeyType.GROUP, ask)
 
-    async def _describe_consumer_groups(self, connection: PeerConnection, keys: list[str]) -> Outcomes:
+    async def _describe_consumer_groups(
+        self, connection: PeerConnection, keys: list[str]
+    ) -> Outcomes:
         if CONSUMER_GROUP_DESCRIBE not in connection.versions:
             return Outcomes({}, {})
-        answer = await self._client.request(connection, CONSUMER_GROUP_DESCRIBE, {"group_ids": keys})
+        answer = await self._client.request(
+            connection, CONSUMER_GROUP_DESCRIBE, {"group_ids": keys}
+        )
         return _outcomes(answer.groups, lambda row: _modern(row, connection.peer))
 
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ClientError | None]:
-        """Delete groups with their offsets. None for each that is gone; NON_EMPTY_GROUP while there are members."""
+        """Delete groups with their offsets. None for each that is gone; NON_EMPTY_GROUP while there
+        are members."""
 
         async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
             answer = await self._client.request(connection, DELETE_GROUPS, {"groups_names": keys})
@@ -104,32 +134,61 @@ class GroupAdmin(Calls):
         return await self._each_coordinated("deleting groups", group_ids, KeyType.GROUP, ask)
 
     async def remove_members(
-        self, group_id: str, *, member_ids: Iterable[str] = (), instance_ids: Iterable[str] = (), reason: str | None = None
+        self,
+        group_id: str,
+        *,
+        member_ids: Iterable[str] = (),
+        instance_ids: Iterable[str] = (),
+        reason: str | None = None,
     ) -> dict[str, ClientError | None]:
-        """Make members leave: static ones by their instance ids (KIP-345), any by their member ids. UNKNOWN_MEMBER_ID for those that are
-        not in the group. One that lives joins again as soon as it hears of it."""
+        """Make members leave: static ones by their instance ids (KIP-345), any by their member ids.
+        UNKNOWN_MEMBER_ID for those that are not in the group. One that lives joins again as soon as
+        it hears of it."""
         wanted: dict[str, tuple[str, str | None]] = {each: (each, None) for each in member_ids}
         wanted |= {each: ("", each) for each in instance_ids}
         what = f"removing members of group {group_id!r}"
 
         async def ask(connection: PeerConnection, _: list[str]) -> Outcomes:
             if connection.versions.get(LEAVE_GROUP, (0, 0))[1] < _SEVERAL_LEAVE_SINCE:
-                raise ClientError(ErrorCode.UNSUPPORTED_VERSION, f"{connection.peer} cannot remove members")
-            rows = [{"member_id": one, "group_instance_id": other, "reason": reason} for one, other in wanted.values()]
-            answer = await self._client.request(connection, LEAVE_GROUP, {"group_id": group_id, "members": rows})
+                raise ClientError(
+                    ErrorCode.UNSUPPORTED_VERSION, f"{connection.peer} cannot remove members"
+                )
+            rows = [
+                {"member_id": one, "group_instance_id": other, "reason": reason}
+                for one, other in wanted.values()
+            ]
+            answer = await self._client.request(
+                connection, LEAVE_GROUP, {"group_id": group_id, "members": rows}
+            )
             if answer.error_code:
                 raise error_from_wire(answer.error_code, f"group {group_id!r}")
-            return Outcomes({group_id: {row.group_instance_id or row.member_id: row.error_code for row in answer.members}}, {})
+            return Outcomes(
+                {
+                    group_id: {
+                        row.group_instance_id or row.member_id: row.error_code
+                        for row in answer.members
+                    }
+                },
+                {},
+            )
 
-        codes = raised((await self._each_coordinated(what, [group_id], KeyType.GROUP, ask))[group_id]) if wanted else {}
-        return {each: _removal(group_id, each, codes.get(each, ErrorCode.UNKNOWN_SERVER_ERROR)) for each in wanted}
+        codes = (
+            raised((await self._each_coordinated(what, [group_id], KeyType.GROUP, ask))[group_id])
+            if wanted
+            else {}
+        )
+        return {
+            each: _removal(group_id, each, codes.get(each, ErrorCode.UNKNOWN_SERVER_ERROR))
+            for each in wanted
+        }
 
     # -- offsets
 
     async def list_group_offsets(
         self, group_ids: Iterable[str], *, stable: bool = False
     ) -> dict[str, dict[TopicPartition, CommittedOffset] | ClientError]:
-        """Everything that each group has committed; nothing for a group that does not exist. `stable` waits for open transactions."""
+        """Everything that each group has committed; nothing for a group that does not exist.
+        `stable` waits for open transactions."""
 
         found = await self._fetch_offsets(group_ids, stable=stable)
         listed: dict[str, dict[TopicPartition, CommittedOffset] | ClientError] = {}
@@ -137,33 +196,54 @@ class GroupAdmin(Calls):
             if isinstance(outcome, ClientError) or outcome.errors:
                 listed[name] = outcome if isinstance(outcome, ClientError) else outcome.errors[0]
             else:
-                listed[name] = {tp: row.committed for tp, row in sorted(outcome.rows.items()) if row.committed is not None}
+                listed[name] = {
+                    tp: row.committed
+                    for tp, row in sorted(outcome.rows.items())
+                    if row.committed is not None
+                }
         return listed
 
-    async def alter_group_offsets(self, group_id: str, offsets: Offsets) -> dict[TopicPartition, ClientError | None]:
-        """Let a group go on from other offsets. The group must have no members: while it has, UNKNOWN_MEMBER_ID."""
+    async def alter_group_offsets(
+        self, group_id: str, offsets: Offsets
+    ) -> dict[TopicPartition, ClientError | None]:
+        """Let a group go on from other offsets. The group must have no members: while it has,
+        UNKNOWN_MEMBER_ID."""
 
         async def ask(connection: PeerConnection, left: list[TopicPartition]) -> Outcomes:
             body = commit_body(GroupMetadata(group_id), {tp: offsets[tp] for tp in left})
-            answer = await self._client.request(connection, OFFSET_COMMIT, body, at_most=NAMES_UP_TO)
+            answer = await self._client.request(
+                connection, OFFSET_COMMIT, body, at_most=NAMES_UP_TO
+            )
             return _partition_outcomes(answer)
 
-        return await self._of_one_group(f"setting offsets of group {group_id!r}", group_id, list(offsets), ask)
+        return await self._of_one_group(
+            f"setting offsets of group {group_id!r}", group_id, list(offsets), ask
+        )
 
-    async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ClientError | None]:
-        """Forget what a group has committed. GROUP_SUBSCRIBED_TO_TOPIC for topics that members read."""
+    async def delete_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, ClientError | None]:
+        """Forget what a group has committed. GROUP_SUBSCRIBED_TO_TOPIC for topics that members
+        read."""
 
         async def ask(connection: PeerConnection, left: list[TopicPartition]) -> Outcomes:
             topics = by_topic(left, lambda tp: {"partition_index": tp.partition})
-            body = {"group_id": group_id, "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
+            body = {
+                "group_id": group_id,
+                "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+            }
             answer = await self._client.request(connection, OFFSET_DELETE, body)
             if answer.error_code:
                 raise error_from_wire(answer.error_code, f"group {group_id!r}")
             return _partition_outcomes(answer)
 
-        return await self._of_one_group(f"deleting offsets of group {group_id!r}", group_id, list(partitions), ask)
+        return await self._of_one_group(
+            f"deleting offsets of group {group_id!r}", group_id, list(partitions), ask
+        )
 
-    async def _of_one_group(self, what: str, group_id: str, partitions: list[TopicPartition], ask: Any) -> dict[TopicPartition, Any]:
+    async def _of_one_group(
+        self, what: str, group_id: str, partitions: list[TopicPartition], ask: Any
+    ) -> dict[TopicPartition, Any]:
         """Results for partitions, all asked of the coordinator of one group."""
 
         async def attempt(left: list[TopicPartition]) -> Outcomes:
@@ -181,7 +261,8 @@ class GroupAdmin(Calls):
         return await self._each(what, partitions, attempt)
 
     async def group_lag(self, group_id: str, *, read_committed: bool = False) -> list[PartitionLag]:
-        """How far the group is in each partition that it reads or has read. Raises ClientError; GROUP_ID_NOT_FOUND without a trace."""
+        """How far the group is in each partition that it reads or has read. Raises ClientError;
+        GROUP_ID_NOT_FOUND without a trace."""
         return raised((await self.group_lags([group_id], read_committed=read_committed))[group_id])
 
     async def group_lags(
@@ -189,8 +270,8 @@ class GroupAdmin(Calls):
     ) -> dict[str, list[PartitionLag] | ClientError]:
         """The same for many groups at once, which costs little more than one.
 
-        Coordinators of mqd tell the lag themselves; for those of Apache Kafka the leaders are asked. A partition whose leader does not
-        say is listed without an end.
+        Coordinators of mqd tell the lag themselves; for those of Apache Kafka the leaders are
+        asked. A partition whose leader does not say is listed without an end.
         """
         described = await self.describe_groups(group_ids)
         names = list(described)
@@ -198,7 +279,9 @@ class GroupAdmin(Calls):
         owners: dict[str, dict[TopicPartition, GroupMember]] = {}
         for name, outcome in described.items():
             if not isinstance(outcome, ClientError):
-                owners[name] = {tp: member for member in outcome.members for tp in member.assignment}
+                owners[name] = {
+                    tp: member for member in outcome.members for tp in member.assignment
+                }
             elif outcome.code is ErrorCode.GROUP_ID_NOT_FOUND:
                 owners[name] = {}
             else:
@@ -207,12 +290,19 @@ class GroupAdmin(Calls):
         fetched = await self._fetch_offsets(list(owners), lag_wanted=wanted)
         kept = dict(_kept(fetched))
         lacking = {name: set(owners[name]) - each.rows.keys() for name, each in kept.items()}
-        others = await self._fetch_offsets([name for name in lacking if lacking[name]], lacking, lag_wanted=wanted)
+        others = await self._fetch_offsets(
+            [name for name in lacking if lacking[name]], lacking, lag_wanted=wanted
+        )
         fetched |= {name: other for name, other in others.items() if isinstance(other, ClientError)}
         for name, other in _kept(others):
             fetched[name] = _Fetched({**other.rows, **kept[name].rows}, [], other.told)
-        await self._ask_leaders([each.rows for _, each in _kept(fetched) if not each.told], read_committed=read_committed)
-        lags |= {name: refused for name, refused in fetched.items() if isinstance(refused, ClientError)}
+        await self._ask_leaders(
+            [each.rows for _, each in _kept(fetched) if not each.told],
+            read_committed=read_committed,
+        )
+        lags |= {
+            name: refused for name, refused in fetched.items() if isinstance(refused, ClientError)
+        }
         for name, (rows, _, _) in _kept(fetched):
             missing = described[name]
             lags[name] = [PartitionLag(tp, *rows[tp], owners[name].get(tp)) for tp in sorted(rows)]
@@ -228,34 +318,52 @@ class GroupAdmin(Calls):
         stable: bool = False,
         lag_wanted: int = 0,
     ) -> dict[str, _Fetched | ClientError]:
-        """For each group what it has committed in these partitions, in all where none are named. With `stable`, asked for again while a
-        transaction may still change it."""
+        """For each group what it has committed in these partitions, in all where none are named.
+        With `stable`, asked for again while a transaction may still change it."""
 
         async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
             outcomes = Outcomes({}, {})
-            several = connection.version_of(api(OFFSET_FETCH), at_most=NAMES_UP_TO) >= SEVERAL_GROUPS_SINCE
+            several = (
+                connection.version_of(api(OFFSET_FETCH), at_most=NAMES_UP_TO)
+                >= SEVERAL_GROUPS_SINCE
+            )
             step = _GROUPS_AT_ONCE if several else 1
             for first in range(0, len(keys), step):
                 some = keys[first : first + step]
-                body = fetch_several_body(some, partitions or {}, stable=stable, lag_wanted=lag_wanted)
-                answer = await self._client.request(connection, OFFSET_FETCH, body | body["groups"][0], at_most=NAMES_UP_TO)
+                body = fetch_several_body(
+                    some, partitions or {}, stable=stable, lag_wanted=lag_wanted
+                )
+                answer = await self._client.request(
+                    connection, OFFSET_FETCH, body | body["groups"][0], at_most=NAMES_UP_TO
+                )
                 for name, group in zip(some, answer.groups if several else [answer], strict=True):
                     if group.error_code:
-                        self._note([name], error_from_wire(group.error_code, f"group {name!r}"), outcomes)
+                        self._note(
+                            [name], error_from_wire(group.error_code, f"group {name!r}"), outcomes
+                        )
                         continue
                     told = several and answer.lag_told
                     rows = fetched_rows(group, lag_told=told)
                     errors = [each for each in rows.values() if isinstance(each, ClientError)]
-                    unstable = next((each for each in errors if each.code is ErrorCode.UNSTABLE_OFFSET_COMMIT), None)
+                    unstable = next(
+                        (each for each in errors if each.code is ErrorCode.UNSTABLE_OFFSET_COMMIT),
+                        None,
+                    )
                     if unstable is not None:
                         outcomes.again[name] = unstable
                         continue
-                    outcomes.done[name] = _Fetched({tp: row for tp, row in rows.items() if not isinstance(row, ClientError)}, errors, told)
+                    outcomes.done[name] = _Fetched(
+                        {tp: row for tp, row in rows.items() if not isinstance(row, ClientError)},
+                        errors,
+                        told,
+                    )
             return outcomes
 
         return await self._each_coordinated("listing offsets of groups", names, KeyType.GROUP, ask)
 
-    async def _ask_leaders(self, groups: list[dict[TopicPartition, FetchedOffset]], *, read_committed: bool) -> None:
+    async def _ask_leaders(
+        self, groups: list[dict[TopicPartition, FetchedOffset]], *, read_committed: bool
+    ) -> None:
         """Fill in the ends that coordinators do not tell: Apache Kafka's."""
         partitions = sorted({tp for rows in groups for tp in rows})
         starts = await self._bounds(partitions, EARLIEST, read_committed=False)
@@ -264,22 +372,31 @@ class GroupAdmin(Calls):
             for tp, row in rows.items():
                 rows[tp] = row._replace(start=starts.get(tp), end=ends.get(tp))
 
-    async def _bounds(self, partitions: list[TopicPartition], spec: int, *, read_committed: bool) -> dict[TopicPartition, int]:
+    async def _bounds(
+        self, partitions: list[TopicPartition], spec: int, *, read_committed: bool
+    ) -> dict[TopicPartition, int]:
         """An end of each log, where somebody tells it."""
         if not partitions:
             return {}
         try:
-            found = await self.list_offsets(dict.fromkeys(partitions, spec), read_committed=read_committed)
+            found = await self.list_offsets(
+                dict.fromkeys(partitions, spec), read_committed=read_committed
+            )
         except ClientError as error:
             if not error.retriable:
                 raise
             return {}
-        return {tp: outcome.offset for tp, outcome in found.items() if not isinstance(outcome, ClientError)}
+        return {
+            tp: outcome.offset
+            for tp, outcome in found.items()
+            if not isinstance(outcome, ClientError)
+        }
 
     async def list_offsets(
         self, specs: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, ListedOffset | ClientError]:
-        """For each partition the first offset at or after a timestamp in ms, or LATEST, EARLIEST, MAX_TIMESTAMP ...
+        """For each partition the first offset at or after a timestamp in ms, or LATEST, EARLIEST,
+        MAX_TIMESTAMP ...
 
         A timestamp after the last record gives offset -1.
         """
@@ -301,7 +418,12 @@ class GroupAdmin(Calls):
             }
             answer = await self._client.request_leader(node_id, LIST_OFFSETS, body)
             return outcomes_of(
-                (TopicPartition(topic.name, row.partition_index), row, None, ListedOffset(row.offset, row.timestamp, row.leader_epoch))
+                (
+                    TopicPartition(topic.name, row.partition_index),
+                    row,
+                    None,
+                    ListedOffset(row.offset, row.timestamp, row.leader_epoch),
+                )
                 for topic in answer.topics
                 for row in topic.partitions
             )
@@ -310,7 +432,9 @@ class GroupAdmin(Calls):
 
 
 def _kept(fetched: Mapping[str, _Fetched | ClientError]) -> list[tuple[str, _Fetched]]:
-    return [(name, outcome) for name, outcome in fetched.items() if not isinstance(outcome, ClientError)]
+    return [
+        (name, outcome) for name, outcome in fetched.items() if not isinstance(outcome, ClientError)
+    ]
 
 
 def _removal(group_id: str, name: str, code: int) -> ClientError | None:
@@ -318,12 +442,18 @@ def _removal(group_id: str, name: str, code: int) -> ClientError | None:
         return None
     missing = "it is not in the group" if code == ErrorCode.UNKNOWN_MEMBER_ID else None
     error = error_from_wire(code, f"member {name!r} of group {group_id!r}", missing)
-    return ClientError(error.code, error.message, remedy=f"see who is with `mqctl group describe {shlex.quote(group_id)}`")
+    return ClientError(
+        error.code,
+        error.message,
+        remedy=f"see who is with `mqctl group describe {shlex.quote(group_id)}`",
+    )
 
 
 def _is_other(outcome: object) -> bool:
     """Not a group of KIP-848, or not known."""
-    return outcome is None or (isinstance(outcome, ClientError) and outcome.code is ErrorCode.GROUP_ID_NOT_FOUND)
+    return outcome is None or (
+        isinstance(outcome, ClientError) and outcome.code is ErrorCode.GROUP_ID_NOT_FOUND
+    )
 
 
 def _outcomes(rows: Iterable[Any], result: Any) -> Outcomes:
@@ -343,14 +473,24 @@ def _outcomes(rows: Iterable[Any], result: Any) -> Outcomes:
 
 def _partition_outcomes(answer: Any) -> Outcomes:
     return outcomes_of(
-        (TopicPartition(topic.name, row.partition_index), row, None, None) for topic in answer.topics for row in topic.partitions
+        (TopicPartition(topic.name, row.partition_index), row, None, None)
+        for topic in answer.topics
+        for row in topic.partitions
     )
 
 
 def _classic(row: Any, coordinator: str) -> GroupDescription:
     members = tuple(_classic_member(each, row.protocol_type) for each in row.members)
     return GroupDescription(
-        row.group_id, "classic", row.group_state, row.protocol_type, row.protocol_data, coordinator, -1, members, row.state_since_ms
+        row.group_id,
+        "classic",
+        row.group_state,
+        row.protocol_type,
+        row.protocol_data,
+        coordinator,
+        -1,
+        members,
+        row.state_since_ms,
     )
 
 
@@ -364,7 +504,13 @@ def _classic_member(row: Any, protocol_type: str) -> GroupMember:
         except ProtocolError:
             pass  # a client of its own kind: shown without
     return GroupMember(
-        row.member_id, row.group_instance_id, row.client_id, row.client_host, topics, tuple(sorted(assignment)), awaited=row.awaited
+        row.member_id,
+        row.group_instance_id,
+        row.client_id,
+        row.client_host,
+        topics,
+        tuple(sorted(assignment)),
+        awaited=row.awaited,
     )
 
 
@@ -385,9 +531,22 @@ def _modern(row: Any, coordinator: str) -> GroupDescription:
         for each in row.members
     )
     return GroupDescription(
-        row.group_id, "consumer", row.group_state, PROTOCOL_TYPE, row.assignor_name, coordinator, row.group_epoch, members
+        row.group_id,
+        "consumer",
+        row.group_state,
+        PROTOCOL_TYPE,
+        row.assignor_name,
+        coordinator,
+        row.group_epoch,
+        members,
     )
 
 
 def _assigned(assignment: Any) -> tuple[TopicPartition, ...]:
-    return tuple(sorted(TopicPartition(row.topic_name, index) for row in assignment.topic_partitions for index in row.partitions))
+    return tuple(
+        sorted(
+            TopicPartition(row.topic_name, index)
+            for row in assignment.topic_partitions
+            for index in row.partitions
+        )
+    )

@@ -3,13 +3,11 @@
 The protocols are in `classic_member.py` and `consumer_member.py`; time and responses are arguments.
 `next` returns the next step: a `CoordinatorRequest`, a `TopicLookup`, or a `Wait`. Its result comes
 back through `on_response`, `on_topics` or `on_failure`. A new assignment becomes a `change`: the
-user's task runs callbacks and commits, then calls `change_done`; meanwhile the member sends
-heartbeats.
+user's task runs callbacks and commits, then calls `change_done`. Heartbeats continue.
 
 Invariants: one request at a time; no join while a revocation waits for the user. A waiting change
 is never replaced by another, but it assigns only what the member may still own when the user takes
-it.
-`owned` changes in `change_done` and nowhere else.
+it. `owned` changes in `change_done` and nowhere else.
 """
 
 from __future__ import annotations
@@ -108,7 +106,7 @@ class RetryTimer:
         self.failures, self.retry_at = 0, 0.0
 
 
-class GroupMember:
+class BaseMember:
     """The part that both protocols share: the owned partitions, and when the user last polled."""
 
     def __init__(self, options: GroupOptions, now: float) -> None:

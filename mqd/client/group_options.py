@@ -1,6 +1,7 @@
 """What a member of a group is, and how it reads: the options of `open_group_consumer` as one value.
 
-Names and defaults are those of Kafka's consumer. The options are checked when the value is made. Pure.
+Names and defaults are those of Kafka's consumer. The options are checked when the value is made.
+Pure.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ RESETS: tuple[Reset, ...] = ("beginning", "end", "error")
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """The options of a group consumer. Raises InvalidValue (a ValueError) or InvalidType (a TypeError).
+    """The options of a group consumer. Raises InvalidValue (a ValueError) or InvalidType (a
+    TypeError).
 
     `open_group_consumer(client, "billing", ["orders"], reset="beginning")` takes them as arguments.
     """
@@ -49,8 +51,8 @@ class GroupOptions:
     """Topics to read, by name; stored as a sorted tuple. A topic may be created later."""
     _: KW_ONLY
     pattern: str | None = None
-    """Also read each topic whose whole name matches: a regular expression, Python's with the classic
-    protocol, RE2's with the consumer protocol."""
+    """Also read each topic whose whole name matches: a regular expression, Python's with the
+    classic protocol, RE2's with the consumer protocol."""
     group_protocol: GroupProtocol = "classic"
     """"classic" (JoinGroup, SyncGroup) or "consumer" (KIP-848)."""
     assignors: Sequence[str] = ("range", "cooperative-sticky")

@@ -1,7 +1,7 @@
 """The membership of a group consumer: a task that takes the steps of its member until it leaves.
 
-It sends the member's requests to the coordinator, looks up topics, and wakes whoever waits for a
-change. What a step means is in `group_member.py` and the files of the two protocols.
+It sends the member's requests to the coordinator, looks up topics, and wakes the tasks that wait
+for a change. What a step means is in `group_member.py` and the files of the two protocols.
 """
 
 from __future__ import annotations

@@ -8,12 +8,17 @@ raised it, for example because the user's own nursery is in the block.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 
 import trio
 
 from mqd.client.errors import ClientCrashed, ClientError
+
+on_crash: ContextVar[Callable[[BaseException], None] | None] = ContextVar("on_crash", default=None)
+"""Called with each defect, whatever leaves the block: a program that catches ClientError would hide
+it from a simulation."""
 
 
 @asynccontextmanager
@@ -29,6 +34,7 @@ async def owned_nursery() -> AsyncIterator[trio.Nursery]:
             finally:
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
+        _report_crashes(group)
         failed = _first_failure(group)
         if leaving is None or (failed is not None and _is_cancelled(leaving)):
             # A block that a failed task cancelled has no exception of its own.
@@ -70,12 +76,20 @@ async def lasting_nursery() -> AsyncIterator[trio.Nursery]:
 @asynccontextmanager
 async def joining_nursery() -> AsyncIterator[trio.Nursery]:
     """A nursery that waits for its tasks, within one call of the client."""
+    raised: BaseException | None = None
     leaving: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:
-            yield nursery
+            try:
+                yield nursery
+            except BaseException as error:
+                raised = error
+                raise
     except BaseExceptionGroup as group:
-        leaving = _one_of(group)
+        _report_crashes(group)
+        leaving = raised
+        if leaving is None or _is_cancelled(leaving):
+            leaving = _one_of(group)
     if leaving is not None:
         raise leaving
 
@@ -98,6 +112,13 @@ def _first_failure(error: BaseException) -> BaseException | None:
     failures = [each for each in _leaves(error) if not isinstance(each, trio.Cancelled)]
     failures.sort(key=lambda each: (isinstance(each, Exception), not isinstance(each, ClientError)))
     return failures[0] if failures else None
+
+
+def _report_crashes(group: BaseException) -> None:
+    report = on_crash.get()
+    for each in _leaves(group):
+        if report is not None and isinstance(each, Exception) and not isinstance(each, ClientError):
+            report(each)
 
 
 def _one_of(group: BaseException) -> BaseException:

@@ -1,4 +1,5 @@
-"""Committed offsets on the wire: bodies of OffsetCommit, OffsetFetch and TxnOffsetCommit, and what their answers say. Pure.
+"""Committed offsets on the wire: bodies of OffsetCommit, OffsetFetch and TxnOffsetCommit, and what
+their answers say. Pure.
 
 Topics go by their names: up to version 9 of the first two, and in every version of the third.
 """
@@ -22,7 +23,8 @@ SEVERAL_GROUPS_SINCE = 8
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """The next record to read, what the committer noted beside it, and the leader epoch of the record before it (-1: not told)."""
+    """The next record to read, what the committer noted beside it, and the leader epoch of the
+    record before it (-1: not told)."""
 
     offset: int
     metadata: str = ""
@@ -73,8 +75,11 @@ def commit_errors(answer: Any) -> dict[TopicPartition, ClientError]:
     }
 
 
-def fetch_body(group: GroupMetadata, partitions: Iterable[TopicPartition] | None, *, stable: bool) -> dict[str, Any]:
-    """OffsetFetch for the partitions, None for all; with `stable`, offsets that a transaction may still change are waited for (KIP-447)."""
+def fetch_body(
+    group: GroupMetadata, partitions: Iterable[TopicPartition] | None, *, stable: bool
+) -> dict[str, Any]:
+    """OffsetFetch for the partitions, None for all; with `stable`, offsets that a transaction may
+    still change are waited for (KIP-447)."""
     topics = None
     if partitions is not None:
         indexes: dict[str, list[int]] = {}
@@ -88,30 +93,47 @@ def fetch_body(group: GroupMetadata, partitions: Iterable[TopicPartition] | None
 
 
 class FetchedOffset(NamedTuple):
-    """What OffsetFetch says of one partition. `start` and `end` of the log are None where the broker did not tell them."""
+    """What OffsetFetch says of one partition. `start` and `end` of the log are None where the
+    broker did not tell them."""
 
     committed: CommittedOffset | None
     start: int | None
     end: int | None
 
 
-def fetched(answer: Any, subject: str) -> dict[TopicPartition, CommittedOffset | ClientError | None]:
-    """What one group has committed for each partition, None where nothing is. Raises ClientError for a refusal of the whole."""
+def fetched(
+    answer: Any, subject: str
+) -> dict[TopicPartition, CommittedOffset | ClientError | None]:
+    """What one group has committed for each partition, None where nothing is. Raises ClientError
+    for a refusal of the whole."""
     one = answer.groups[0] if answer.groups else answer
     if one.error_code:
         raise error_from_wire(one.error_code, subject)
-    return {tp: row if isinstance(row, ClientError) else row.committed for tp, row in fetched_rows(one, lag_told=False).items()}
+    return {
+        tp: row if isinstance(row, ClientError) else row.committed
+        for tp, row in fetched_rows(one, lag_told=False).items()
+    }
 
 
 def fetch_several_body(
-    group_ids: Iterable[str], partitions: Mapping[str, Iterable[TopicPartition]], *, stable: bool, lag_wanted: int
+    group_ids: Iterable[str],
+    partitions: Mapping[str, Iterable[TopicPartition]],
+    *,
+    stable: bool,
+    lag_wanted: int,
 ) -> dict[str, Any]:
-    """OffsetFetch for several groups (version 8 on): the partitions named for a group, or all of it."""
-    groups = [fetch_body(GroupMetadata(group_id), partitions.get(group_id), stable=stable)["groups"][0] for group_id in group_ids]
+    """OffsetFetch for several groups (version 8 on): the partitions named for a group, or all of
+    it."""
+    groups = [
+        fetch_body(GroupMetadata(group_id), partitions.get(group_id), stable=stable)["groups"][0]
+        for group_id in group_ids
+    ]
     return {"groups": groups, "require_stable": stable, "lag_wanted": lag_wanted}
 
 
-def fetched_rows(group: Any, *, lag_told: bool) -> dict[TopicPartition, FetchedOffset | ClientError]:
+def fetched_rows(
+    group: Any, *, lag_told: bool
+) -> dict[TopicPartition, FetchedOffset | ClientError]:
     """The rows of one group of an answer."""
     found: dict[TopicPartition, FetchedOffset | ClientError] = {}
     for topic in group.topics or ():
@@ -120,8 +142,14 @@ def fetched_rows(group: Any, *, lag_told: bool) -> dict[TopicPartition, FetchedO
             if row.error_code:
                 found[tp] = error_from_wire(row.error_code, f"the committed offset of {tp}")
                 continue
-            start, end = (row.log_start_offset, row.log_end_offset) if lag_told else (NO_OFFSET, NO_OFFSET)
-            found[tp] = FetchedOffset(_committed(row), None if start == NO_OFFSET else start, None if end == NO_OFFSET else end)
+            start, end = (
+                (row.log_start_offset, row.log_end_offset) if lag_told else (NO_OFFSET, NO_OFFSET)
+            )
+            found[tp] = FetchedOffset(
+                _committed(row),
+                None if start == NO_OFFSET else start,
+                None if end == NO_OFFSET else end,
+            )
     return found
 
 
@@ -132,13 +160,19 @@ def _committed(row: Any) -> CommittedOffset | None:
 
 
 def raise_worst(errors: Iterable[ClientError]) -> None:
-    """Raise one of the errors: a final one if there is any, for then it is of no use to try again."""
+    """Raise one of the errors: a final one if there is any, for then it is of no use to try
+    again."""
     everything = sorted(errors, key=lambda each: each.retriable)
     if everything:
         raise everything[0]
 
 
 COMMIT_CAME_TOO_LATE = frozenset(
-    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.FENCED_MEMBER_EPOCH}
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+    }
 )
 """The group has gone on without the committer."""

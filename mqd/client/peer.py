@@ -21,6 +21,7 @@ import trio
 
 from mqd import limits
 from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable
+from mqd.client.nurseries import owned_nursery
 from mqd.errors import ErrorCode, ProtocolError
 from mqd.io.net import Network, Stream
 from mqd.protocol.apis import by_key
@@ -338,45 +339,6 @@ async def open_peer(
     async with owned_nursery() as nursery:
         connection = await start_peer(nursery, network, host, port, client_id=client_id, timeout_s=timeout_s, negotiate=negotiate)
         yield connection
-
-
-@asynccontextmanager
-async def owned_nursery() -> AsyncIterator[trio.Nursery]:
-    """A nursery for helpers of the block: cancelled when the block ends, and an exception of the block rises bare, in no group."""
-    failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        try:
-            yield nursery
-        except Exception as error:
-            failure = error
-        finally:
-            nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
-
-
-@asynccontextmanager
-async def lasting_nursery() -> AsyncIterator[trio.Nursery]:
-    """An owned nursery whose tasks outlive a cancellation from outside until the block has ended: a block that is cancelled can still
-    leave its group, abort its transaction, and say so over connections that live."""
-    async with owned_nursery() as around:
-        opened = trio.Event()
-        nursery: trio.Nursery
-
-        async def hold() -> None:
-            nonlocal nursery
-            with trio.CancelScope(shield=True):
-                async with trio.open_nursery() as nursery:
-                    opened.set()
-                    await trio.sleep_forever()
-
-        around.start_soon(hold)  # not `start`: that would wait for ever for a task that is shielded, if it was cancelled meanwhile
-        with trio.CancelScope(shield=True):
-            await opened.wait()
-        try:
-            yield nursery
-        finally:
-            nursery.cancel_scope.cancel()
 
 
 async def start_peer(

@@ -76,12 +76,12 @@ class Producer(BatchSender):
         timestamp: int | None = None,
         partition: int | None = None,
     ) -> Delivery:
-        """Queue a record; waits only for the topic's metadata and for room. The Delivery tells how
-        it went.
+        """Queue a record; waits only for the topic's metadata and for room in the buffer. The
+        Delivery has the outcome.
 
-        Records enqueued one after another to one partition are stored in that order. Other tasks
-        get their turn once in 256 records of a batch, and a record that is queued is not taken back
-        by a cancellation.
+        Records that are enqueued one after another for one partition are stored in that order.
+        There is a checkpoint after every 256 records of a batch. A cancellation does not remove a
+        record from the queue.
         """
         self._check_accepts_records()
         if type(topic) is not str or not topic:
@@ -143,8 +143,8 @@ class Producer(BatchSender):
         return self._queue.batch_for(tp, size, trio.current_time())
 
     async def flush(self) -> None:
-        """Send everything without lingering; returns when every record enqueued so far has its
-        outcome, whatever is enqueued meanwhile."""
+        """Send everything without lingering. Returns when every record that was enqueued before the
+        call has an outcome."""
         last = self._queue.last_records()
         await self._flush_until(
             lambda: all(batch.locate(index)[0].outcome is not None for batch, index in last)

@@ -166,9 +166,8 @@ class RangePlan:
         if first == stop:
             if next_offset < self.end:
                 return self._grow(view, stop)
-            self.fetch_offset = (
-                self.end
-            )  # all that is left begins beyond the end: the range's tail was compacted away
+            # The next record is beyond the end: the tail of the range was compacted away.
+            self.fetch_offset = self.end
             self.waiting = None
             return Next.AGAIN
         start, self.fetch_offset = self.fetch_offset, min(next_offset, self.end)

@@ -226,7 +226,9 @@ class RangeReader:
         """The broker has no such offset. Raises the error that names the log's start and end."""
         tp = self._plan.tp
         timeout_s = max(_SLACK_S, min(time_left, self._client.request_timeout_s))
-        log_start = (await resolve_offsets(self._client, {tp: "beginning"}, timeout_s=timeout_s))[tp]
+        log_start = (await resolve_offsets(self._client, {tp: "beginning"}, timeout_s=timeout_s))[
+            tp
+        ]
         log_end = (await resolve_offsets(self._client, {tp: "end"}, timeout_s=timeout_s))[tp]
         error = self._plan.out_of_range(log_start, log_end)
         if error is not None:

@@ -15,7 +15,13 @@ from typing import Any
 import trio
 
 from mqd import limits
-from mqd.client.arguments import check_above_zero, check_flag, check_number, check_optional_text, check_whole
+from mqd.client.arguments import (
+    check_above_zero,
+    check_flag,
+    check_number,
+    check_optional_text,
+    check_whole,
+)
 from mqd.client.cluster import ClusterClient
 from mqd.client.errors import ClientError, error_from_wire, invalid_value
 from mqd.client.group_member import GroupMetadata

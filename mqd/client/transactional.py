@@ -1,12 +1,11 @@
-"""Records and offsets all or none: `async with open_transactional_producer(client, "copier-1") as
-producer`, then for each transaction
-`async with producer.transaction()`: in it `enqueue` records, and
+"""Transactions: `async with open_transactional_producer(client, "copier-1") as producer`, then for
+each transaction `async with producer.transaction()`. In it, `enqueue` records and call
 `send_offsets(consumer.positions(), consumer.group_metadata())`.
 
-A face over `txn_calls.py`. Whoever opens a transactional id ends what its predecessor left open and
-fences it, so a copy that reads with a group and writes with one id a process does each record
-exactly once, as `read_committed` readers see it. The block of `transaction` commits at its end and
-aborts when an exception leaves it.
+To open a transactional id fences the producer that had it before and ends its open transaction. A
+copier that reads with a group and writes with one transactional id for each process thus copies
+each record exactly once, as `read_committed` readers see it. The block of `transaction` commits at
+its end and aborts when an exception leaves it.
 """
 
 from __future__ import annotations
@@ -62,19 +61,16 @@ class TransactionalProducer(Producer):
         await self._calls.begin()
 
     async def commit(self) -> None:
-        """Wait for every record, then commit: all of the transaction is there for `read_committed`,
-        or none.
+        """Wait for every record, then commit: `read_committed` readers see all of the transaction.
 
-        Raises TransactionBroken when something of it was refused (then abort), and DeadlineExceeded
-        when the coordinator could not be asked in time: the outcome is open, and `commit` may be
-        called again.
+        Raises TransactionBroken if a record or an offset was refused: then abort. Raises
+        DeadlineExceeded if the coordinator did not respond in time: the outcome is unknown, and
+        `commit` may be called again.
         """
         super()._check_accepts_records()
         if self._transactions.phase is not Phase.COMMITTING:
             self._transactions.check_open()
-            await self._flush_until(
-                lambda: not len(self._queue)
-            )  # also what other tasks send meanwhile
+            await self._flush_until(lambda: not len(self._queue))  # records of other tasks, too
             self._transactions.end(commit=True)
         await self._end("committing")
 
@@ -86,9 +82,7 @@ class TransactionalProducer(Producer):
         self._drop_waiting(reason)
         while self._queue.in_flight or self._adding:
             await self._changed.wait()
-        self._drop_waiting(
-            reason
-        )  # the halves of a batch that was too large, and on its way until now
+        self._drop_waiting(reason)  # halves of a batch that was in flight and too large
         await self._end("aborting")
 
     @asynccontextmanager
@@ -104,11 +98,11 @@ class TransactionalProducer(Producer):
             raise
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
-        """Let the group go on from these offsets if the transaction is committed (KIP-447).
+        """Commit these offsets of the group with the transaction (KIP-447).
 
-        Raises CommitFailed when the group has gone on without the member, TransactionBroken after
-        other refusals. Cancelled, it leaves a transaction that can only be aborted: nobody knows
-        whether the offsets arrived.
+        Raises CommitFailed if the partitions may have another owner already, and TransactionBroken
+        after other refusals. After a cancellation the transaction can only be aborted: the offsets
+        may have arrived.
         """
         try:
             await self._calls.send_offsets(offsets, group)
@@ -121,13 +115,14 @@ class TransactionalProducer(Producer):
 
     @property
     def producer(self) -> tuple[int, int]:
-        """Producer id and epoch, as the coordinator gave them."""
+        """The producer id and epoch from the coordinator."""
         return self._transactions.producer_id, self._transactions.producer_epoch
 
     # -- inside
 
     async def init(self) -> None:
-        """Get the producer id: what our predecessor left open is ended, and it is fenced."""
+        """Get the producer id. The coordinator fences the previous owner and ends its
+        transaction."""
         await self._calls.init()
         self._sequences.restart(*self.producer)
 
@@ -158,7 +153,7 @@ class TransactionalProducer(Producer):
         return self._transactions.may_send(tp)
 
     async def _add_partitions(self) -> None:
-        """Tell the coordinator of partitions, those that come meanwhile in the next request."""
+        """Add partitions at the coordinator; those used in the meantime are in the next request."""
         try:
             while await self._calls.add_partitions():
                 self._wake()
@@ -189,7 +184,7 @@ class TransactionalProducer(Producer):
         self._fail(error, doubtful=batch.maybe_appended)
 
     def _fail(self, error: ClientError, *, doubtful: bool) -> None:
-        """The transaction is broken: what waits would only be thrown away later."""
+        """The transaction is broken: drop the records that wait, since no commit can follow."""
         self._transactions.fail(error, doubtful=doubtful)
         self._drop_if_broken()
 
@@ -208,7 +203,7 @@ class TransactionalProducer(Producer):
         self._wake()
 
     async def finish(self) -> None:
-        """A transaction that is still open is not to be committed."""
+        """Abort a transaction that is still open."""
         if not self._leave:
             return
         with trio.move_on_after(self._close_timeout_s, shield=True):

@@ -1,15 +1,19 @@
-"""What a transactional producer knows of its transaction, and what its coordinator must be told. Pure (KIP-98, KIP-360, KIP-890).
+"""What a transactional producer knows of its transaction, and what its coordinator must be told.
+Pure (KIP-98, KIP-360, KIP-890).
 
-Two ways to take part. Version 1: the producer tells the coordinator of every partition and group before the first record goes there
-(AddPartitionsToTxn, AddOffsetsToTxn), and keeps its epoch until something went wrong. Version 2, where the cluster has finalized
-`transaction.version` 2: brokers add partitions when records come, and every end brings a new epoch, so that no late record of one
-transaction can fall into the next.
+Two ways to take part. Version 1: the producer tells the coordinator of every partition and group
+before the first record goes there (AddPartitionsToTxn, AddOffsetsToTxn), and keeps its epoch until
+something went wrong. Version 2, where the cluster has finalized
+`transaction.version` 2: brokers add partitions when records come, and every end brings a new epoch,
+so that no late record of one transaction can fall into the next.
 
-Phases are a table. OPEN ends in COMMITTING or ABORTING. A failure of a record or an offset makes it BROKEN: only `abort` is left. DEAD is
-for good: somebody else has our transactional id, or it may not be used. PREPARED (KIP-939) waits for a decision from outside: whoever has
-the transactional id, producer id and epoch ends it with EndTxn; here only `abort` is left.
-Invariants: a record goes out only in OPEN, and under version 1 only to a partition that was added; a transaction whose outcome is in doubt
-is ended by a new epoch, which the coordinator gives out only when the old transaction is over.
+Phases are a table. OPEN ends in COMMITTING or ABORTING. A failure of a record or an offset makes it
+BROKEN: only `abort` is left. DEAD is for good: somebody else has our transactional id, or it may
+not be used. PREPARED (KIP-939) waits for a decision from outside: whoever has the transactional id,
+producer id and epoch ends it with EndTxn; here only `abort` is left. Invariants: a record goes out
+only in OPEN, and under version 1 only to a partition that was added; a transaction whose outcome is
+in doubt is ended by a new epoch, which the coordinator gives out only when the old transaction is
+over.
 """
 
 from __future__ import annotations
@@ -20,11 +24,18 @@ from typing import Any, NamedTuple
 
 from mqd.client.errors import REMEDIES, ClientError, TransactionBroken, error_from_wire
 from mqd.client.group_member import GroupMetadata
-from mqd.client.offsets import COMMIT_CAME_TOO_LATE, Offsets, commit_body, commit_errors, raise_worst
+from mqd.client.offsets import (
+    COMMIT_CAME_TOO_LATE,
+    Offsets,
+    commit_body,
+    commit_errors,
+    raise_worst,
+)
 from mqd.errors import ErrorCode
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 
-INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 22, 24, 25, 26, 28
+INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN = 22, 24, 25
+END_TXN, TXN_OFFSET_COMMIT = 26, 28
 FEATURE = "transaction.version"
 ADD_PARTITIONS_CLIENTS_UP_TO = 3
 """Later versions are for brokers (KIP-890)."""
@@ -33,7 +44,10 @@ TXN_OFFSET_COMMIT_V1_UP_TO = 4
 PRODUCE_V2_FROM = 12
 TWO_PHASE_FROM = 6
 """Of InitProducerId (KIP-939)."""
-TWO_PHASE_REMEDY = "set transaction.two.phase.commit.enable=true on the brokers (Apache Kafka: unstable.api.versions.enable=true, too)"
+TWO_PHASE_REMEDY = (
+    "set transaction.two.phase.commit.enable=true on the brokers (Apache Kafka:"
+    " unstable.api.versions.enable=true, too)"
+)
 
 
 class Phase(Enum):
@@ -50,7 +64,9 @@ class Phase(Enum):
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     Phase.NEW: frozenset({Phase.READY, Phase.DEAD}),
     Phase.READY: frozenset({Phase.OPEN, Phase.DEAD}),
-    Phase.OPEN: frozenset({Phase.COMMITTING, Phase.ABORTING, Phase.PREPARED, Phase.BROKEN, Phase.DEAD}),
+    Phase.OPEN: frozenset(
+        {Phase.COMMITTING, Phase.ABORTING, Phase.PREPARED, Phase.BROKEN, Phase.DEAD}
+    ),
     Phase.PREPARED: frozenset({Phase.ABORTING, Phase.DEAD}),
     Phase.COMMITTING: frozenset({Phase.READY, Phase.BROKEN, Phase.DEAD}),
     Phase.ABORTING: frozenset({Phase.READY, Phase.DEAD}),
@@ -73,13 +89,15 @@ _FATAL = frozenset(
 
 
 class PreparedTransaction(NamedTuple):
-    """What ends a transaction from any connection. A producer id of -1: nothing was written, and there is nothing to end."""
+    """What ends a transaction from any connection. A producer id of -1: nothing was written, and
+    there is nothing to end."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     prepared: bool = True
-    """The coordinator keeps it without a time-out. False where it cannot (Apache Kafka 4.3): there two-phase producers have none at all."""
+    """The coordinator keeps it without a time-out. False where it cannot (Apache Kafka 4.3): there
+    two-phase producers have none at all."""
 
 
 class Transactions:
@@ -90,8 +108,9 @@ class Transactions:
         self.transactional_id = transactional_id
         self.two_phase = two_phase
         self.keeps: bool | None = None
-        """Of two phases: whether the coordinator keeps a transaction that is prepared (mqd). It is found out before the first one. Where it
-        does not (Apache Kafka 4.3), our transactions have no time-out from their beginning."""
+        """Of two phases: whether the coordinator keeps a transaction that is prepared (mqd). It is
+        found out before the first one. Where it does not (Apache Kafka 4.3), our transactions have
+        no time-out from their beginning."""
         self.timeout_ms = timeout_ms
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_EPOCH
@@ -107,9 +126,11 @@ class Transactions:
         self.touched = False
         """The brokers may know of this transaction, so it must be ended there."""
         self.doubtful = False
-        """What the brokers know is not sure: only a new epoch makes sure that this transaction is over."""
+        """What the brokers know is not sure: only a new epoch makes sure that this transaction is
+        over."""
         self.lifted = False
-        """Our transactions have no time-out any more, since one was prepared. InitProducerId brings it back."""
+        """Our transactions have no time-out any more, since one was prepared. InitProducerId brings
+        it back."""
         self.epoch_unsure = False
         """`prepare` was begun and had no answer: our epoch may be another one by now."""
 
@@ -118,7 +139,11 @@ class Transactions:
         self.phase = phase
 
     def _identity(self) -> dict[str, Any]:
-        return {"transactional_id": self.transactional_id, "producer_id": self.producer_id, "producer_epoch": self.producer_epoch}
+        return {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.producer_epoch,
+        }
 
     def _subject(self, doing: str) -> str:
         return f"{doing} (transactional id {self.transactional_id!r})"
@@ -131,7 +156,8 @@ class Transactions:
             assert self.error is not None
             raise self.error.copy()
         if self.phase is not Phase.OPEN:
-            message = f"transactional id {self.transactional_id!r} is {self.phase.value}, not in a transaction"
+            now = self.phase.value
+            message = f"transactional id {self.transactional_id!r} is {now}, not in a transaction"
             raise ClientError(ErrorCode.INVALID_TXN_STATE, message, remedy="call begin first")
 
     def begin(self, *, version_2: bool) -> None:
@@ -144,10 +170,17 @@ class Transactions:
             raise ClientError(ErrorCode.INVALID_TXN_STATE, message, remedy="commit or abort first")
         self._go(Phase.OPEN)
         self.version_2 = version_2
-        assert not self.partitions and not self.wanted and not self.groups and not self.touched and not self.doubtful
+        assert (
+            not self.partitions
+            and not self.wanted
+            and not self.groups
+            and not self.touched
+            and not self.doubtful
+        )
 
     def init_body(self) -> dict[str, Any]:
-        """InitProducerId: at the start it fences everybody who had our id before; later it brings a new epoch of our own."""
+        """InitProducerId: at the start it fences everybody who had our id before; later it brings a
+        new epoch of our own."""
         body = {**self._identity(), "transaction_timeout_ms": self.timeout_ms}
         return {**body, "enable_2_pc": True} if self.keeps is False else body
 
@@ -164,7 +197,8 @@ class Transactions:
             self._go(Phase.READY)
 
     def probe_body(self) -> dict[str, Any]:
-        """InitProducerId where no transaction is open: the answer tells whether the coordinator keeps any. The time-out stays."""
+        """InitProducerId where no transaction is open: the answer tells whether the coordinator
+        keeps any. The time-out stays."""
         return self.init_body() | {"keep_prepared_txn": True}
 
     def on_probed(self, answer: Any) -> None:
@@ -199,7 +233,9 @@ class Transactions:
             "v3_and_below_transactional_id": self.transactional_id,
             "v3_and_below_producer_id": self.producer_id,
             "v3_and_below_producer_epoch": self.producer_epoch,
-            "v3_and_below_topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()],
+            "v3_and_below_topics": [
+                {"name": name, "partitions": indexes} for name, indexes in topics.items()
+            ],
         }
 
     def on_added(self, answer: Any) -> None:
@@ -212,7 +248,9 @@ class Transactions:
                 if not row.partition_error_code:
                     added.append(tp)
                 elif row.partition_error_code != ErrorCode.OPERATION_NOT_ATTEMPTED:
-                    errors.append(error_from_wire(row.partition_error_code, self._subject(f"adding {tp}")))
+                    errors.append(
+                        error_from_wire(row.partition_error_code, self._subject(f"adding {tp}"))
+                    )
         raise_worst(errors)
         self.touched |= bool(added)
         for tp in added:
@@ -226,7 +264,9 @@ class Transactions:
     def on_offsets_added(self, answer: Any, group_id: str) -> None:
         """Raises ClientError; what is retriable is to be asked again."""
         if answer.error_code:
-            raise error_from_wire(answer.error_code, self._subject(f"adding offsets of group {group_id!r}"))
+            raise error_from_wire(
+                answer.error_code, self._subject(f"adding offsets of group {group_id!r}")
+            )
         self.touched = True
         self.groups.add(group_id)
 
@@ -243,10 +283,13 @@ class Transactions:
     # -- two phases (KIP-939)
 
     def prepare(self) -> None:
-        """Begin to prepare, or again after an attempt that came to no result. Raises ClientError unless all is well."""
+        """Begin to prepare, or again after an attempt that came to no result. Raises ClientError
+        unless all is well."""
         if not self.two_phase:
             message = f"transactional id {self.transactional_id!r} was not opened for two phases"
-            raise ClientError(ErrorCode.INVALID_TXN_STATE, message, remedy="open the producer with two_phase=True")
+            raise ClientError(
+                ErrorCode.INVALID_TXN_STATE, message, remedy="open the producer with two_phase=True"
+            )
         if self.phase is not Phase.PREPARED:
             self.check_open()
             self._go(Phase.PREPARED)
@@ -257,8 +300,9 @@ class Transactions:
         return self.init_body() | {"enable_2_pc": True, "keep_prepared_txn": True}
 
     def on_kept(self, answer: Any) -> PreparedTransaction:
-        """Raises ClientError; what is retriable is to be asked again. The epoch of the answer ends the transaction, and not the one
-        under which the records were written: the coordinator fences whoever has that."""
+        """Raises ClientError; what is retriable is to be asked again. The epoch of the answer ends
+        the transaction, and not the one under which the records were written: the coordinator
+        fences whoever has that."""
         assert self.phase in (Phase.PREPARED, Phase.ABORTING)
         if answer.error_code:
             error = error_from_wire(answer.error_code, self._subject("preparing"))
@@ -267,7 +311,10 @@ class Transactions:
             raise error
         kept = answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch
         if kept != (self.producer_id, self.producer_epoch):
-            message = self._subject("preparing") + f": the coordinator has transaction {kept}, not {self._identity()}"
+            message = (
+                self._subject("preparing")
+                + f": the coordinator has transaction {kept}, not {self._identity()}"
+            )
             error = ClientError(ErrorCode.PRODUCER_FENCED, message)
             self.die(error)
             raise error
@@ -278,10 +325,14 @@ class Transactions:
 
     # -- failures
 
-    def fail(self, error: ClientError, *, doubtful: bool = True, by_coordinator: bool = False) -> None:
-        """A record or an offset is not in the transaction, so it must not be committed. Quiet when it is lost already.
+    def fail(
+        self, error: ClientError, *, doubtful: bool = True, by_coordinator: bool = False
+    ) -> None:
+        """A record or an offset is not in the transaction, so it must not be committed. Quiet when
+        it is lost already.
 
-        `by_coordinator`: who says so knows who has our id now; from others an old epoch may be of our own making.
+        `by_coordinator`: who says so knows who has our id now; from others an old epoch may be of
+        our own making.
         """
         if self.phase is Phase.DEAD:
             return
@@ -293,7 +344,9 @@ class Transactions:
             remedy = "abort, and do it again in the next transaction"
             if error.code in COMMIT_CAME_TOO_LATE:
                 remedy = "abort; the partitions belong to another member now"
-            self.error = TransactionBroken(error.code, f"the transaction can only be aborted: {error.message}", remedy=remedy)
+            self.error = TransactionBroken(
+                error.code, f"the transaction can only be aborted: {error.message}", remedy=remedy
+            )
             self._go(Phase.BROKEN)
 
     def die(self, error: ClientError) -> None:
@@ -307,19 +360,22 @@ class Transactions:
     # -- the end
 
     def end(self, *, commit: bool) -> None:
-        """Begin to end the transaction; again after an attempt that came to no result. Raises ClientError where that cannot be."""
+        """Begin to end the transaction; again after an attempt that came to no result. Raises
+        ClientError where that cannot be."""
         goal = Phase.COMMITTING if commit else Phase.ABORTING
         if self.phase is goal:
             return
         if commit or self.phase is Phase.DEAD:
             self.check_open()
         elif self.phase not in (Phase.OPEN, Phase.PREPARED, Phase.BROKEN):
-            message = f"transactional id {self.transactional_id!r} is {self.phase.value}: there is nothing to abort"
+            now = self.phase.value
+            message = f"transactional id {self.transactional_id!r} is {now}: nothing to abort"
             raise ClientError(ErrorCode.INVALID_TXN_STATE, message)
         self._go(goal)
 
     def end_body(self) -> dict[str, Any]:
-        """EndTxn. Raises ClientError where the transaction failed while an earlier attempt was under way."""
+        """EndTxn. Raises ClientError where the transaction failed while an earlier attempt was
+        under way."""
         if self.phase in (Phase.BROKEN, Phase.DEAD):
             assert self.error is not None
             raise self.error.copy()
@@ -333,11 +389,13 @@ class Transactions:
 
     @property
     def needs_epoch(self) -> bool:
-        """Whether InitProducerId, with a new epoch, must follow the abort: under version 1 nothing else keeps off what comes late."""
+        """Whether InitProducerId, with a new epoch, must follow the abort: under version 1 nothing
+        else keeps off what comes late."""
         return self.phase is Phase.ABORTING and self.doubtful and not self.version_2
 
     def on_ended(self, answer: Any) -> bool:
-        """True if there is a new epoch now. Raises ClientError; what is retriable is to be asked again."""
+        """True if there is a new epoch now. Raises ClientError; what is retriable is to be asked
+        again."""
         if answer.error_code:
             doing = "committing" if self.phase is Phase.COMMITTING else "aborting"
             error = error_from_wire(answer.error_code, self._subject(doing))
@@ -352,7 +410,8 @@ class Transactions:
         return True
 
     def on_ended_in_doubt(self, answer: Any) -> None:
-        """As `on_ended`, of an abort before `needs_epoch` gets its epoch: that there is nothing to abort is well."""
+        """As `on_ended`, of an abort before `needs_epoch` gets its epoch: that there is nothing to
+        abort is well."""
         if answer.error_code != ErrorCode.INVALID_TXN_STATE:
             self.on_ended(answer)
 

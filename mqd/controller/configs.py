@@ -24,6 +24,7 @@ from mqd.config import (
     resolve_topic_option,
     validate_group_configs,
     validate_topic_configs,
+    without_effect,
 )
 from mqd.controller.image import MetadataImage
 from mqd.controller.records import Record, SetConfigs, check_fits, check_overrides_fit
@@ -87,7 +88,7 @@ class AlterConfigs:
 
 
 class ResourceAltered(NamedTuple):
-    """Answer for one resource."""
+    """Answer for one resource. A message without an error names keys that were accepted and have no effect."""
 
     resource_type: int
     resource_name: str
@@ -110,6 +111,8 @@ def decide_alter_configs(image: MetadataImage, op: AlterConfigs, rules: Rules) -
             if counts[number, name] > 1:
                 raise MqError(ErrorCode.INVALID_REQUEST, "A resource is named at most once in a request.")
             record = _alter(image, op, resource)
+            changed = {name: value for name, value in record.changes if value is not None}
+            note = without_effect(_OPTIONS[record.resource_type], changed)
             check_fits(record)
             groups.take(record)
             room.take(record)
@@ -118,7 +121,7 @@ def decide_alter_configs(image: MetadataImage, op: AlterConfigs, rules: Rules) -
             continue
         if record.changes:
             records.append(record)
-        results.append(ResourceAltered(number, name))
+        results.append(ResourceAltered(number, name, ErrorCode.NONE, note))
     return Decision(() if op.validate_only else tuple(records), tuple(results))
 
 

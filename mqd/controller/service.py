@@ -73,7 +73,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
 from mqd.io.entropy import Entropy
 from mqd.raft.machine import NotLeader, OutcomeUnknown, RaftStatus
-from mqd.types import NO_EPOCH, Decision, IsrChange, IsrOutcome, NodeId, TopicPartition
+from mqd.types import NO_EPOCH, Decision, IsrChange, IsrOutcome, NodeId
 from mqd.usage import Usage
 
 Operation = (
@@ -495,7 +495,7 @@ class ControllerService:
         return isr_outcomes(changes, response)
 
     async def report_offline(self, partitions: Collection[tuple[UUID, int]]) -> None:
-        """Report this node's replicas of these partitions (topic id, index) as lost. Works while the node is fenced, too. Raises MqError."""
+        """Report this node's replicas of these partitions (topic id, index) as lost, also while the node is fenced. Raises MqError."""
         replicas = [(topic_id, index) for topic_id, index in sorted(partitions) if topic_id in self.image.topics_by_id]
         for start in range(0, len(replicas), _REPORTED_AT_ONCE):
             await self._report_offline(replicas[start : start + _REPORTED_AT_ONCE])

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from mqd.config import NodeConfig, validate_topic_configs
+from mqd.config import TOPIC_OPTIONS, NodeConfig, validate_topic_configs, without_effect
 from mqd.controller.image import MetadataImage, TopicImage
 from mqd.controller.placement import Load, check_replication_factor, default_replication_factor, place
 from mqd.controller.records import AddPartitions, CreateTopic, DeleteTopic, Placement, Record, check_fits, check_overrides_fit
@@ -101,7 +101,8 @@ class CreateTopics:
 
 
 class TopicCreated(NamedTuple):
-    """Answer to one wish. On success the counts and the overrides that the topic has; else a code and a text."""
+    """Answer to one wish. On success the counts and the overrides that the topic has, and a text where some of them have no effect; else a
+    code and a text."""
 
     name: str
     topic_id: UUID = ZERO_UUID
@@ -139,6 +140,7 @@ def decide_create_topics(image: MetadataImage, op: CreateTopics, rules: Rules) -
         results[topic.name] = TopicCreated(
             topic.name,
             topic.topic_id,
+            error_message=without_effect(TOPIC_OPTIONS, dict(record.configs)),
             partitions=len(record.partitions),
             replication_factor=len(record.partitions[0].replicas),
             configs=record.configs,

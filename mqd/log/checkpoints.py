@@ -116,7 +116,7 @@ _NOBODYS = (LOCK, META_PROPERTIES + ".tmp", "lost+found")
 """What an unclaimed directory may hold: an interrupted claim, and what a new file system comes with."""
 
 _ATTRIBUTES = {
-    RECOVERY_POINT_CHECKPOINT: "durable_end_offset",
+    RECOVERY_POINT_CHECKPOINT: "synced_end_offset",
     LOG_START_CHECKPOINT: "log_start_offset",
     HIGH_WATERMARK_CHECKPOINT: "high_watermark",
     CLEANER_CHECKPOINT: "cleaned_to",

@@ -130,8 +130,8 @@ def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
     end = log.written_end_offset if whole else log.active.base_offset
     plan = SyncPlan(log, end, log.cuts)
     log.lowest_cut = NO_CUT
-    if end > log.durable_end_offset or (log.unsynced_cut is not None and end >= log.unsynced_cut):
-        for segment in log.segments_from(log.durable_end_offset - (1 if log.taken_back else 0)):
+    if end > log.synced_end_offset or (log.unsynced_cut is not None and end >= log.unsynced_cut):
+        for segment in log.segments_from(log.synced_end_offset - (1 if log.taken_back else 0)):
             if segment.base_offset >= end:
                 break
             open_segment(disk, log.path, segment, log.config)
@@ -500,7 +500,7 @@ def close_logs(disk: Disk, logs: Iterable[PartitionLog]) -> None:
         except StorageError as error:  # its recovery point stays; the others are to be durable too
             full = error
             continue
-        log.durable_end_offset = log.written_end_offset
+        log.durable_end_offset = log.synced_end_offset = log.written_end_offset
         remove_snapshots(disk, log.path, log.segments)
     if full is not None:
         raise full

@@ -4,17 +4,18 @@ The states of a record, from left to right:
 
     planned      `plan_append` gave it an offset and queued its bytes: `log_end_offset` counts it, nobody can read it
     written      the service wrote the queue to the file: `written_end_offset` counts it, it can be read
-    durable      an fdatasync began after that and returned: `durable_end_offset` counts it, and recovery begins there
+    durable      an fdatasync began after that and returned: `durable_end_offset` counts it
 
 A turn of the event loop plans any number of appends and ends with one write; only the service writes, and it tells the
 log with `on_written`. When a write fails the service takes back everything that was planned: `forget_queue`.
 
 Invariants (docs/INVARIANTS.md):
-- log_start <= durable_end <= written_end <= log_end; with an empty queue written_end = log_end.
+- synced_end <= durable_end and log_start <= durable_end <= written_end <= log_end; recovery begins at synced_end. With an empty queue written_end = log_end.
 - Segments are in ascending order, without overlap; the last one, and only it, is appended to.
 - Offsets are dense: each batch begins where the one before it ended. Behind a compaction (compaction.py), here or at a leader of which
   this log was copied, offsets are missing between batches, never within what is not committed.
-- Records are not unpacked: a batch is judged by its 61 bytes and its CRC (exception: keys, for a compacted topic: looking.py).
+- Records are not unpacked: a batch is judged by its 61 bytes and its CRC (exceptions: keys, for a compacted topic: looking.py; another
+  codec than the topic's: recompression.py).
 """
 
 from __future__ import annotations
@@ -87,6 +88,10 @@ class LogConfig:
     message_timestamp_before_max_ms: int = FOREVER_MS
     message_timestamp_after_max_ms: int = 3_600_000
     compression_type: str = "producer"
+    """The levels below are for the codecs of their names, where `compression_type` is one of those (recompression.py)."""
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
     flush_messages: int = FOREVER_MS
     flush_ms: int = FOREVER_MS
     flush_before_ack: bool = False
@@ -191,6 +196,7 @@ class PartitionLog:
         "replacement",
         "segments",
         "snapshots",
+        "synced_end_offset",
         "taken_back",
         "topic_id",
         "topic_partition",
@@ -227,6 +233,9 @@ class PartitionLog:
         self.log_end_offset: Offset = end
         self.written_end_offset: Offset = end
         self.durable_end_offset: Offset = end
+        self.synced_end_offset: Offset = end
+        """What the recovery point may say. Below `durable_end_offset` where the log start has passed records that were never synced:
+        their segments may be torn after a power cut, and recovery must not believe them."""
         self.unsynced_cut: Offset | None = None
         """Where its end was cut, as long as that is not durable. No segment begins then: a power cut could bring back what was cut off,
         and the new segment would begin within it."""
@@ -234,7 +243,7 @@ class PartitionLog:
         self.taken_back = False
         """Whether a write was, right behind what is durable: the next sync takes that file along, or a power cut could bring it back."""
         self.recovery_point: Offset = 0
-        """What the checkpoint on disk may say: recovery believes the segments before it. Above `durable_end_offset` after a cut, until
+        """What the checkpoint on disk may say: recovery believes the segments before it. Above `synced_end_offset` after a cut, until
         the checkpoint is written again; no segment begins as long as it is."""
         self.noted: LogEnd | None = None
         """The line of the checkpoint of ends on disk (ends.py)."""
@@ -543,11 +552,11 @@ class PartitionLog:
 
     @property
     def may_roll(self) -> bool:
-        return self.unsynced_cut is None and self.recovery_point <= self.durable_end_offset
+        return self.unsynced_cut is None and self.recovery_point <= self.synced_end_offset
 
     def _plan_roll(self, base_offset: Offset) -> Queued:
         if not self.may_roll:
-            waits = "recovery point" if self.recovery_point > self.durable_end_offset else "cut"
+            waits = "recovery point" if self.recovery_point > self.synced_end_offset else "cut"
             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, f"the {waits} of {self.topic_partition} waits to be on disk: try again")
         unsynced = len(self.segments) - self.segment_index(self.durable_end_offset) + len(self.queue)
         if unsynced > SEGMENTS_UNSYNCED_MAX:
@@ -633,6 +642,7 @@ class PartitionLog:
         if self.unsynced_cut is not None and end_offset >= self.unsynced_cut:
             self.unsynced_cut = None
         end_offset = min(end_offset, self.written_end_offset)
+        self.synced_end_offset = max(self.synced_end_offset, end_offset)
         if end_offset <= self.durable_end_offset:
             return False
         self.durable_end_offset = end_offset
@@ -654,6 +664,7 @@ class PartitionLog:
         self.lowest_cut = min(self.lowest_cut, end)
         self.log_end_offset = self.written_end_offset = end
         self.durable_end_offset = min(self.durable_end_offset, end)
+        self.synced_end_offset = min(self.synced_end_offset, end)
         self.log_start_offset = min(self.log_start_offset, end)
         self.high_watermark = min(self.high_watermark, end)
         if self.cleaned_to is not None:
@@ -681,7 +692,7 @@ class PartitionLog:
         self.log_start_offset = self.high_watermark = segment.base_offset
         self.durable_end_offset = min(self.durable_end_offset, segment.base_offset)
         self.on_truncated()
-        self.durable_end_offset = segment.base_offset
+        self.durable_end_offset = self.synced_end_offset = segment.base_offset
         self.unsynced_cut = None  # what was cut is not here any more
         self.lowest_cut = -1
         self.snapshots.clear()

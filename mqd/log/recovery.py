@@ -503,6 +503,7 @@ class _Loader:
         log.high_watermark = min(max(known.high_watermark, start), log.log_end_offset)
         log.producers.first_unstable_offset(log.high_watermark)  # which forgets what is past
         log.durable_end_offset = min(log.durable_end_offset, self.unstored)  # what is written is, but not what it says was aborted
+        log.synced_end_offset = log.durable_end_offset
         log.recovery_point = known.recovery_point
         log.noted, log.noted_end = claim, claim.end_offset if claim is not None else 0
         log.end_is_void = self.disk.exists(self.path / VOID)

@@ -69,6 +69,7 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 60.0
 """Kafka's `log.flush.offset.checkpoint.interval.ms`: how often recovery points and log starts are written."""
+CHECKPOINT_SECONDS_MIN = 0.1
 HIGH_WATERMARK_SECONDS = 5.0
 """Kafka's `replica.high.watermark.checkpoint.interval.ms`."""
 PROGRESS_SECONDS = 5.0
@@ -90,6 +91,7 @@ class LogService:
         retention_check_interval_ms: int = 300_000,
         producer_id_expiration_ms: int = 86_400_000,
         descriptors: int = 1 << 20,
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
         kept: bool = True,
         ran_on: bool = False,
     ) -> None:
@@ -108,6 +110,7 @@ class LogService:
         """Whether every directory was left by an orderly stop."""
         self.suspect = False
         """Whether `start` found acknowledged records missing, or a write or sync had failed: this node cannot vouch for what it wrote."""
+        self._checkpoint_seconds = max(CHECKPOINT_SECONDS_MIN, checkpoint_seconds)
         self._disk = disk
         self._clock = clock
         self._on_durable = on_durable
@@ -162,7 +165,7 @@ class LogService:
             raise StorageError("; ".join(str(directory.failed) for directory in self.directories.values()))
         self._descriptors.hold_spares(online[0].path)
         self.disk_serial = max(directory.serial for directory in online)
-        if any(log.recovery_point > log.durable_end_offset for log in self.logs.values()):
+        if any(log.recovery_point > log.synced_end_offset for log in self.logs.values()):
             await self.checkpoint_recovery_points()
         cut = any(one.truncated_below_high_watermark is not None for one in self.reports)
         self.suspect = cut or any(one.suspect or one.lost for one in online)
@@ -561,7 +564,7 @@ class LogService:
 
     def _check_recovery_point(self, log: PartitionLog) -> None:
         """Where the checkpoint may say more than is durable, have it written soon: until then the log begins no segment."""
-        if log.recovery_point > log.durable_end_offset:
+        if log.recovery_point > log.synced_end_offset:
             self._recovery_points_moved = True
             self._housekeeping.set()
 
@@ -624,7 +627,7 @@ class LogService:
             await self._store(HIGH_WATERMARK_CHECKPOINT)
 
     async def _run_housekeeping(self) -> None:
-        checkpoint_at = self._clock.monotonic() + CHECKPOINT_SECONDS
+        checkpoint_at = self._clock.monotonic() + self._checkpoint_seconds
         retention_at = self._clock.monotonic() + self._retention_seconds
         while True:
             self._housekeeping = trio.Event()
@@ -640,7 +643,7 @@ class LogService:
                 await self._store(LOG_START_CHECKPOINT)
                 await self.retain()
             if checkpoint_at <= now:
-                checkpoint_at = now + CHECKPOINT_SECONDS
+                checkpoint_at = now + self._checkpoint_seconds
                 await self._store(LOG_START_CHECKPOINT)
                 self._recovery_points_moved = True
             if self._recovery_points_moved:

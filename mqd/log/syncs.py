@@ -113,7 +113,7 @@ async def store_checkpoint(
             offsets = checkpointed(name, here, directory.path, directory.carried.get(name, {}))
             if name == RECOVERY_POINT_CHECKPOINT:
                 for log in here:
-                    log.recovery_point = max(log.recovery_point, log.durable_end_offset)
+                    log.recovery_point = max(log.recovery_point, log.synced_end_offset)
             try:
                 await disk.offload(store_offsets, disk, directory.path / name, offsets)
                 if name == RECOVERY_POINT_CHECKPOINT:

@@ -55,20 +55,20 @@ _RESIDENT_BYTES_MAX = limits.MIB
 """Output buffers up to this are bytearrays; larger ones are anonymous mappings, whose untouched pages cost nothing."""
 
 
-def compress(codec: Codec, data: Buffer) -> Buffer:
-    """`data` as one stream of `codec`, in the framing that Java's client writes."""
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
+    """`data` as one stream of `codec`, in the framing that Java's client writes. Without `level`, gzip -1, lz4 1 and zstd 3."""
     if codec is Codec.GZIP:
-        encoder = zlib.compressobj(wbits=31)
+        encoder = zlib.compressobj(-1 if level is None else level, wbits=31)
         return encoder.compress(data) + encoder.flush()
     if codec is Codec.SNAPPY:
         return _compress_xerial(data)
     if codec is Codec.LZ4:
         # cramjam.lz4.compress would use the high-compression mode: 52 MB/s against 644. Kafka refuses linked blocks.
-        lz4 = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
+        lz4 = cramjam.lz4.Compressor(level=1 if level is None else level, content_checksum=False, block_linked=False)
         lz4.compress(bytes(data))
         return bytes(lz4.finish())
     if codec is Codec.ZSTD:
-        return bytes(cramjam.zstd.compress(data, level=3))
+        return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
     return data
 
 

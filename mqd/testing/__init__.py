@@ -4,8 +4,7 @@ Whatever speaks to a cluster through `mqd.client` can be tested with it, against
 fraction of the time that passes there:
 
     import trio
-    from mqd.client.admin import Admin
-    from mqd.client.producer import open_producer
+    from mqd.client import Admin, open_producer
     from mqd.testing import Cluster, run
 
     async def survives_a_restart() -> int:

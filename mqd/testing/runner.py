@@ -25,6 +25,7 @@ from mqd.client.admin import Admin
 from mqd.client.cluster import ClusterClient
 from mqd.client.coordinator import Coordinator, KeyType
 from mqd.client.group_consumer import GroupConsumer
+from mqd.client.nurseries import on_crash
 from mqd.errors import MqError
 from mqd.testing.checker import History, Outcome
 from mqd.testing.clients import owned
@@ -146,12 +147,16 @@ def run_seed(settings: Settings, trace: Path | None = None) -> Result:
     result = Result(settings)
     began = time.perf_counter()
     lines: list[str] | None = [] if trace is not None else None
+    crashes: list[BaseException] = []
+    watching = on_crash.set(crashes.append)
     try:
         run(partial(_Run(settings, result, lines).main), seed=settings.seed, log_level="CRITICAL" if trace is None else "INFO")
     except Exception as error:
         if (text := _told(error)) is not None:
             result.violations.append(text)
     finally:
+        on_crash.reset(watching)
+        result.violations += [f"a client crashed: {_told(crash)}" for crash in crashes]
         result.real_seconds = time.perf_counter() - began
         if trace is not None and lines is not None:
             trace.write_text("".join(f"{line}\n" for line in lines))

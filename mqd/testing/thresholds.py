@@ -20,6 +20,7 @@ _SMALL: tuple[dict[str, str], ...] = (
         "log.roll.ms": "300",
     },
     {"log.retention.check.interval.ms": "200", "log.segment.delete.delay.ms": "100"},
+    {"log.flush.offset.checkpoint.interval.ms": "500"},
 )
 _TINY: tuple[dict[str, str], ...] = (
     {"memory.budget.bytes": str(256 * KIB)},

@@ -489,6 +489,7 @@ class FakeBroker(FakeCoordinator):
             code = 41 if self.cluster.controller != self.node_id else 36 if topic.name in self.cluster.topics else 0
             if not code and not request.validate_only:
                 self.cluster.add_topic(topic.name, max(topic.num_partitions, 1))
+                self.cluster.configs[2, topic.name] = {row.name: row.value for row in topic.configs}
             rows.append({"name": topic.name, "error_code": code, "num_partitions": max(topic.num_partitions, 1), "replication_factor": 1})
         return {"topics": rows}
 
@@ -516,7 +517,12 @@ class FakeBroker(FakeCoordinator):
             source = {4: 2, 32: 8}.get(row.resource_type, 1)
             wanted = values if not row.configuration_keys else [name for name in values if name in row.configuration_keys]
             configs = [
-                {"name": name, "value": values[name], "config_source": source if name in changed else 5, "documentation": f"about {name}"}
+                {
+                    "name": name,
+                    "value": values[name],
+                    "config_source": source if name in changed else 5,
+                    "documentation": f"Ignored by mqd: no use. About {name}" if name == "preallocate" else f"about {name}",
+                }
                 for name in wanted
             ]
             answer = {"resource_type": row.resource_type, "resource_name": row.resource_name, "error_code": 0 if there else 3}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
@@ -191,3 +192,23 @@ def test_errors_say_what_to_do_and_travel() -> None:
         for twin in (copy.copy(each), pickle.loads(pickle.dumps(each)), each.copy()):
             assert type(twin) is type(each) and str(twin) == str(each) and twin.remedy == each.remedy
             assert twin.code is each.code and isinstance(twin.code, ErrorCode)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence", "arguments"),
+    [
+        (ValueError, "no bootstrap address is given: write host:port", {"bootstrap": ""}),
+        (ValueError, "bootstrap is empty: give", {"bootstrap": []}),
+        (TypeError, "bootstrap is 9092: give", {"bootstrap": 9092}),
+        (TypeError, "a bootstrap address is 'fake:9001': give", {"bootstrap": ["fake:9001"]}),
+        (TypeError, "a bootstrap address is", {"bootstrap": [("fake", "9001")]}),
+        (TypeError, "client_id is 7: give a str", {"client_id": 7}),
+        (ValueError, "request_timeout_s is -1: give a number", {"request_timeout_s": -1}),
+        (ValueError, "connect_timeout_s is 0: give a number above 0", {"connect_timeout_s": 0}),
+        (TypeError, "wait_s is None: give a number", {"wait_s": None}),
+    ],
+)
+async def test_a_wrong_argument_of_connect(kind: type[Exception], sentence: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(kind, match=sentence):
+        async with connect(**{"bootstrap": [("fake", 9001)], **arguments}):
+            raise AssertionError

@@ -262,3 +262,28 @@ async def test_a_partition_that_goes_before_it_is_asked_for_is_not_asked_for(nur
                 consumer._wake()
                 await trio.lowlevel.checkpoint()
                 consumer._fetcher.assign(A0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence", "arguments"),
+    [
+        (ValueError, "start is {}: give partitions and offsets", {"start": {}}),
+        (TypeError, "start is 'a': give partitions and offsets", {"start": "a"}),
+        (TypeError, "a key of start is 'a': give a TopicPartition", {"start": {"a": 0}}),
+        (ValueError, "topic is empty: give a name", {"start": {TopicPartition("", 0): 0}}),
+        (ValueError, "partition is -1: give a whole number from 0", {"start": {TopicPartition("a", -1): 0}}),
+        (ValueError, "-1 is no offset of a-0: give an offset from 0 on", {"start": {TopicPartition("a", 0): -1}}),
+        (TypeError, "1.5 is no offset of a-0", {"start": {TopicPartition("a", 0): 1.5}}),
+        (ValueError, "reset is 'latest': choose one of", {"reset": "latest"}),
+        (TypeError, "read_committed is 'yes': give True or False", {"read_committed": "yes"}),
+        (ValueError, "min_bytes is -1: give a whole number from 0", {"min_bytes": -1}),
+        (ValueError, "timeout_s is 0: give a number above 0", {"timeout_s": 0}),
+    ],
+)
+async def test_a_wrong_argument(nursery: trio.Nursery, kind: type[Exception], sentence: str, arguments: dict[str, Any]) -> None:
+    cluster = FakeCluster(nursery)
+    cluster.add_topic("a")
+    async with connect([("fake", 9001)], network=cluster) as client:
+        with pytest.raises(kind, match=sentence):
+            async with open_consumer(client, **{"start": {TopicPartition("a", 0): 0}, **arguments}):
+                raise AssertionError

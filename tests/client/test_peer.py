@@ -5,7 +5,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable
-from mqd.client.peer import PeerConnection, lasting_nursery, open_peer, start_peer
+from mqd.client.nurseries import lasting_nursery
+from mqd.client.peer import PeerConnection, open_peer, start_peer
 from mqd.errors import ErrorCode
 from mqd.protocol.apis import by_key
 from mqd.protocol.schema import Api

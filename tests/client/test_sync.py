@@ -191,3 +191,32 @@ def test_use_of_what_was_closed_is_told(served: Loopback) -> None:
         for use in (producer.begin, producer.commit, lambda: producer.send("a", b"x")):
             with pytest.raises(ProducerClosed, match="the producer is closed"):
                 use()
+
+
+def test_a_wrong_argument_is_a_value_error_and_harms_nothing(served: Loopback) -> None:
+    with pytest.raises(ValueError, match="'nowhere:0' is not an address: write host:port"), connect("nowhere:0"):
+        pass
+    with connect(served.address) as client:
+        client.admin.create_topic("a")
+        with pytest.raises(ValueError, match="linger_ms is -1: give a number of at least 0"), client.producer(linger_ms=-1):
+            raise AssertionError
+        with pytest.raises(TypeError, match="topics is 'a': give a list"), client.group_consumer("g", "a"):
+            raise AssertionError
+        with pytest.raises(TypeError, match="unexpected keyword argument"), client.producer(linger=1):  # type: ignore[call-arg]
+            raise AssertionError
+        with client.producer() as producer:
+            assert producer.send("a", b"x").offset == 0
+
+
+def test_the_users_exception_leaves_nested_blocks_alone(served: Loopback) -> None:
+    mine = KeyError("mine")
+    with pytest.raises(KeyError) as caught, connect(served.address) as client:
+        client.admin.create_topic("a")
+        with (
+            client.group_consumer("g", ["a"]),
+            client.consumer({A0: "beginning"}),
+            client.transactional_producer("t") as producer,
+            producer.transaction(),
+        ):
+            raise mine
+    assert caught.value is mine

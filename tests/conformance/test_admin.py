@@ -65,6 +65,23 @@ def test_confluent_topic_lifecycle(confluent: Any, broker: Broker, wire: Wire, n
     assert caught.value.args[0].code() == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
+def test_clients_take_a_message_without_an_error(confluent: Any, broker: Broker, wire: Wire, new_name: Callable[[], str]) -> None:
+    """mqd names keys without effect beside the code of a success."""
+    name, other = new_name(), new_name()
+    only(confluent.create_topics([confluent_admin.NewTopic(name, 1, 1, config={"preallocate": "true"})]))
+    entry = confluent_admin.ConfigEntry("preallocate", "true", incremental_operation=confluent_admin.AlterConfigOpType.SET)
+    only(confluent.incremental_alter_configs([confluent_admin.ConfigResource("topic", name, incremental_configs=[entry])]))
+    admin = kafka.admin.KafkaAdminClient(bootstrap_servers=broker.address)
+    try:
+        admin.create_topics([kafka.admin.NewTopic(other, 1, 1, topic_configs={"preallocate": "true"})])
+        resource = kafka.admin.ConfigResource(kafka.admin.ConfigResourceType.TOPIC, other, configs={"preallocate": "true"})
+        admin.alter_configs([resource])
+    finally:
+        admin.close()
+    for topic in (name, other):
+        until(lambda: metadata(wire, [topic]).topics[0].error_code == 0, "the topic")  # noqa: B023
+
+
 def test_confluent_lists_all_topics(confluent: Any, topic: str) -> None:
     """librdkafka puts three bytes too many behind this one request."""
     assert topic in confluent.list_topics(timeout=TIMEOUT_S).topics

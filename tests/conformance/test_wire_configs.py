@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from .batches import batch
-from .wire import Wire, create_topic, metadata, produce, until
+from .wire import Wire, create_topic, metadata, nodes_from_here, produce, until
 
 NONE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, INVALID_CONFIG, INVALID_REQUEST = 0, 3, 10, 40, 42
 TOPIC, BROKER = 2, 4
@@ -96,7 +96,7 @@ def test_describe_some_keys(wire: Wire, topic: str) -> None:
 
 
 def test_a_resource_that_is_named_twice_has_two_rows(wire: Wire, topic: str) -> None:
-    node = str(metadata(wire, []).brokers[0].node_id)
+    node = str(nodes_from_here(wire)[0])
     named = [(TOPIC, topic, "retention.ms"), (BROKER, node, "node.id"), (TOPIC, topic, "segment.ms"), (TOPIC, topic, "retention.ms")]
     resources = [{"resource_type": kind, "resource_name": name, "configuration_keys": [key]} for kind, name, key in named]
     for version in range(1, 5):
@@ -106,7 +106,7 @@ def test_a_resource_that_is_named_twice_has_two_rows(wire: Wire, topic: str) -> 
 
 def test_synonyms_are_in_the_order_of_their_places(wire: Wire, new_name: Callable[[], str]) -> None:
     """Of the topic, of this node, of all nodes, by default; from the first entry of the node's first key on."""
-    node = str(metadata(wire, []).brokers[0].node_id)
+    node = str(nodes_from_here(wire)[0])
     plain, own = create_topic(wire, new_name()), create_topic(wire, new_name(), configs={"segment.bytes": "2000000", "segment.ms": "7"})
     assert alter(wire, plain, ("retention.ms", DELETE, None)) == NONE
 

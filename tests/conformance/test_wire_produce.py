@@ -75,6 +75,43 @@ def test_the_claim_that_a_broker_stamped_a_batch(wire: Wire, new_name: Callable[
         assert [error.batch_index for error in row.record_errors] == [0, 1]
 
 
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+@pytest.mark.parametrize("wanted", ["uncompressed", "gzip", "snappy", "lz4", "zstd", "producer"])
+def test_compression_type_of_the_topic(wire: Wire, new_name: Callable[[], str], wanted: str, codec: int) -> None:
+    """Small and large batches; one that has the codec of the topic is stored as it came."""
+    topic = create_topic(wire, new_name(), configs={"compression.type": wanted})
+    producer_id, epoch = new_producer_id(wire)
+    stored_codec = codec if wanted == "producer" else CODECS["none" if wanted == "uncompressed" else wanted]
+    sequence = 0
+    for values in ([b"small"] * 3, [b"%d" % i * 40 for i in range(900)]):
+        data = Batch(
+            records=records(*values), codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+        ).encode()
+        row = produce(wire, topic, data)
+        assert (row.error_code, row.base_offset) == (NONE, sequence)
+        (stored,) = parse(fetch_one(wire, topic, sequence).records)
+        assert (stored.attributes, stored.count, stored.base_offset) == (stored_codec, len(values), sequence)
+        assert (stored.producer_id, stored.base_sequence, stored.max_timestamp_ms) == (producer_id, sequence, NOW_MS)
+        assert (stored.payload == data[61:]) == (stored_codec == codec)
+        if not stored_codec:
+            assert stored.payload == b"".join(records(*values))
+        assert produce(wire, topic, data).base_offset == sequence, "a repetition"
+        sequence += len(values)
+    damaged = Batch(codec=codec, crc=1).encode()
+    assert produce(wire, topic, damaged).error_code == CORRUPT_MESSAGE
+
+
+def test_compression_levels_of_the_topic(wire: Wire, new_name: Callable[[], str]) -> None:
+    values = [b"%d" % (i * i * 7919) * 9 for i in range(2000)]
+    sizes = []
+    for level in ("1", "9"):
+        topic = create_topic(wire, new_name(), configs={"compression.type": "gzip", "compression.gzip.level": level})
+        assert produce(wire, topic, batch(*values)).error_code == NONE
+        (stored,) = parse(fetch_one(wire, topic, 0).records)
+        sizes.append(len(stored.payload))
+    assert sizes[0] > sizes[1]
+
+
 REFUSED: dict[str, tuple[bytes, int]] = {
     "two batches": (batch(b"a") + batch(b"b"), INVALID_RECORD),
     "cut off": (batch(b"abcdef")[:-3], INVALID_RECORD),

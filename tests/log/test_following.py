@@ -303,7 +303,7 @@ async def test_no_segment_begins_before_the_recovery_point_is_known_to_be_low(fo
 
 async def test_a_deleted_logs_recovery_point_does_not_vouch_for_the_next_one(follower: Harness) -> None:
     log = written(follower)
-    log.durable_end_offset = log.log_end_offset
+    log.on_synced(log.log_end_offset)
     await follower.service.checkpoint_recovery_points()
     follower.service.delete(PARTITION)
     log = follower.open(ROLLING)

@@ -21,7 +21,7 @@ from mqd.log.partition_log import LogConfig, PartitionLog
 from mqd.log.service import LogService
 from mqd.protocol.batch import Codec, parse_header
 from mqd.protocol.bricks import all_slices
-from mqd.protocol.files import MetaProperties, decode_offset_checkpoint, encode_offset_checkpoint
+from mqd.protocol.files import LOG_SUFFIX, MetaProperties, decode_offset_checkpoint, encode_offset_checkpoint, segment_file_name
 from mqd.types import TopicPartition
 from tests.log.support import NOW, PARTITION, TOPIC_ID, FaultyDisk, FaultyFile, Harness, batch, records_of, settle, wait_until
 
@@ -674,3 +674,22 @@ async def test_an_orderly_stop_makes_several_logs_durable_at_a_time(tmp_path: Pa
     await harness.restart()
     assert harness.service.clean_start
     await harness.service.close()
+
+
+async def test_records_below_the_log_start_that_were_never_synced_may_be_torn(tmp_path: Path) -> None:
+    """A power cut tore one of them. Recovery must not take that for corruption: the recovery point does not claim them."""
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open()
+    harness.write(log, batch(b"a"), batch(b"b"), batch(b"c"))
+    harness.service.checkpoint_high_watermark(PARTITION, 3)
+    harness.service.delete_records(log, 3)
+    assert (log.durable_end_offset, log.synced_end_offset) == (3, 0)
+    await harness.service.checkpoint_recovery_points()
+    harness.kill()
+    with (log.path / segment_file_name(0, LOG_SUFFIX)).open("r+b") as segment:
+        segment.write(bytes(100))
+    harness.new_service(kept=False)
+    await harness.service.start()
+    assert not harness.service.fenced
+    harness.kill()

@@ -139,6 +139,17 @@ def test_topic_config(mqctl: Callable[..., Ran], served: Loopback) -> None:
     assert mqctl("topic", "config", "get", "nope").code == 1
 
 
+def test_options_without_effect_are_named_where_they_are_set(mqctl: Callable[..., Ran], served: Loopback) -> None:
+    warning = "warning: preallocate has no effect: no use\n"
+    ran = mqctl("topic", "create", "a", "-c", "preallocate=true", "-c", "retention.ms=5", "-o", "json")
+    assert ran.code == 0 and ran.err == warning and [row["topic"] for row in ran.data] == ["a"]
+    assert mqctl("topic", "create", "b", "-c", "retention.ms=5").err == ""
+    ran = mqctl("topic", "config", "set", "b", "preallocate=true", "retention.ms=6")
+    assert ran.code == 0 and ran.err == warning
+    assert mqctl("topic", "config", "set", "b", "retention.ms=7").err == ""
+    assert mqctl("topic", "config", "unset", "b", "preallocate").err == ""
+
+
 def test_produce_and_consume(mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path) -> None:
     served.inside(lambda: served.cluster.add_topic("a"))
     lines = tmp_path / "lines"

@@ -255,7 +255,7 @@ def test_transactions(mqctl: Mqctl, filled: Loopback) -> None:
         ran = mqctl("txn", "fence", "t; rm", "typo", "-y", "-o", "json")
         assert ran.code == 3 and "'typo': it does not exist" in ran.err
         assert list(filled.inside(lambda: filled.cluster.transactions)) == ["t; rm"], "to fence it would have made it"
-        assert ran.data[0]["producer_epoch"] == producer._twin.producer[1] + 1  # type: ignore[attr-defined]
+        assert ran.data[0]["producer_epoch"] == producer._wrapped.producer[1] + 1  # type: ignore[attr-defined]
     for arguments in (
         ["abort", "a:0"],
         ["abort", "a", "--producer-id", "1"],

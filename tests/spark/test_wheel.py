@@ -84,6 +84,7 @@ def test_every_package_is_in_the_wheel_and_no_test(wheel: Path) -> None:
         for path in (base / package).rglob("*.py")
     }
     assert packed == expected
+    assert PurePosixPath("mqd/py.typed") in names
     roots = {name.parts[0] for name in names if not name.parts[0].endswith(".dist-info")}
     assert roots == {"mqd", "mqctl", "pyspark_mqd"}
 

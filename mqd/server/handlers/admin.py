@@ -5,6 +5,7 @@ There is no access control yet, so that everybody may do everything that can be 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from mqd.errors import ErrorCode, MqError
 from mqd.protocol.apis import by_key
 from mqd.protocol.schema import AUTHORIZED_OPERATIONS_UNKNOWN
 from mqd.server.context import PEER, Context
+
+logger = logging.getLogger(__name__)
 
 TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 """Kafka's bits (KIP-430): read, write, create, delete, alter, describe, describe configs, alter configs."""
@@ -51,6 +54,11 @@ async def at_controller(
     api = by_key(context.header.api_key)
     assert api is not None
     return await context.node.controller.at_controller(here, api.name, context.header.api_version, request, timeout=timeout_ms / 1000)
+
+
+def log_without_effect(kind: str, name: str, message: str) -> None:
+    """Of configs that a client set and that have no effect: an operator reads the log, and few clients show a message without an error."""
+    logger.warning("configs without effect %s=%s message=%s", kind, name or "all", message)
 
 
 def require_peer(context: Context, node_id: int) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
-from mqd.controller.configs import AlterConfigs, Change, Operation, ResourceAltered, ResourceChanges
+from mqd.controller.configs import AlterConfigs, Change, Operation, ResourceAltered, ResourceChanges, ResourceType
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONFIG_CHANGES_MAX, CONFIG_RESOURCES_MAX
 from mqd.server.context import Context
-from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller
+from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller, log_without_effect
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
@@ -40,6 +40,10 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 def rows(results: Iterable[ResourceAltered]) -> list[dict[str, Any]]:
     """The rows of an answer, here and in IncrementalAlterConfigs."""
+    results = list(results)
+    for result in results:
+        if not result.error_code and result.error_message:
+            log_without_effect(ResourceType(result.resource_type).name.lower(), result.resource_name, result.error_message)
     return [
         {
             "error_code": result.error_code,

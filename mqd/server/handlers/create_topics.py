@@ -13,7 +13,7 @@ from mqd.controller.configs import effective_node_config
 from mqd.controller.topics import CreateTopics, TopicCreated
 from mqd.errors import MqError
 from mqd.server.context import Context
-from mqd.server.handlers.admin import at_controller
+from mqd.server.handlers.admin import at_controller, log_without_effect
 from mqd.server.slices import listed_in_slices
 
 
@@ -33,6 +33,8 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 def _row(result: TopicCreated, config: NodeConfig, known: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]]) -> dict[str, Any]:
     """`known`: the configs of topics with the same overrides."""
+    if not result.error_code and result.error_message:
+        log_without_effect("topic", result.name, result.error_message)
     if not result.error_code and result.configs not in known:
         known[result.configs] = _configs(dict(result.configs), config)
     return {

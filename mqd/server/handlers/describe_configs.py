@@ -185,7 +185,7 @@ def _row(
         if request.include_synonyms
         else [],
         "config_type": option.type,
-        "documentation": option.meaning if request.include_documentation else None,
+        "documentation": option.documentation if request.include_documentation else None,
     }
 
 

@@ -160,6 +160,35 @@ async def test_a_resource_that_is_named_twice_has_two_rows() -> None:
         assert [result.error_code for result in results] == [0] * 10 + [42] * 2
 
 
+async def test_keys_without_effect_are_marked_where_they_are_set(caplog: pytest.LogCaptureFixture) -> None:
+    note = "Accepted without effect: preallocate (segments grow as they are written)."
+
+    async def changed(node: FakeNode, kind: int, name: str, *changes: tuple[str, str]) -> tuple[int, str | None]:
+        configs = [{"name": key, "config_operation": SET, "value": value} for key, value in changes]
+        resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+        (row,) = (await node.ask("incremental_alter_configs", 1, resources=[resource])).responses
+        return row.error_code, row.error_message
+
+    async with running_node() as node:
+        for name, value, message in (("t", "true", note), ("u", "false", None)):
+            topic = {"name": name, "num_partitions": 1, "replication_factor": 1, "configs": [{"name": "preallocate", "value": value}]}
+            (row,) = (await node.ask("create_topics", 7, topics=[topic])).topics
+            assert (row.error_code, row.error_message) == (0, message)
+        assert await changed(node, TOPIC, "t", ("retention.ms", "5"), ("compression.type", "zstd")) == (0, None)
+        assert await changed(node, TOPIC, "u", ("preallocate", "true"), ("retention.ms", "5")) == (0, note)
+        code, message = await changed(node, NODE, "", ("num.io.threads", "7"), ("log.retention.ms", "9"))
+        assert code == 0 and message is not None and message.startswith("Accepted without effect: num.io.threads (one event loop")
+        assert [line.split(" message=")[0] for line in caplog.messages if "without effect" in line] == [
+            "configs without effect topic=t",
+            "configs without effect topic=u",
+            "configs without effect broker=all",
+        ]
+        rows = {row.name: row for row in (await describe(node, TOPIC, "t", include_documentation=True)).configs}
+        assert rows["preallocate"].value == "true"
+        assert rows["preallocate"].documentation.startswith("Ignored by mqd: segments grow as they are written. Reserve the space")
+        assert not rows["compression.type"].documentation.startswith("Ignored")
+
+
 async def test_incremental_changes() -> None:
     async with running_node() as node:
         await node.create("t")

@@ -11,9 +11,9 @@ import trio
 from trio.testing import MockClock
 
 from mqd.errors import ErrorCode
-from mqd.protocol.batch import KEYS_AT_ONCE, Codec, build_batch
-from tests.log.support import NOW, batch
-from tests.server.rig import ME, OTHER, Rig, rig, settle, values
+from mqd.protocol.batch import KEYS_AT_ONCE, Codec, build_batch, iterate_batches, seal
+from tests.log.support import NOW, batch, wait_until
+from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
 
 VERSIONS = range(3, 14)
 
@@ -122,6 +122,49 @@ async def test_a_large_batch_for_a_compacted_topic_is_looked_at_in_slices(tmp_pa
         assert [row.error_code for row in rows] == [ErrorCode.NONE] * 3
         assert rows[0].base_offset == rows[2].base_offset < rows[1].base_offset
         assert node.partition("t").log.log_end_offset == 3 * KEYS_AT_ONCE + 2
+        assert not node.logs.looking._found
+
+
+async def answered(client: Client, count: int) -> list[Any]:
+    """So many answers, once they are there: threads have worked for them."""
+    found: list[Any] = []
+
+    def all_there() -> bool:
+        found.extend(client.answers())
+        return len(found) >= count
+
+    await wait_until(all_there)
+    return found
+
+
+async def test_a_large_batch_of_another_codec_is_compressed_anew_in_a_thread(tmp_path: Path) -> None:
+    """In its place among the requests of its connection. One that cannot be decompressed is refused, and none beside it."""
+    async with rig(tmp_path) as node:
+        node.create("t", compression_type="zstd", partitions=2)
+        client = await node.connect()
+        damaged = memoryview(batch(b"x" * 50_000, codec=Codec.GZIP))
+        damaged[61:70] = bytes(9)
+        seal(damaged)
+        body = node.produce_body("t", batch(*[b"v" * 100] * 300, codec=Codec.GZIP))
+        body["topic_data"][0]["partition_data"].append({"index": 1, "records": bytes(damaged)})
+        client.post("produce", 9, body)
+        client.post("produce", 9, node.produce_body("t", batch(b"small")))
+        rows = [row for answer in await answered(client, 2) for row in answer.responses[0].partition_responses]
+        assert [(row.error_code, row.base_offset) for row in rows] == [(0, 0), (ErrorCode.CORRUPT_MESSAGE, -1), (0, 300)]
+        stored = bytes((await client.fetch("t", 0)).records)
+        assert [header.codec for _, _, header in iterate_batches(stored)] == [Codec.ZSTD, Codec.ZSTD]
+        assert values(stored) == [b"v" * 100] * 300 + [b"small"]
+
+
+async def test_a_compacted_topic_looks_at_what_was_compressed_anew(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", cleanup_policy="compact", compression_type="zstd")
+        client = await node.connect()
+        for records in (large_batch(keyless=KEYS_AT_ONCE), large_batch()):
+            client.post("produce", 9, node.produce_body("t", records))
+        rows = [answer.responses[0].partition_responses[0] for answer in await answered(client, 2)]
+        assert [row.error_code for row in rows] == [ErrorCode.INVALID_RECORD, ErrorCode.NONE]
+        assert [one.batch_index for one in rows[0].record_errors] == [KEYS_AT_ONCE]
         assert not node.logs.looking._found
 
 

@@ -1,0 +1,19 @@
+"""The source of the release before, where the clone has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chaos.releases import BEFORE, unpack
+
+
+def test_a_clone_without_the_commit_says_what_to_do(tmp_path: Path) -> None:
+    why = unpack("0" * 40, tmp_path / "old")
+    assert why is not None and "git fetch --unshallow" in why
+    assert not (tmp_path / "old").exists()
+
+
+def test_the_release_before_knows_version_1_only(tmp_path: Path) -> None:
+    if unpack(BEFORE, tmp_path / "old") is None:
+        assert not (tmp_path / "old/mqd/raft/versions.py").exists()
+        assert '("mqd.metadata.version", 1)' in (tmp_path / "old/mqd/controller/brokers.py").read_text()

@@ -1,0 +1,88 @@
+"""Batches with the codec that their topic asks for."""
+
+from __future__ import annotations
+
+from struct import pack_into
+
+import pytest
+
+from mqd.errors import ErrorCode, MqError
+from mqd.log.looking import bytes_max
+from mqd.log.partition_log import LogConfig
+from mqd.log.recompression import is_small, is_wanted, recompressed
+from mqd.protocol.batch import ATTRIBUTES_POSITION, Codec, Record, build_batch, iterate_records, parse_header, seal, validate
+from tests.log.support import NOW
+
+TYPES = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+RECORDS = [Record(index, NOW + index, b"k%d" % index, b"value" * 30, (("h", b"x"),)) for index in range(50)]
+
+
+def sent(codec: Codec = Codec.NONE, **options: int | bool) -> memoryview:
+    return memoryview(build_batch(RECORDS, codec=codec, **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("wanted", [*TYPES, "producer"])
+def test_a_batch_gets_the_codec_of_its_topic_and_keeps_all_else(wanted: str, codec: Codec) -> None:
+    config = LogConfig(compression_type=wanted)
+    view = sent(codec, producer_id=7, producer_epoch=1, base_sequence=40, transactional=True)
+    assert is_wanted(config, view, 0, len(view)) == (wanted != "producer" and TYPES[wanted] != codec)
+    if wanted == "producer":
+        return
+    batch = recompressed(view, config)
+    header, before = validate(batch), parse_header(view)
+    assert header.codec == TYPES[wanted] and header.is_transactional
+    assert header[4:5] != before[4:5] or TYPES[wanted] == codec, "another CRC"
+    assert header[6:] == before[6:], "offset deltas, timestamps, producer, count"
+    assert list(iterate_records(batch)) == RECORDS
+
+
+def test_levels() -> None:
+    def size(**levels: int | str) -> int:
+        return len(recompressed(sent(), LogConfig(**levels)))  # type: ignore[arg-type]
+
+    for name, levels in (("gzip", (1, -1, 9)), ("lz4", (1, 9, 17)), ("zstd", (-131_072, 3, 22))):
+        sizes = [size(**{"compression_type": name, f"compression_{name}_level": level}) for level in levels]
+        assert sizes[0] > sizes[2], name
+
+
+def test_small_work_is_done_at_once() -> None:
+    config = LogConfig(compression_type="zstd")
+    view = sent()
+    assert is_small(config, view, 0, len(view))
+    packed = sent(Codec.GZIP)
+    assert not is_small(config, packed, 0, len(packed)), "it may become large"
+    assert not is_small(LogConfig(compression_type="zstd", compression_zstd_level=22), view, 0, len(view)), "it is slow"
+    large = memoryview(build_batch([Record(0, NOW, None, bytes(17_000))]))
+    assert not is_small(config, large, 0, len(large))
+
+
+def test_what_no_log_takes_stays_as_it_is() -> None:
+    config = LogConfig(compression_type="gzip")
+    assert not is_wanted(config, memoryview(b"short"), 0, 5) and not is_wanted(config, memoryview(b""), -1, -1)
+    damaged = bytearray(sent())
+    damaged[-1] ^= 1
+    other = bytearray(sent())
+    other[16] = 1
+    for data in (damaged, other, bytearray(sent()) + b"x", bytearray(sent(control=True, producer_id=1))):
+        view = memoryview(data)
+        assert recompressed(view, config) is view
+    view = sent()
+    assert recompressed(view, LogConfig(compression_type="gzip", max_message_bytes=len(view) - 1)) is view
+
+
+def test_records_that_cannot_be_decompressed_are_refused() -> None:
+    view = memoryview(bytearray(sent()))
+    pack_into(">h", view, ATTRIBUTES_POSITION, Codec.ZSTD)
+    seal(view)
+    with pytest.raises(MqError) as caught:
+        recompressed(view, LogConfig(compression_type="gzip"))
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+    grown = memoryview(build_batch([Record(0, NOW, None, bytes(5000))], codec=Codec.GZIP))
+    with pytest.raises(MqError) as caught:
+        recompressed(grown, LogConfig(compression_type="uncompressed", max_message_bytes=5000))
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    bomb = memoryview(build_batch([Record(0, NOW, None, bytes(bytes_max(LogConfig().max_message_bytes)))], codec=Codec.ZSTD))
+    with pytest.raises(MqError) as caught:
+        recompressed(bomb, LogConfig(compression_type="gzip"))
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
