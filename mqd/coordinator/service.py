@@ -12,21 +12,22 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 import trio
 
-from mqd.coordinator.shard import INTERNAL, NO_PRODUCER, Decision, Moment, Producer, Record, Shard, Ticket
+from mqd.coordinator.loading import SkippedRecords, replay_batches
+from mqd.coordinator.shard import INTERNAL, NO_PRODUCER, Decision, Moment, Producer, Shard, Ticket
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.limits import COORDINATOR_KEY_BYTES_MAX, COORDINATOR_LOAD_BYTES
 from mqd.log.service import LogService
-from mqd.protocol.batch import build_batch, iterate_batches, iterate_records
-from mqd.protocol.markers import parse_end_marker
+from mqd.protocol.batch import build_batch
 from mqd.replica import sealing
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
@@ -39,8 +40,8 @@ COMMIT_SECONDS = 5.0
 """Kafka's `offsets.commit.timeout.ms`: how long an answer waits for the replicas."""
 RELOAD_SECONDS = 0.1
 """Between a failure and the next try to load."""
-UNUSABLE_SECONDS = 10.0
-"""The same where nothing can be made of what was read."""
+RELOAD_AFTER_BUG_SECONDS = 10.0
+"""The same after an unexpected exception: the next try most likely fails too."""
 _EFFECTS_CHECK_SECONDS = 0.5
 
 Answer = Mapping[str, Any]
@@ -106,26 +107,13 @@ class _Held:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     """Of the task that loads it."""
     loading: bool = True
+    failed: bool = False
+    """Loading raised an unexpected exception: a bug. The shard is not served until a later try succeeds."""
     end: Offset = 0
     """Of what the shard has replayed: an answer waits until the high watermark is there."""
     waiting: dict[Ticket, _Waiting] = field(default_factory=dict)
     effects: deque[tuple[Offset, Hashable]] = field(default_factory=deque)
     """Each with the offset that must be committed before it."""
-
-
-class _LeftOut:
-    """Records of which a shard can make nothing: how many, and the first of them."""
-
-    def __init__(self) -> None:
-        self.records = 0
-        self._first = ""
-
-    def note(self, offset: Offset, records: int, error: Exception) -> None:
-        self._first = self._first or f"first_offset={offset} reason={error!r}"
-        self.records += records
-
-    def __str__(self) -> str:
-        return f"records={self.records} {self._first}"
 
 
 class _Commit(ProduceTicket):
@@ -225,15 +213,12 @@ class CoordinatorService:
         ticket = next(self._tickets)
         waiting = held.waiting[ticket] = _Waiting()
         try:
-            try:
+            with self._reload_after_bug(held):
                 try:
                     decision = held.shard.handle(ticket, op, self._now())
                 except MqError as refusal:  # it rests on what was replayed, as every answer does
                     decision = Decision(replies=((ticket, refusal),))
                 self._carry_out(held, decision, ticket)
-            except Exception:  # a bug: what the shard holds may be anything
-                self._load_anew(held)
-                raise
             return await waiting.outcome()
         finally:
             if held.waiting.pop(ticket, None) is not None:
@@ -266,7 +251,8 @@ class CoordinatorService:
                 held.partition, producer, coordinator_epoch, committed, now.wall_ms, transaction_version
             )
             held.end = appended.last_offset + 1
-            held.shard.replay_end(producer, committed)
+            with self._reload_after_bug(held):
+                held.shard.replay_end(producer, committed)
             self._answer_when_committed(held, ((ticket, {}),))
             await waiting.outcome()
         finally:
@@ -302,6 +288,11 @@ class CoordinatorService:
         held = self._held.get(index)
         if held is None or not held.partition.serves:
             raise MqError(ErrorCode.NOT_COORDINATOR, f"This node does not lead {self.topic}-{index}.")
+        if held.failed:
+            raise MqError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{self.topic}-{index} was not loaded because of a bug. The log of this node has the stack trace.",
+            )
         if held.loading:
             raise MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{index} is being loaded.")
         return held
@@ -326,6 +317,8 @@ class CoordinatorService:
                 self._answer(held, [(ticket, _told(error.code)) for ticket in (asker, *(ticket for ticket, _ in decision.replies))])
                 self._note_deadline(held)
                 return
+            for record in decision.records:
+                held.shard.replay(record, decision.producer)
         held.effects.extend((held.end, effect) for effect in decision.effects)
         self._answer_when_committed(held, decision.replies)
         self._note_deadline(held)
@@ -342,8 +335,6 @@ class CoordinatorService:
         )
         appended = self._replica.append_nowait(held.partition, memoryview(batch), -1, now_ms, client=False)
         held.end = appended.last_offset + 1
-        for record in decision.records:
-            held.shard.replay(record, decision.producer)
 
     def _answer_when_committed(self, held: _Held, replies: Sequence[tuple[Ticket, Outcome]]) -> None:
         if held.end > held.partition.high_watermark:
@@ -415,6 +406,16 @@ class CoordinatorService:
             if held.partition.is_leader:
                 self._hold(index, held.partition)
 
+    @contextmanager
+    def _reload_after_bug(self, held: _Held) -> Iterator[None]:
+        """Around what changes the shard: after an exception its state may be anything."""
+        try:
+            yield
+        except Exception:
+            self._replica.end_of_turn()  # what was appended and not replayed is in the log before it is read
+            self._load_anew(held)
+            raise
+
     def topics_changed(self) -> None:
         """The metadata of topics is another: shards that care decide anew, soon."""
         self._unaware.update(dict.fromkeys(self._held.values()))
@@ -423,10 +424,10 @@ class CoordinatorService:
     def _decide(self, held: _Held, decide: Callable[[Moment], Decision]) -> None:
         """What a shard decides by itself."""
         try:
-            self._carry_out(held, decide(self._now()))
-        except Exception:  # a bug costs this shard its memory, not the node its life
+            with self._reload_after_bug(held):
+                self._carry_out(held, decide(self._now()))
+        except Exception:  # a bug: this shard starts anew, and the node runs on
             logger.exception("a coordinator is loaded anew partition=%s", held.partition.assignment.topic_partition)
-            self._load_anew(held)
 
     # -- loading ---------------------------------------------------------------------------------------------------
 
@@ -451,16 +452,16 @@ class CoordinatorService:
                     decision = held.shard.on_loaded(self._now())
                 except MqError as error:
                     logger.error("not loaded, tried again partition=%s reason=%s", topic_partition, error)
-                    await trio.sleep(RELOAD_SECONDS)
-                    held.shard = self._make_shard(topic_partition.partition)
-                    continue
-                except Exception:  # a bug: this partition has no coordinator, and the node goes on
-                    logger.exception("cannot be loaded, tried again partition=%s", topic_partition)
-                    await trio.sleep(UNUSABLE_SECONDS)
-                    held.shard = self._make_shard(topic_partition.partition)
-                    continue
-                break
-            held.loading = False
+                    pause = RELOAD_SECONDS
+                except Exception:  # a bug: this partition has no coordinator, the others do
+                    held.failed = True
+                    logger.exception("a bug: coordinator not loaded, not served partition=%s", topic_partition)
+                    pause = RELOAD_AFTER_BUG_SECONDS
+                else:
+                    break
+                held.shard = self._make_shard(topic_partition.partition)
+                await trio.sleep(pause)
+            held.loading = held.failed = False
             seconds = self._clock.monotonic() - began
             if held.end:
                 logger.info("coordinator loaded partition=%s end_offset=%d seconds=%.3f", topic_partition, held.end, seconds)
@@ -469,46 +470,25 @@ class CoordinatorService:
     async def _replay_log(self, held: _Held) -> None:
         """Every record of the partition, committed or not: what is not yet will be, for this node leads.
 
-        What cannot be read, or means nothing here, is left out: a later release wrote it, or a client that may write to internal topics.
+        What cannot be decoded is skipped: a later release wrote it, or a client that may write to internal topics. Any other
+        exception is a bug, and rises: a shard that misses a record would answer from half a state.
         """
         log, shard = held.partition.log, held.shard
-        left_out = _LeftOut()
+        skipped = SkippedRecords()
         offset = log.log_start_offset
         while offset < log.written_end_offset:
             found = self._logs.reader.read(log, offset, max_bytes=COORDINATOR_LOAD_BYTES, limit_offset=log.written_end_offset, min_one=True)
             for part in found.ranges:
                 data = await self._disk.offload(part.file.read_at, part.position, part.size)
-                self._replay(shard, data, offset, left_out)
+                replay_batches(shard, data, offset, skipped)
                 await trio.lowlevel.checkpoint()
             if found.next_offset <= offset:
                 raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.topic_partition} cannot be read at offset {offset}")
             offset = found.next_offset
         held.end = offset
-        if left_out.records:
-            line = "left out what means nothing here partition=%s %s"
-            logger.warning(line, log.topic_partition, left_out, extra={"always": True})  # one a load, of fifty partitions
-
-    @staticmethod
-    def _replay(shard: Shard, data: bytes, first_offset: Offset, left_out: _LeftOut) -> None:
-        view = memoryview(data)
-        for start, _, header in iterate_batches(view):
-            producer = Producer(header.producer_id, header.producer_epoch) if header.is_transactional else NO_PRODUCER
-            if header.is_control:
-                marker = parse_end_marker(view, start)
-                if marker is not None:
-                    shard.replay_end(producer, marker.committed)
-                continue
-            unread = header.records_count
-            try:
-                for record in iterate_records(view, start, header=header):
-                    unread -= 1
-                    if record.offset >= first_offset and record.key is not None:
-                        try:
-                            shard.replay(Record(record.key, record.value), producer)
-                        except Exception as error:
-                            left_out.note(record.offset, 1, error)
-            except MqError as error:
-                left_out.note(header.base_offset, unread, error)
+        if skipped.records:
+            line = "skipped records that cannot be decoded partition=%s %s"
+            logger.warning(line, log.topic_partition, skipped, extra={"always": True})  # one a load, of fifty partitions
 
     # -- time ------------------------------------------------------------------------------------------------------
 

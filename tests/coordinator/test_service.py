@@ -13,6 +13,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from mqd.coordinator.account import unbounded
+from mqd.coordinator.record_format import RecordFormatError
 from mqd.coordinator.service import CoordinatorService, partition_for
 from mqd.coordinator.shard import NO_PRODUCER, NOTHING, Decision, Moment, Producer, Record, Ticket
 from mqd.errors import ErrorCode, MqError
@@ -39,6 +40,8 @@ class Registers:
         self.metadata = 0
         self.forgotten: set[Ticket] = set()
         self.refused: bytes | None = None
+        self.breaks: bytes | None = None
+        self.breaks_at_marker = False
         self.refuses_life = False
 
     def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
@@ -63,7 +66,9 @@ class Registers:
 
     def replay(self, record: Record, producer: Producer = NO_PRODUCER) -> None:
         if self.refused == record.key:
-            raise ValueError("a record that means nothing here")
+            raise RecordFormatError("no version that is known here")
+        if self.breaks == record.key:
+            raise ValueError("a bug in replay")
         values = self.values if producer == NO_PRODUCER else self.pending.setdefault(producer, {})
         if record.value is None:
             values.pop(record.key, None)
@@ -71,6 +76,8 @@ class Registers:
             values[record.key] = record.value
 
     def replay_end(self, producer: Producer, committed: bool) -> None:
+        if self.breaks_at_marker:
+            raise ValueError("a bug in replay_end")
         pending = self.pending.pop(producer, {})
         if committed:
             self.values.update(pending)
@@ -126,12 +133,15 @@ class Runtime(Replicas):
         self.replica.on_role_changed = self.coordinator.role_changed
 
         self.refused: bytes | None = None
-        """A key that no shard takes any more."""
+        """A key of a record that no shard can decode any more."""
+        self.breaks: dict[int, bytes] = {}
+        """By partition: a key of a record whose replay raises an exception."""
         self.refuses_life = False
 
     def make_shard(self, index: int) -> Registers:
         self.shards.append(Registers())
         self.shard.refused = self.refused
+        self.shard.breaks = self.breaks.get(index)
         self.shard.refuses_life = self.refuses_life
         return self.shards[-1]
 
@@ -299,7 +309,7 @@ async def test_who_waits_is_sent_away_when_another_leads(tmp_path: Path) -> None
         assert codes == [ErrorCode.NOT_COORDINATOR] * 2
 
 
-async def test_records_that_mean_nothing_are_left_out_and_nothing_else_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_records_that_cannot_be_decoded_are_skipped_and_nothing_else_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with running(tmp_path) as (runtime, _):
         partition = runtime.lead(1)
         await runtime.loaded()
@@ -309,15 +319,71 @@ async def test_records_that_mean_nothing_are_left_out_and_nothing_else_is(tmp_pa
         runtime.lead(2)
         await runtime.loaded_with({b"a": b"1", b"b": b"1"})
         assert await runtime.ask("put", b"c", b"1") == {"before": None}
-    [record] = [record for record in caplog.records if "left out" in record.getMessage()]
+    [record] = [record for record in caplog.records if "skipped" in record.getMessage()]
     assert RepeatFilter(lambda: 0.0).filter(record) and record.always  # type: ignore[attr-defined]
     assert record.getMessage() == (
-        f"left out what means nothing here partition={partition.log.topic_partition} records=2 first_offset=1 "
-        "reason=ValueError('a record that means nothing here')"
+        f"skipped records that cannot be decoded partition={partition.log.topic_partition} records=2 first_offset=1 "
+        "reason=RecordFormatError('no version that is known here')"
     )
 
 
-async def test_a_batch_that_cannot_be_read_is_left_out_and_nothing_else_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_shard_whose_replay_has_a_bug_is_not_served_and_the_others_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqd.coordinator.service.RELOAD_AFTER_BUG_SECONDS", 0.05)
+    async with running(tmp_path) as (runtime, _):
+        for index in range(2):
+            runtime.held(TOPIC, index, epoch=1)
+            await runtime.loaded()
+            for key in (b"a", b"k", b"b"):
+                await runtime.ask("put", key, b"1", index=index)
+        runtime.breaks[0] = b"k"
+        for index in range(2):
+            runtime.held(TOPIC, index, epoch=2)
+        await wait_until(lambda: "coordinator not loaded, not served" in caplog.text)
+        for op in (("get", b"a"), ("put", b"c", b"1")):
+            assert await code_of(runtime, *op) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await wait_until(lambda: [s.loaded for s in runtime.shards].count(1) == 3)
+        assert await runtime.ask("get", b"b", index=1) == {"value": b"1"}
+        assert await code_of(runtime, "get", b"a") is ErrorCode.COORDINATOR_NOT_AVAILABLE  # while it is tried again
+        assert b"a" not in runtime.shards[-1].values or not runtime.shards[-1].loaded
+        runtime.breaks.clear()
+        await runtime.loaded_with({b"a": b"1", b"k": b"1", b"b": b"1"})
+        assert await runtime.ask("get", b"k") == {"value": b"1"}
+    first = next(record for record in caplog.records if "not served" in record.getMessage())
+    assert first.levelname == "ERROR" and first.getMessage() == f"a bug: coordinator not loaded, not served partition={TOPIC}-0"
+    assert first.exc_info is not None and isinstance(first.exc_info[1], ValueError)
+    assert first.exc_info[1].__notes__ == ["in the replay of the record at offset 1"]
+
+
+async def test_a_bug_in_live_replay_is_met_again_when_the_log_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(tmp_path) as (runtime, _):
+        runtime.breaks[0] = b"k"
+        runtime.lead(1)
+        await runtime.loaded()
+        with pytest.raises(ValueError, match="a bug in replay"):
+            await runtime.ask("put", b"k", b"1")
+        await wait_until(lambda: "coordinator not loaded, not served" in caplog.text)
+        assert await code_of(runtime, "get", b"k") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_bug_in_the_replay_of_a_marker_costs_the_shard_its_memory(tmp_path: Path) -> None:
+    async with running(tmp_path) as (runtime, _):
+        partition = runtime.lead(1)
+        await runtime.loaded()
+        producer = Producer(7, 0)
+        guard = partition.log.producers.guard(7, 0, -1, False, runtime.clock.now_ms)
+        assert guard is not None
+        guard.confirmed = True
+        await runtime.ask("put-with", producer, b"k", b"1")
+        runtime.shard.breaks_at_marker = True
+        with pytest.raises(ValueError, match="a bug in replay_end"):
+            await runtime.coordinator.write_marker(0, producer, 5, True)
+        await runtime.loaded_with({b"k": b"1"})  # read from the log, marker included
+        assert len(runtime.shards) == 2
+
+
+async def test_what_cannot_be_read_of_a_damaged_batch_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with running(tmp_path) as (runtime, _):
         partition = runtime.lead(1)
         await runtime.loaded()
@@ -334,14 +400,14 @@ async def test_a_batch_that_cannot_be_read_is_left_out_and_nothing_else_is(tmp_p
 
 
 async def test_a_shard_that_cannot_begin_is_tried_again_with_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqd.coordinator.service.UNUSABLE_SECONDS", 0.2)
+    monkeypatch.setattr("mqd.coordinator.service.RELOAD_AFTER_BUG_SECONDS", 0.2)
     async with running(tmp_path) as (runtime, _):
         runtime.refuses_life = True
         began = trio.current_time()
         runtime.lead(1)
-        await wait_until(lambda: len(runtime.shards) >= 3)
+        await wait_until(lambda: len(runtime.shards) >= 4)  # the fourth awaits its try
         assert trio.current_time() - began >= 0.4
-        assert await code_of(runtime, "get", b"k") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert await code_of(runtime, "get", b"k") is ErrorCode.COORDINATOR_NOT_AVAILABLE
         runtime.refuses_life = False
         await runtime.loaded_with({})
 

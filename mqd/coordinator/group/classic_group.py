@@ -20,6 +20,7 @@ from enum import Enum
 from typing import Any, Final, Literal, Protocol
 
 from mqd.coordinator.group.records import ClassicMember, GroupMetadata, GroupMetadataKey, tombstone
+from mqd.coordinator.record_format import RecordFormatError
 from mqd.coordinator.shard import Record, Ticket
 from mqd.errors import ErrorCode, MqError, ProtocolError, some_of
 from mqd.limits import GROUP_MEMBER_BYTES
@@ -137,7 +138,13 @@ class ClassicGroup:
 
     @classmethod
     def loaded(cls, group_id: str, value: GroupMetadata) -> ClassicGroup:
-        """As it was written."""
+        """As it was written. RecordFormatError for members that no group can have."""
+        member_ids = {row.member_id for row in value.members}
+        instance_ids = [row.group_instance_id for row in value.members if row.group_instance_id is not None]
+        if len(member_ids) < len(value.members) or len(set(instance_ids)) < len(instance_ids):
+            raise RecordFormatError(f"group {group_id}: a member id or an instance id is there twice")
+        if value.members and value.protocol is None:
+            raise RecordFormatError(f"group {group_id}: there are members and no protocol")
         group = cls(group_id, None if value.current_state_timestamp == NO_TIMESTAMP else value.current_state_timestamp)
         group.generation = value.generation
         group.protocol_type = value.protocol_type or None

@@ -21,14 +21,17 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from struct import Struct, error as struct_error
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from mqd import limits
 from mqd.coordinator.group import hot_records
+from mqd.coordinator.record_format import (
+    RecordFormatError,
+    decode_fields,
+    encode_fields,
+    prefix_of,
+)
 from mqd.coordinator.shard import Record
 from mqd.errors import ProtocolError
-from mqd.protocol.primitives import Cursor
 from mqd.protocol.schema import BYTES, INT8, INT32, INT64, STRING, UUID, Message, array, field, message
 from mqd.types import NO_EPOCH, NO_TIMESTAMP, ZERO_UUID
 
@@ -66,13 +69,6 @@ __all__ = [
     "encode",
     "tombstone",
 ]
-
-_PREFIX: Final = Struct(">h")
-
-
-class RecordFormatError(Exception):
-    """Bytes of the internal topic that are no record of any version known here."""
-
 
 class _Fields:
     """Lets a declaration encode a dataclass as it encodes a mapping."""
@@ -518,14 +514,18 @@ def encode_as_declared(key: Key, value: Value) -> Record:
     if isinstance(value, OffsetCommit) and value.expire_timestamp != NO_TIMESTAMP:
         version = _EXPIRING_VERSION
     flexible = version >= schema.flexible_from
-    return Record(_encoded_key(schema, key), _PREFIX.pack(version) + schema.value.at(version, flexible=flexible).build(value))
+    return Record(
+        encode_fields(schema.key, key, prefix=schema.kind),
+        encode_fields(schema.value, value, prefix=version, version=version, flexible=flexible),
+    )
 
 
 def tombstone(key: Key) -> Record:
     """The record that says that there is none any more."""
     if isinstance(key, OffsetCommitKey):
         return Record(hot_records.encode_key(key.group, key.topic, key.partition), None)
-    return Record(_encoded_key(_BY_KEY_CLASS[type(key)], key), None)
+    schema = _BY_KEY_CLASS[type(key)]
+    return Record(encode_fields(schema.key, key, prefix=schema.kind), None)
 
 
 def decode(record: Record) -> Entry | None:
@@ -547,30 +547,21 @@ def decode_as_declared(record: Record) -> Entry | None:
     """As `decode`, without what is done by hand."""
     key, value = record
     try:
-        (kind,) = _PREFIX.unpack_from(key)
+        kind = prefix_of(key)
         schema = _BY_KIND.get(kind)
         if schema is None:
             return None
-        decoded_key = _decoded(schema.key_class, schema.key, 0, False, key)
+        decoded_key = _made(schema.key_class, decode_fields(schema.key, key))
         if value is None:
             return Entry(decoded_key, None)
-        (version,) = _PREFIX.unpack_from(value)
+        version = prefix_of(value)
         if not 0 <= version <= schema.version_max:
             raise ProtocolError(f"version {version} of a value of kind {kind} is not known")
-        return Entry(decoded_key, _decoded(schema.value_class, schema.value, version, version >= schema.flexible_from, value))
-    except (ProtocolError, struct_error) as error:
+        flexible = version >= schema.flexible_from
+        fields = decode_fields(schema.value, value, version=version, flexible=flexible)
+        return Entry(decoded_key, _made(schema.value_class, fields))
+    except ProtocolError as error:
         raise RecordFormatError(f"key {key.hex()}: {error}") from None
-
-
-def _encoded_key(schema: _Schema, key: Key) -> bytes:
-    encoded: bytes = _PREFIX.pack(schema.kind) + schema.key.at(0, flexible=False).build(key)
-    return encoded
-
-
-def _decoded(wanted: type[Any], declared: Message, version: int, flexible: bool, encoded: bytes) -> Any:
-    cursor = Cursor(encoded, _PREFIX.size, limits.RESPONSE_ELEMENTS_MAX)
-    fields = declared.at(version, flexible=flexible)._parse(cursor, None, "")
-    return _made(wanted, fields)
 
 
 def _made(wanted: type[Any], fields: dict[str, Any]) -> Any:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import groupby
-from struct import Struct
 from typing import Any, Final
 
-from mqd import limits
+from mqd.coordinator.record_format import (
+    RecordFormatError,
+    decode_fields,
+    encode_fields,
+    prefix_of,
+)
 from mqd.coordinator.shard import Record
 from mqd.coordinator.txn.state import Transaction, TransactionState
 from mqd.errors import ProtocolError
-from mqd.protocol.primitives import Cursor
-from mqd.protocol.schema import INT8, INT16, INT32, INT64, STRING, Message, array, field, message
+from mqd.protocol.schema import INT8, INT16, INT32, INT64, STRING, array, field, message
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 
-_PREFIX: Final = Struct(">h")
-_KEY_VERSION = 0
+_KEY_KIND = 0
 _VALUE_VERSION_MAX = 1
 _FLEXIBLE_FROM = 1
 
@@ -38,10 +40,6 @@ _VALUE: Final = message(
     field("transaction_start_timestamp_ms", INT64),
     field("client_transaction_version", INT16, since=1, tag=2, default=0),
 )
-
-
-class RecordFormatError(Exception):
-    """Bytes of the internal topic that are no record known here."""
 
 
 def value_version(transaction_version: int) -> int:
@@ -67,7 +65,11 @@ def encode(transactional_id: str, transaction: Transaction, *, version: int) -> 
         "transaction_start_timestamp_ms": transaction.started_ms,
         "client_transaction_version": transaction.client_version,
     }
-    return Record(_key(transactional_id), _put(_VALUE, version, value, flexible=version >= _FLEXIBLE_FROM))
+    flexible = version >= _FLEXIBLE_FROM
+    return Record(
+        _key(transactional_id),
+        encode_fields(_VALUE, value, prefix=version, version=version, flexible=flexible),
+    )
 
 
 def tombstone(transactional_id: str) -> Record:
@@ -81,15 +83,16 @@ def decode(record: Record) -> tuple[str, Transaction | None] | None:
     Raises RecordFormatError for bytes that are none of it.
     """
     try:
-        if _version(record.key) != _KEY_VERSION:
+        if prefix_of(record.key) != _KEY_KIND:
             return None
-        transactional_id: str = _get(_KEY, 0, record.key, flexible=False).transactional_id
+        transactional_id: str = decode_fields(_KEY, record.key).transactional_id
         if record.value is None:
             return transactional_id, None
-        version = _version(record.value)
+        version = prefix_of(record.value)
         if not 0 <= version <= _VALUE_VERSION_MAX:
             return None
-        value = _get(_VALUE, version, record.value, flexible=version >= _FLEXIBLE_FROM)
+        flexible = version >= _FLEXIBLE_FROM
+        value = decode_fields(_VALUE, record.value, version=version, flexible=flexible)
         state = TransactionState(value.transaction_status)
     except (ProtocolError, ValueError) as error:
         raise RecordFormatError(f"a record of the transaction log cannot be read: {error}") from error
@@ -119,21 +122,4 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
 
 
 def _key(transactional_id: str) -> bytes:
-    return _put(_KEY, _KEY_VERSION, {"transactional_id": transactional_id}, flexible=False)
-
-
-def _version(data: bytes) -> int:
-    if len(data) < _PREFIX.size:
-        raise ProtocolError("two bytes of version are missing")
-    version: int = _PREFIX.unpack_from(data)[0]
-    return version
-
-
-def _put(declared: Message, version: int, value: dict[str, Any], *, flexible: bool) -> bytes:
-    body: bytes = declared.at(version, flexible=flexible).build(value)
-    return _PREFIX.pack(version) + body
-
-
-def _get(declared: Message, version: int, data: bytes, *, flexible: bool) -> Any:
-    cursor = Cursor(memoryview(data), _PREFIX.size, limits.RESPONSE_ELEMENTS_MAX)
-    return declared.at(version, flexible=flexible)._parse(cursor, None, "")
+    return encode_fields(_KEY, {"transactional_id": transactional_id}, prefix=_KEY_KIND)

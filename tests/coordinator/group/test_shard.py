@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, strategies as st
 
 from mqd.coordinator.group.classic_group import ClassicGroup, ClassicState
 from mqd.coordinator.group.consumer_group import ConsumerGroup
-from mqd.coordinator.group.records import GroupMetadataKey, decode
+from mqd.coordinator.group.records import ClassicMember, GroupMetadata, GroupMetadataKey, decode, encode
 from mqd.coordinator.group.shard import PARTS
 from mqd.coordinator.group.state import Timers
+from mqd.coordinator.record_format import RecordFormatError
 from mqd.coordinator.shard import Record
 from mqd.errors import ErrorCode
 from mqd.protocol import apis
@@ -183,3 +185,25 @@ def test_members_who_were_sent_away_for_long_need_no_rebalance() -> None:
     groups.shard.on_absence(100)
     groups.advance(104)
     assert groups.call("ConsumerGroupHeartbeat", 1, {"group_id": GROUP, "member_id": "m", "member_epoch": 2})["member_epoch"] == 2
+
+
+def _member(member_id: str, instance_id: str | None = None) -> ClassicMember:
+    return ClassicMember(member_id, instance_id, "client", "/10.0.0.1", 1000, 1000, b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("members", "protocol"),
+    [
+        ((_member("a"), _member("a")), "range"),
+        ((_member("a", "i"), _member("b", "i")), "range"),
+        ((_member("a"),), None),
+    ],
+)
+def test_members_that_no_group_can_have_are_no_record(
+    members: tuple[ClassicMember, ...], protocol: str | None
+) -> None:
+    groups = Groups()
+    value = GroupMetadata("consumer", 3, protocol, "a", 0, members)
+    with pytest.raises(RecordFormatError):
+        groups.shard.replay(encode(GroupMetadataKey(GROUP), value))
+    assert groups.shard.state.get(GROUP) is None
