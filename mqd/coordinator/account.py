@@ -15,13 +15,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mqd.errors import ErrorCode, MqError
 from mqd.usage import Usage, UsageWatch
-
-if TYPE_CHECKING:
-    from mqd.coordinator.shard import Moment
 
 logger = logging.getLogger(__name__)
 
@@ -71,14 +68,16 @@ class Account:
         """So many bytes more are in the part that is counted seldom."""
         self._estimated += size
 
-    def left(self, wanted: int, now: Moment) -> int:
-        """Bytes that may be added; counted anew where `wanted` are more than that."""
+    def left(self, wanted: int, now_seconds: float) -> int:
+        """Bytes that may be added; counted anew where `wanted` are more than that.
+
+        `now_seconds`: monotonic."""
         used, most = self.usage()
         if not self._is_known or used + wanted > most:
-            if now.seconds - self._counted_at >= _COUNT_SECONDS:
+            if now_seconds - self._counted_at >= _COUNT_SECONDS:
                 self._estimated = self._count()
                 self._is_known = True
-                self._counted_at = now.seconds
+                self._counted_at = now_seconds
             used = self._exact() + self._estimated
         usage = Usage(used, most)
         if self._watch.passed(usage) is not None:
@@ -92,11 +91,11 @@ class Account:
             )
         return most - used
 
-    def make_room(self, wanted: int, what: str, now: Moment) -> None:
+    def make_room(self, wanted: int, what: str, now_seconds: float) -> None:
         """Raise COORDINATOR_NOT_AVAILABLE, upon which clients try again until their own time is
         over, where so much cannot be added.
         """
-        if wanted > 0 and wanted > self.left(wanted, now):
+        if wanted > 0 and wanted > self.left(wanted, now_seconds):
             logger.warning("no room in a coordinator partition=%s for=%s bytes=%d bytes_max=%d", self.name, what, wanted, self._share())
             raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The state of {self.name} takes all the memory that it may have.")
 

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
+from mqd.coordinator.account import Account
 from mqd.errors import MqError
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID
-
-if TYPE_CHECKING:
-    from mqd.coordinator.account import Account
 
 Ticket = int
 """Names one call that waits for its answer. Each is answered once, by the decision that takes it or by any later one."""

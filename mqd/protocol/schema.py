@@ -1,4 +1,4 @@
-"""How an API is declared, and the two headers around its messages.
+"""How an API is declared, and the headers around its messages. request_header.py decodes those of requests.
 
 A message is declared once for all its versions: `message(field(...), ...)`. For one version it becomes a construct, made
 on first use and kept. Names are those of Kafka's schemas in snake_case. A declaration reads
@@ -21,7 +21,7 @@ import struct
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field as dataclass_field
 from io import BytesIO
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from construct import Construct, Container
 
@@ -346,56 +346,9 @@ class Api:
 
 API_VERSIONS_KEY: Final = 18
 
-_REQUEST_HEADER: Final = struct.Struct(">hhlh")
+REQUEST_HEADER: Final = struct.Struct(">hhlh")
+"""API key, version, correlation id, bytes of the client id; -1 for none."""
 _CORRELATION_ID: Final = struct.Struct(">l")
-
-
-class RequestHeader(NamedTuple):
-    """`body_position`: where in the frame the body begins."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    body_position: int
-
-
-def decode_request_header(frame: Buffer) -> RequestHeader:
-    """The header of a request frame.
-
-    Raises UnsupportedApi when the key or the version is not spoken. ApiVersions is the exception: a client opens with
-    whatever version it has and must be told ours, so of an unknown version the header is read up to the client id,
-    which no version moves, and the body is not looked for."""
-    size = len(frame)
-    if size < _REQUEST_HEADER.size:
-        raise ProtocolError(f"a frame of {size} bytes is too short for a request header")
-    api_key, api_version, correlation_id, client_id_bytes = _REQUEST_HEADER.unpack_from(frame)
-    position = _REQUEST_HEADER.size
-    api = _api(api_key)
-    if api is None or not (api.supports(api_version) or api_key == API_VERSIONS_KEY):
-        raise UnsupportedApi(api_key, api_version)
-    client_id = None
-    if client_id_bytes >= 0:
-        end = position + client_id_bytes
-        if end > size:
-            raise ProtocolError(f"client id of {client_id_bytes} bytes in a frame of {size}")
-        try:
-            client_id = str(frame[position:end], "utf-8")
-        except UnicodeDecodeError as error:
-            raise ProtocolError(f"client id is not UTF-8: {error.reason}") from None
-        position = end
-    elif client_id_bytes != -1:
-        raise ProtocolError(f"client id of {client_id_bytes} bytes")
-    if not api.supports(api_version):
-        return RequestHeader(api_key, api_version, correlation_id, client_id, size)
-    if api.is_flexible(api_version):
-        if position < size and not frame[position]:  # no tagged fields: what every client sends
-            position += 1
-        else:
-            stream = Cursor(frame, position, 0)
-            skip_tagged_fields(stream)
-            position = stream.position
-    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
 
 
 def encode_request_header(api: Api, version: int, correlation_id: int, client_id: str | None) -> bytes:
@@ -403,7 +356,7 @@ def encode_request_header(api: Api, version: int, correlation_id: int, client_id
     assert api.supports(version), (api.name, version)
     encoded = b"" if client_id is None else client_id.encode()
     size = -1 if client_id is None else len(encoded)
-    header = _REQUEST_HEADER.pack(api.key, version, correlation_id, size) + encoded
+    header = REQUEST_HEADER.pack(api.key, version, correlation_id, size) + encoded
     return header + b"\x00" if api.is_flexible(version) else header
 
 
@@ -422,18 +375,3 @@ def decode_response_header(api: Api, version: int, frame: Buffer) -> tuple[int, 
     if api.response_header_flexible and api.is_flexible(version):
         skip_tagged_fields(stream)
     return correlation_id, stream.position
-
-
-_apis: dict[int, Api] = {}
-
-
-def _api(key: int) -> Api | None:
-    """What mqd.protocol.apis has under the key. That package imports this module, so it is imported on first need."""
-    api = _apis.get(key)
-    if api is None:
-        from mqd.protocol.apis import by_key
-
-        api = by_key(key)
-        if api is not None:
-            _apis[key] = api
-    return api

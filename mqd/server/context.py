@@ -13,7 +13,7 @@ from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
 from mqd.log.service import LogService
 from mqd.peers import Peers
-from mqd.protocol.schema import RequestHeader
+from mqd.protocol.request_header import RequestHeader
 from mqd.raft.service import RaftService
 from mqd.replica.service import ReplicaService
 from mqd.server.forward import Forwarder

@@ -28,7 +28,8 @@ from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.limits import DECODED_AT_ONCE_BYTES_MAX, FRAME_BYTES_MIN
 from mqd.protocol import apis
 from mqd.protocol.bricks import all_slices
-from mqd.protocol.schema import Api, RequestHeader, UnsupportedApi, decode_request_header, encode_response_header
+from mqd.protocol.request_header import RequestHeader, decode_request_header
+from mqd.protocol.schema import Api, UnsupportedApi, encode_response_header
 from mqd.server import hello, unstable
 from mqd.server.connection import Connection, Slot
 from mqd.server.context import CLIENT, PEER, Context, Node

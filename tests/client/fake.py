@@ -19,7 +19,8 @@ from mqd.io.net import Listener, Poller
 from mqd.protocol.apis import by_key
 from mqd.protocol.batch import BASE_OFFSET_POSITION, Record, build_batch, iterate_records, parse_header
 from mqd.protocol.frame import FrameReader
-from mqd.protocol.schema import decode_request_header, encode_response_header
+from mqd.protocol.request_header import decode_request_header
+from mqd.protocol.schema import encode_response_header
 from mqd.types import TopicPartition
 from tests.client.fake_coordinator import COORDINATOR_APIS, FakeCoordinator, FakeGroup, FakeTransaction
 

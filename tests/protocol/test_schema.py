@@ -14,16 +14,15 @@ from mqd import limits
 from mqd.errors import ProtocolError
 from mqd.protocol.apis import all_apis, by_name
 from mqd.protocol.primitives import pack_unsigned_varint
+from mqd.protocol.request_header import RequestHeader, decode_request_header
 from mqd.protocol.schema import (
     INT8,
     INT16,
     STRING,
     Api,
     Message,
-    RequestHeader,
     UnsupportedApi,
     array,
-    decode_request_header,
     decode_response_header,
     encode_request_header,
     encode_response_header,

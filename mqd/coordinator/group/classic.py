@@ -44,7 +44,7 @@ from mqd.coordinator.group.classic_group import (
     protocols_size,
 )
 from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey, encode
-from mqd.coordinator.group.state import Draft, Expire, Group, Handler, Part, Replay, State, TimerKey
+from mqd.coordinator.group.state import Draft, Expire, Group, Part, Replay, State, TimerKey
 from mqd.coordinator.shard import NOTHING, Call, Decision, Moment, Producer, Record, Ticket
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import GROUP_BYTES_MAX, GROUP_MEMBER_BYTES
@@ -87,19 +87,11 @@ class _Staged(NamedTuple):
 
 
 class Classic(Part):
-    """The classic groups of a shard."""
+    """The classic groups of a shard. Calls come by way of classic_calls.py."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
         self._staged: _Staged | None = None
-
-    def handlers(self) -> Mapping[str, Handler]:
-        return {
-            "JoinGroup": self.handle_join_group,
-            "SyncGroup": self.handle_sync_group,
-            "Heartbeat": self.handle_heartbeat,
-            "LeaveGroup": self.handle_leave_group,
-        }
 
     def replays(self) -> Mapping[type, Replay]:
         return {GroupMetadataKey: self.replay_group_metadata}
@@ -173,8 +165,7 @@ class Classic(Part):
         group = self.state.get(request.group_id)
         generation = 0
         if group is not None and not isinstance(group, ClassicGroup):
-            if not group.is_empty:
-                return self.state.consumer.handle_join_group(ticket, call, now)
+            assert group.is_empty, group.group_id
             draft.records += group.tombstones()
             generation, group = group.generation, None  # numbers go on: a partition has one owner in a generation, whatever the type
         is_new_group = group is None
@@ -482,10 +473,8 @@ class Classic(Part):
         request = call.request
         group = self.state.get(request.group_id)
         draft = Draft()
-        if group is None or group.is_empty:
+        if not isinstance(group, ClassicGroup) or group.is_empty:
             raise MqError(ErrorCode.UNKNOWN_MEMBER_ID)
-        if not isinstance(group, ClassicGroup):
-            return self.state.consumer.handle_sync_group(ticket, call, now)
         member = group.check_member(request.member_id, request.group_instance_id)
         if request.generation_id != group.generation:
             raise MqError(ErrorCode.ILLEGAL_GENERATION)
@@ -513,7 +502,7 @@ class Classic(Part):
                 assignments[row.member_id] = bytes(row.assignment)
 
         more = sum(map(len, assignments.values())) - group.assigned_memory
-        if more > 0 and more > self.state.account.left(more, now):
+        if more > 0 and more > self.state.account.left(more, now.seconds):
             self._answer_syncs(group, draft, now, lambda _: {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE})
             self._prepare_rebalance(group, draft, now, "there is no room for its assignments")
             return
@@ -554,10 +543,8 @@ class Classic(Part):
     def handle_heartbeat(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
         request = call.request
         group = self.state.get(request.group_id)
-        if group is None:
-            raise MqError(ErrorCode.UNKNOWN_MEMBER_ID)
         if not isinstance(group, ClassicGroup):
-            return self.state.consumer.handle_heartbeat(ticket, call, now)
+            raise MqError(ErrorCode.UNKNOWN_MEMBER_ID)
         member = group.check_member(request.member_id, request.group_instance_id)
         if request.generation_id != group.generation:
             raise MqError(ErrorCode.ILLEGAL_GENERATION)
@@ -597,9 +584,8 @@ class Classic(Part):
     def handle_leave_group(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
         self._staged = None
         request = call.request
-        group = self.state.get(request.group_id)
-        if group is not None and not isinstance(group, ClassicGroup):
-            return self.state.consumer.handle_leave_group(ticket, call, now)
+        found = self.state.get(request.group_id)
+        group = found if isinstance(found, ClassicGroup) else None
         leaving = leaving_members(call)
         draft = Draft()
         rows = [

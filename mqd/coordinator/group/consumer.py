@@ -23,6 +23,7 @@ from uuid import UUID
 
 from mqd.coordinator.group import records
 from mqd.coordinator.group.assignors import Partitions
+from mqd.coordinator.group.classic import Classic
 from mqd.coordinator.group.classic_answers import leave_answer, leaving_members
 from mqd.coordinator.group.classic_group import ClassicGroup, named
 from mqd.coordinator.group.consumer_classic import ClassicMembers
@@ -53,10 +54,11 @@ _RECORDS_OF_GROUPS = (
 class ConsumerGroups(Part):
     """The part of a group shard for groups of the consumer protocol."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, classic: Classic) -> None:
         super().__init__(state)
-        self._steps = Steps(state)
-        self._classic = ClassicMembers(state, self._steps)
+        self._classic = classic
+        self._steps = Steps(state, classic)
+        self._classic_members = ClassicMembers(state, self._steps)
         self._names: frozenset[str] = frozenset()
         """Topics as they were when it was last looked whether any is new."""
 
@@ -147,7 +149,7 @@ class ConsumerGroups(Part):
         member = self._steps.bring_forward(group, wish, draft, now)
         former = self.state.get(request.group_id)
         if isinstance(former, ClassicGroup):  # which this was a moment ago; only here, where nothing can be refused any more
-            self.state.classic.dismiss_all(former, draft, ErrorCode.REBALANCE_IN_PROGRESS)
+            self._classic.dismiss_all(former, draft, ErrorCode.REBALANCE_IN_PROGRESS)
         self._steps.expect(group, member, now)
         told = {"member_id": member.member_id, "member_epoch": member.epoch, "heartbeat_interval_ms": self._heartbeat_ms(group)}
         if joining or _is_full(request) or _partitions(member.assigned) != _partitions(wish.member.assigned):
@@ -312,19 +314,19 @@ class ConsumerGroups(Part):
     # -- members of the classic protocol ---------------------------------------------------------------------------
 
     def handle_join_group(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
-        return self._classic.join(ticket, call, now, self._existing(call.request.group_id))
+        return self._classic_members.join(ticket, call, now, self._existing(call.request.group_id))
 
     def handle_sync_group(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
-        return self._classic.sync(ticket, call, now, self._existing(call.request.group_id))
+        return self._classic_members.sync(ticket, call, now, self._existing(call.request.group_id))
 
     def handle_heartbeat(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
-        return self._classic.heartbeat(ticket, call, now, self._existing(call.request.group_id))
+        return self._classic_members.heartbeat(ticket, call, now, self._existing(call.request.group_id))
 
     def handle_leave_group(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
         group = self._existing(call.request.group_id)
         draft = Draft()
         leaving = leaving_members(call)
-        codes = self._classic.leave(group, leaving, draft, now)
+        codes = self._classic_members.leave(group, leaving, draft, now)
         rows = [
             {"member_id": member_id, "group_instance_id": instance_id, "error_code": code}
             for (member_id, instance_id), code in zip(leaving, codes)

@@ -16,7 +16,7 @@ from mqd.coordinator.group.classic_answers import join_refusal
 from mqd.coordinator.group.consumer_group import ConsumerGroup, check_static
 from mqd.coordinator.group.consumer_steps import JOIN, SYNC, Steps, Wish
 from mqd.coordinator.group.member import Member, MemberState
-from mqd.coordinator.group.migration import NEITHER, downgrade, embedded_assignment, may_downgrade, policy
+from mqd.coordinator.group.migration import NEITHER, embedded_assignment, may_downgrade, policy
 from mqd.coordinator.group.state import Draft, State
 from mqd.coordinator.shard import Call, Decision, Moment, Ticket
 from mqd.errors import ErrorCode, MqError, ProtocolError
@@ -106,7 +106,7 @@ class ClassicMembers:
             assert replaced is not None
             target = group.targets.get(replaced.member_id, {})
             member = self._steps.reconcile_member(group, wish, done, group.assignment_epoch, target, draft, now)
-        downgrade(self._state, group, (), draft, now, member, rebalance=done.subscription_changed)
+        self._steps.become_classic(group, (), draft, now, member, rebalance=done.subscription_changed)
         return member
 
     # -- SyncGroup, Heartbeat

@@ -11,13 +11,14 @@ hears of it looks whether it still means anything.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from mqd.coordinator.group import records
 from mqd.coordinator.group.assignors import ASSIGNORS, Assignment, Partitions, Subscriber, Topic
+from mqd.coordinator.group.classic import Classic
 from mqd.coordinator.group.consumer_group import ASSIGNED_PARTITION_BYTES, MATCHED_TOPIC_BYTES, ConsumerGroup, remove_member, renamed_copy
 from mqd.coordinator.group.member import Member, MemberState, reconcile
 from mqd.coordinator.group.migration import downgrade, may_downgrade
@@ -72,8 +73,9 @@ class Updated:
 class Steps:
     """Shared by the parts that speak for consumer groups."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, classic: Classic) -> None:
         self.state = state
+        self._classic = classic
         self.names_version = state.topics.version
         """Version of the metadata in which a topic was new."""
 
@@ -143,8 +145,8 @@ class Steps:
         more = ASSIGNED_PARTITION_BYTES * wanted - group.assigned_memory
         if more > 0:
             if asked:
-                self.state.account.make_room(more, f"the assignment of group {group.group_id}", now)
-            elif more > self.state.account.left(more, now):
+                self.state.account.make_room(more, f"the assignment of group {group.group_id}", now.seconds)
+            elif more > self.state.account.left(more, now.seconds):
                 return False
             self.state.account.let_in(more)
         return True
@@ -168,7 +170,7 @@ class Steps:
             return resolved, False
         if wish.updated.topic_regex in wanted and wish.updated.topic_regex not in resolved:
             most = MATCHED_TOPIC_BYTES * len(self.state.topics.names())
-            self.state.account.make_room(most, f"an expression of group {group.group_id}", now)
+            self.state.account.make_room(most, f"an expression of group {group.group_id}", now.seconds)
         resolution = Resolution(wanted, self.state.topics)
         if resolution.advance():
             return resolved, self.note_resolution(group, resolution, regexes, resolved, draft, now)
@@ -308,7 +310,7 @@ class Steps:
             logger.info("a member is removed group=%s member=%s reason=%r", group.group_id, member.member_id, reason)
         gone = {member.member_id for member in members}
         if may_downgrade(self.state, group, gone):
-            downgrade(self.state, group, gone, draft, now)
+            self.become_classic(group, gone, draft, now)
             return
         for member in members:
             remove_member(group, member.member_id, draft)
@@ -321,6 +323,21 @@ class Steps:
         names = group.subscribed_names(self.state.topics.names(), members)
         metadata_hash = topics_hash(self.state.topics, {*names, *topics_of(resolved, regexes)})
         draft.write(records.ConsumerGroupMetadataKey(group.group_id), records.ConsumerGroupMetadata(group.epoch + 1, metadata_hash))
+
+    def become_classic(
+        self,
+        group: ConsumerGroup,
+        leaving: Collection[str],
+        draft: Draft,
+        now: Moment,
+        joining: Member | None = None,
+        *,
+        rebalance: bool = True,
+    ) -> None:
+        """Turn the group into a classic group of the members that stay: migration.py `downgrade`."""
+        classic, rebalance = downgrade(self.state, group, leaving, draft, now, joining, rebalance=rebalance)
+        reason = "the last member of the consumer protocol is gone"
+        self._classic.take_over(classic, draft, now, reason, rebalance=rebalance)
 
     def _forget_unused(self, group: ConsumerGroup, regexes: Mapping[str, int], resolved: dict[str, frozenset[str]], draft: Draft) -> None:
         for text in sorted(resolved):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqd.coordinator.group.classic_group import DEAD, ClassicGroup
-from mqd.coordinator.group.offsets import Portion
-from mqd.coordinator.group.state import Handler, Part
+from mqd.coordinator.group.offsets import Offsets, Portion
+from mqd.coordinator.group.state import Handler, Part, State
 from mqd.coordinator.shard import Call, Decision, Moment, Ticket
 from mqd.errors import ErrorCode, MqError
 
@@ -17,6 +17,10 @@ _NOT_FOUND_FROM = 6
 
 class Listing(Part):
     """Of one shard: requests for several groups are split up by their handlers."""
+
+    def __init__(self, state: State, offsets: Offsets) -> None:
+        super().__init__(state)
+        self._offsets = offsets
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
@@ -69,7 +73,7 @@ class Listing(Part):
             except MqError as refusal:
                 row["error_code"] = refusal.code
                 continue
-            if self.state.offsets.delete_all(group_id, portion):
+            if self._offsets.delete_all(group_id, portion):
                 portion.extend(group.tombstones())
             else:
                 row["unfinished"] = True

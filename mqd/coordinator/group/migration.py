@@ -182,8 +182,10 @@ def downgrade(
     joining: Member | None = None,
     *,
     rebalance: bool = True,
-) -> None:
-    """Turn it into a classic group of those who stay. `joining` stands in the place of the static member with its instance id, whose
+) -> tuple[ClassicGroup, bool]:
+    """The group as a classic one of those who stay, and whether it is to rebalance; the draft deletes the one of the consumer protocol.
+
+    `joining` stands in the place of the static member with its instance id, whose
     records the draft has replaced already. Without `rebalance`, everybody goes on with what he has, if that is what is meant for him."""
     replaced = None if joining is None else group.static_member(joining.instance_id or "")
     renamed = {} if joining is None or replaced is None else {replaced.member_id: joining.member_id}
@@ -220,7 +222,7 @@ def downgrade(
     classic.state = STABLE
     classic.note_subscriptions()
     logger.info("a consumer group becomes a classic group group=%s members=%d", group.group_id, len(classic.members))
-    state.classic.take_over(classic, draft, now, "the last member of the consumer protocol is gone", rebalance=rebalance)
+    return classic, rebalance
 
 
 def embedded_assignment(owned: Mapping[UUID, Collection[int]] | Owned, topics: TopicsView, subscription: bytes) -> bytes:

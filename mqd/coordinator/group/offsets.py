@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from mqd import limits
+from mqd.coordinator.group.classic import Classic
 from mqd.coordinator.group.offset_store import WAITING_BYTES, GroupOffsets, OffsetStore, topic_weight, weight
 from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey, encode, tombstone
 from mqd.coordinator.group.state import CheckPartition, Expire, Group, Handler, Part, Replay, State, TimerKey, group_bytes
@@ -82,8 +83,9 @@ class _Rows:
 class Offsets(Part):
     """Those of all groups of a shard."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, classic: Classic) -> None:
         super().__init__(state)
+        self._classic = classic
         self.store = OffsetStore()
         self._groups_to_look_at: deque[str] = deque()
         """What is left of a search for expired offsets."""
@@ -129,7 +131,7 @@ class Offsets(Part):
             self.store.remove(key)
             return
         if self.state.get(key.group) is None:
-            self.state.classic.empty_group(key.group)
+            self._classic.empty_group(key.group)
         self.store.put(key, value, None if producer == NO_PRODUCER else producer.producer_id)
 
     def replay_end(self, producer: Producer, committed: bool) -> None:
@@ -200,7 +202,7 @@ class Offsets(Part):
             raise MqError(ErrorCode.GROUP_ID_NOT_FOUND if version >= _NO_SUCH_GROUP_SINCE else ErrorCode.ILLEGAL_GENERATION)
         check = group.check_commit(request.member_id, generation, request.group_instance_id, transactional=False, version=version)
         if group.type_name == "classic":  # a member that commits is alive
-            self.state.classic.heard_from(group, request.member_id, now)
+            self._classic.heard_from(group, request.member_id, now)
         return check
 
     def _may_commit_in_transaction(self, request: Any, version: int) -> CheckPartition | None:
@@ -428,7 +430,7 @@ class _ShardRoom:
             more += topic_weight(topic)
         if not self._taken and self._group_id not in self._state.by_id:
             more += group_bytes(self._group_id)
-        if self._taken + more > self._state.account.left(self._taken + more, self._now):
+        if self._taken + more > self._state.account.left(self._taken + more, self._now.seconds):
             logger.warning("no room for an offset group=%s topic=%s", self._group_id, topic)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE if self._transactional else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         self._taken += more

@@ -1,7 +1,8 @@
 """The groups and offsets of one partition of `__consumer_offsets`: hands calls, records and deadlines to the part that knows them.
 
-    classic.py   groups whose members divide the work among themselves: JoinGroup, SyncGroup, Heartbeat, LeaveGroup
+    classic.py   groups whose members divide the work among themselves
     consumer.py  groups whose work the coordinator divides (KIP-848)
+    classic_calls.py  JoinGroup, SyncGroup, Heartbeat, LeaveGroup: to one of the two
     offsets.py   how far groups have read
     requests.py  what is wrong with a request in itself
     listing.py   what is told of groups of every type, and their deletion
@@ -17,6 +18,7 @@ from typing import Any, Final
 from mqd.coordinator.account import UNBOUNDED, Account
 from mqd.coordinator.group import records
 from mqd.coordinator.group.classic import Classic
+from mqd.coordinator.group.classic_calls import ClassicCalls
 from mqd.coordinator.group.consumer import ConsumerGroups
 from mqd.coordinator.group.listing import Listing
 from mqd.coordinator.group.memory import Memory
@@ -26,8 +28,6 @@ from mqd.coordinator.group.state import Expire, Group, Handler, Part, Replay, St
 from mqd.coordinator.shard import NO_PRODUCER, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
 from mqd.types import GROUPS_TOPIC
 
-PARTS: Final[tuple[type[Part], ...]] = (Classic, ConsumerGroups, Listing, Offsets)
-"""In the order in which they hear of what concerns all."""
 _EXPIRIES_MAX = 100
 """Deadlines that one `on_deadline` hears."""
 
@@ -51,12 +51,21 @@ class GroupShard:
         self._handlers: dict[str, Handler] = {}
         self._replays: dict[type, Replay] = {}
         self._timers: dict[str, Expire] = {}
-        for kind in PARTS:
-            part = self.state.parts[kind] = kind(self.state)
+        self.classic = Classic(self.state)
+        self.consumer = ConsumerGroups(self.state, self.classic)
+        self.offsets = Offsets(self.state, self.classic)
+        self.parts: Final[tuple[Part, ...]] = (
+            self.classic,
+            self.consumer,
+            ClassicCalls(self.state, self.classic, self.consumer),
+            Listing(self.state, self.offsets),
+            self.offsets,
+        )
+        """In the order in which they get what concerns all of them."""
+        for part in self.parts:
             _add(self._handlers, part.handlers())
             _add(self._replays, part.replays())
             _add(self._timers, part.timers())
-        self._classic = self.state.classic
 
     def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
         assert isinstance(op, Call), op
@@ -64,22 +73,22 @@ class GroupShard:
         return self._handlers[op.api](ticket, op, now)
 
     def replay(self, record: Record, producer: Producer = NO_PRODUCER) -> None:
-        if self._classic.replay_staged(record):
+        if self.classic.replay_staged(record):
             return
         entry = records.decode(record)
         if entry is not None:
             self._replays[type(entry.key)](entry.key, entry.value, producer)
 
     def replay_end(self, producer: Producer, committed: bool) -> None:
-        for part in self.state.parts.values():
+        for part in self.parts:
             part.replay_end(producer, committed)
 
     def _exact_bytes(self) -> int:
-        return self.state.by_id.bytes + self.state.offsets.store.bytes
+        return self.state.by_id.bytes + self.offsets.store.bytes
 
     def recount(self) -> int:
         """The exact part of the account from scratch, for tests and the simulation."""
-        return sum(map(group_bytes, self.state.by_id)) + self.state.offsets.store.recount()
+        return sum(map(group_bytes, self.state.by_id)) + self.offsets.store.recount()
 
     def _count_bytes(self) -> int:
         return sum(group.memory + group.assigned_memory for group in self.groups)
@@ -91,10 +100,10 @@ class GroupShard:
     def on_loaded(self, now: Moment) -> Decision:
         self.state.memory.groups_were_loaded()
         self.account.was_loaded()
-        return _joined(part.on_loaded(now) for part in self.state.parts.values())
+        return _joined(part.on_loaded(now) for part in self.parts)
 
     def on_metadata(self, now: Moment) -> Decision:
-        return _joined(part.on_metadata(now) for part in self.state.parts.values())
+        return _joined(part.on_metadata(now) for part in self.parts)
 
     def on_absence(self, seconds: float) -> None:
         self.state.timers.put_off(seconds)
@@ -114,7 +123,7 @@ class GroupShard:
         return _joined(heard)
 
     def abandoned(self, tickets: Collection[Ticket]) -> None:
-        for part in self.state.parts.values():
+        for part in self.parts:
             part.abandoned(tickets)
 
 

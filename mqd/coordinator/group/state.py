@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 from uuid import UUID
 
 from mqd.coordinator.account import Account, text_bytes
@@ -18,11 +18,6 @@ from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.records import Key, Value, encode, tombstone
 from mqd.coordinator.shard import NOTHING, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
 from mqd.errors import ErrorCode, MqError
-
-if TYPE_CHECKING:
-    from mqd.coordinator.group.classic import Classic
-    from mqd.coordinator.group.consumer import ConsumerGroups
-    from mqd.coordinator.group.offsets import Offsets
 
 TimerKey: TypeAlias = tuple[str, ...]
 """A kind, which names the part that hears of it, and then whose deadline it is, such as a group and a member."""
@@ -231,7 +226,6 @@ class State:
     account: Account
     by_id: GroupsById = field(default_factory=GroupsById)
     timers: Timers = field(default_factory=Timers)
-    parts: dict[type[Part], Part] = field(default_factory=dict)
 
     def get(self, group_id: str) -> Group | None:
         return self.by_id.get(group_id)
@@ -240,7 +234,7 @@ class State:
         """For members that say so many bytes more. MqError COORDINATOR_NOT_AVAILABLE where the node or the shard has none."""
         self.memory.make_room(group_id, size, self.options, now)
         new = 0 if group_id in self.by_id else group_bytes(group_id)
-        self.account.make_room(size + new, f"members of group {group_id}", now)
+        self.account.make_room(size + new, f"members of group {group_id}", now.seconds)
         self.account.let_in(size)
 
     def group(self, group_id: str) -> Group:
@@ -249,30 +243,6 @@ class State:
         if group is None:
             raise MqError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         return group
-
-    @property
-    def classic(self) -> Classic:
-        from mqd.coordinator.group.classic import Classic
-
-        part = self.parts[Classic]
-        assert isinstance(part, Classic)
-        return part
-
-    @property
-    def consumer(self) -> ConsumerGroups:
-        from mqd.coordinator.group.consumer import ConsumerGroups
-
-        part = self.parts[ConsumerGroups]
-        assert isinstance(part, ConsumerGroups)
-        return part
-
-    @property
-    def offsets(self) -> Offsets:
-        from mqd.coordinator.group.offsets import Offsets
-
-        part = self.parts[Offsets]
-        assert isinstance(part, Offsets)
-        return part
 
 
 class Part:

@@ -355,7 +355,8 @@ class TransactionShard:
             wait = MqError(ErrorCode.CONCURRENT_TRANSACTIONS, "The transaction that was open is being aborted; try again.")
             return self._decided(ticket, wait, op.transactional_id, aborted, now)
         if current is None:
-            self.account.make_room(TRANSACTION_BYTES + text_bytes(op.transactional_id), f"transactional id {op.transactional_id}", now)
+            more = TRANSACTION_BYTES + text_bytes(op.transactional_id)
+            self.account.make_room(more, f"transactional id {op.transactional_id}", now.seconds)
         initialized = state.initialize(
             current,
             timeout_ms=state.TWO_PHASE_TIMEOUT_MS if op.two_phase else op.timeout_ms,
@@ -404,7 +405,7 @@ class TransactionShard:
         if added is None:
             return _answer(ticket, {})
         more = weight(op.transactional_id, added) - weight(op.transactional_id, self._transactions.get(op.transactional_id))
-        self.account.make_room(more, f"partitions of transactional id {op.transactional_id}", now)
+        self.account.make_room(more, f"partitions of transactional id {op.transactional_id}", now.seconds)
         return Decision(records=(self._record(op.transactional_id, added),), replies=((ticket, {}),))
 
     def _end(self, ticket: Ticket, op: EndTransaction, now: Moment) -> Decision:

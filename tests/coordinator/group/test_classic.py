@@ -325,7 +325,7 @@ def test_a_new_member_waits_five_minutes_at_most(groups: Groups) -> None:
 def test_a_commit_keeps_a_session(groups: Groups) -> None:
     (one,) = groups.form(None, session_ms=6000)
     groups.advance(5)
-    groups.shard.state.classic.heard_from(groups.group(), one, groups.now)
+    groups.shard.classic.heard_from(groups.group(), one, groups.now)
     groups.advance(5)
     assert groups.heartbeat(one, 1) == ErrorCode.NONE
 

@@ -518,7 +518,7 @@ def test_many_offsets_of_a_deleted_topic_go_in_batches_that_fit(group: Group, to
     group.advance(1)
     assert log_size(group) == before + 4_000
     assert len(sizes) == 4 and max(sizes) < 300 * 1024
-    assert not group.shard.state.offsets.has_offsets("g")
+    assert not group.shard.offsets.has_offsets("g")
 
 
 def test_offsets_of_a_deleted_topic_go_when_that_can_be_written_again(
@@ -530,9 +530,9 @@ def test_offsets_of_a_deleted_topic_go_when_that_can_be_written_again(
         refused.setattr(group, "carry_out", lambda decision: None)
         group.metadata_changed()
         group.advance(0.1)
-    assert group.shard.state.offsets.has_offsets("g")
+    assert group.shard.offsets.has_offsets("g")
     group.advance(1)
-    assert not group.shard.state.offsets.has_offsets("g")
+    assert not group.shard.offsets.has_offsets("g")
     written = log_size(group)
     group.advance(60)
     assert log_size(group) == written
@@ -575,7 +575,7 @@ def test_a_search_is_made_once_for_each_topic_that_had_the_name(group: Group, to
     commit(group, (0, 5))
     commit(group, (0, 5), topic="u")
     searched: list[str] = []
-    offsets = group.shard.state.offsets
+    offsets = group.shard.offsets
     delete_stale = offsets._delete_stale
 
     def note(group_id: str, topic: str, *rest: Any) -> bool:
@@ -623,5 +623,5 @@ def test_a_group_with_many_offsets_is_deleted_in_batches_that_fit(group: Group, 
         unfinished.append([row.get("unfinished", False) for row in rows])
     assert unfinished == [[True, True]] * 3 + [[False, False]]
     assert max(sizes) < 300 * 1024
-    assert group.shard.state.get("g") is None and not group.shard.state.offsets.has_offsets("g")
+    assert group.shard.state.get("g") is None and not group.shard.offsets.has_offsets("g")
     assert group.shard.state.get("h") is None

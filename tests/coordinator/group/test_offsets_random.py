@@ -26,7 +26,7 @@ def known(group: Group) -> Any:
         told.append({(one["name"], row["partition_index"]): row for one in topics for row in one["partitions"]})
     wanted = [{"name": name, "partition_indexes": [0, 1, 2]} for name in "tu"]
     told.append(fetch_answer(group, topics=wanted, require_stable=True)["topics"])
-    return told, sorted(group.shard.state.by_id), group.shard.state.offsets.has_offsets("g")
+    return told, sorted(group.shard.state.by_id), group.shard.offsets.has_offsets("g")
 
 
 class OffsetsMachine(RuleBasedStateMachine):

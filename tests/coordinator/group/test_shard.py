@@ -10,7 +10,6 @@ from hypothesis import given, strategies as st
 from mqd.coordinator.group.classic_group import ClassicGroup, ClassicState
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.records import ClassicMember, GroupMetadata, GroupMetadataKey, decode, encode
-from mqd.coordinator.group.shard import PARTS
 from mqd.coordinator.group.state import Timers
 from mqd.coordinator.record_format import RecordFormatError
 from mqd.coordinator.shard import Record
@@ -86,7 +85,6 @@ def test_every_call_record_and_deadline_has_one_part() -> None:
     offsets = {"OffsetCommit", "OffsetFetch", "OffsetDelete", "TxnOffsetCommit"}
     assert set(shard._handlers) == classic | consumer | offsets | {"DescribeGroups", "ListGroups", "DeleteGroups"}
     assert all(apis.by_name(name).name == name for name in shard._handlers)
-    assert [type(part) for part in shard.state.parts.values()] == list(PARTS)
 
 
 def test_records_of_kinds_that_are_not_known_here_are_passed_over() -> None:
@@ -161,9 +159,9 @@ def test_offsets_alone_make_an_empty_group_that_can_be_joined_and_deleted() -> N
     groups.leave(groups.answer(ticket)["member_id"])
     answer = groups.call("DeleteGroups", 2, {"groups_names": [GROUP]})
     assert answer["results"] == [{"group_id": GROUP, "error_code": ErrorCode.NONE}]
-    assert not groups.shard.state.offsets.has_offsets(GROUP)
+    assert not groups.shard.offsets.has_offsets(GROUP)
     groups.fail_over()
-    assert not groups.shard.state.by_id and not groups.shard.state.offsets.has_offsets(GROUP)
+    assert not groups.shard.state.by_id and not groups.shard.offsets.has_offsets(GROUP)
 
 
 def test_states_of_a_classic_group_are_entered_from_few_others() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from mqd.errors import ErrorCode
 from mqd.protocol.apis import by_name
+from mqd.protocol.request_header import decode_request_header
 from mqd.protocol.schema import (
     UnsupportedApi,
-    decode_request_header,
     decode_response_header,
     encode_request_header,
     encode_response_header,

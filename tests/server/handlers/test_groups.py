@@ -10,7 +10,7 @@ import pytest
 from mqd.coordinator.shard import Call
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.apis import by_name
-from mqd.protocol.schema import RequestHeader
+from mqd.protocol.request_header import RequestHeader
 from mqd.server.context import CLIENT, Context
 from mqd.server.handlers import (
     consumer_group_describe,

@@ -1,0 +1,42 @@
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup go to the part that has the group.
+
+Members of the classic protocol are in groups of either type: KIP-848 lets a group change its type
+while they are in it. An empty group of the consumer protocol gives way to a classic one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mqd.coordinator.group.classic import Classic
+from mqd.coordinator.group.consumer import ConsumerGroups
+from mqd.coordinator.group.consumer_group import ConsumerGroup
+from mqd.coordinator.group.state import Handler, Part, State
+from mqd.coordinator.shard import Call, Decision, Moment, Ticket
+
+
+class ClassicCalls(Part):
+    """The calls of members that speak the classic protocol."""
+
+    def __init__(self, state: State, classic: Classic, consumer: ConsumerGroups) -> None:
+        super().__init__(state)
+        self._classic = classic
+        self._consumer = consumer
+
+    def handlers(self) -> Mapping[str, Handler]:
+        classic, consumer = self._classic, self._consumer
+        return {
+            "JoinGroup": self._by_type(classic.handle_join_group, consumer.handle_join_group),
+            "SyncGroup": self._by_type(classic.handle_sync_group, consumer.handle_sync_group),
+            "Heartbeat": self._by_type(classic.handle_heartbeat, consumer.handle_heartbeat),
+            "LeaveGroup": self._by_type(classic.handle_leave_group, consumer.handle_leave_group),
+        }
+
+    def _by_type(self, classic: Handler, consumer: Handler) -> Handler:
+        def handle(ticket: Ticket, call: Call, now: Moment) -> Decision:
+            group = self.state.get(call.request.group_id)
+            if isinstance(group, ConsumerGroup) and not group.is_empty:
+                return consumer(ticket, call, now)
+            return classic(ticket, call, now)
+
+        return handle

@@ -1,0 +1,75 @@
+"""The header of a request, as a broker decodes it: which API, which version, from which client.
+
+How long it is depends on the API and the version (KIP-482), so this file knows both the declared
+APIs and their schema. Encoding is in schema.py.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mqd.errors import ProtocolError
+from mqd.protocol.apis import by_key
+from mqd.protocol.primitives import Cursor, skip_tagged_fields
+from mqd.protocol.schema import API_VERSIONS_KEY, REQUEST_HEADER, Api, Buffer, UnsupportedApi
+
+
+class RequestHeader(NamedTuple):
+    """`body_position`: where in the frame the body begins."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_position: int
+
+
+def decode_request_header(frame: Buffer) -> RequestHeader:
+    """The header of a request frame.
+
+    Raises UnsupportedApi for an unknown key or version. ApiVersions is the exception: a client
+    begins with any version and gets the versions of this broker. So in an unknown version the
+    header is decoded up to the client id, which no version moves, and the body is not decoded."""
+    size = len(frame)
+    if size < REQUEST_HEADER.size:
+        raise ProtocolError(f"a frame of {size} bytes is too short for a request header")
+    api_key, api_version, correlation_id, client_id_bytes = REQUEST_HEADER.unpack_from(frame)
+    position = REQUEST_HEADER.size
+    api = _api(api_key)
+    if api is None or not (api.supports(api_version) or api_key == API_VERSIONS_KEY):
+        raise UnsupportedApi(api_key, api_version)
+    client_id = None
+    if client_id_bytes >= 0:
+        end = position + client_id_bytes
+        if end > size:
+            raise ProtocolError(f"client id of {client_id_bytes} bytes in a frame of {size}")
+        try:
+            client_id = str(frame[position:end], "utf-8")
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f"client id is not UTF-8: {error.reason}") from None
+        position = end
+    elif client_id_bytes != -1:
+        raise ProtocolError(f"client id of {client_id_bytes} bytes")
+    if not api.supports(api_version):
+        return RequestHeader(api_key, api_version, correlation_id, client_id, size)
+    if api.is_flexible(api_version):
+        if position < size and not frame[position]:  # no tagged fields: what every client sends
+            position += 1
+        else:
+            stream = Cursor(frame, position, 0)
+            skip_tagged_fields(stream)
+            position = stream.position
+    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+
+
+_apis: dict[int, Api] = {}
+
+
+def _api(key: int) -> Api | None:
+    """The API of this key. A dictionary, because every request comes here."""
+    api = _apis.get(key)
+    if api is None:
+        api = by_key(key)
+        if api is not None:
+            _apis[key] = api
+    return api
