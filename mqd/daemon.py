@@ -178,6 +178,7 @@ class _Daemon:
             clock=seams.clock,
             directories=directories or [options.data_directory / "logs"],
             on_durable=lambda log: self.replica.on_durable(log),
+            on_log_start_moved=lambda log: self.replica.on_log_start_moved(log),
             on_directory_failed=self._on_directory_failed,
             claim=lambda: MetaProperties(self.peers.cluster_id, self.me.id, seams.entropy.uuid()),
             retention_check_interval_ms=self.config.integer("log.retention.check.interval.ms"),

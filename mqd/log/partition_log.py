@@ -10,7 +10,8 @@ A turn of the event loop plans any number of appends and ends with one write; on
 log with `on_written`. When a write fails the service takes back everything that was planned: `forget_queue`.
 
 Invariants (docs/INVARIANTS.md):
-- synced_end <= durable_end and log_start <= durable_end <= written_end <= log_end; recovery begins at synced_end. With an empty queue written_end = log_end.
+- synced_end <= durable_end and log_start <= durable_end <= written_end <= log_end; recovery begins at synced_end.
+  With an empty queue written_end = log_end.
 - Segments are in ascending order, without overlap; the last one, and only it, is appended to.
 - Offsets are dense: each batch begins where the one before it ended. Behind a compaction (compaction.py), here or at a leader of which
   this log was copied, offsets are missing between batches, never within what is not committed.

@@ -148,6 +148,8 @@ class _Loader:
         self.epochs = LeaderEpochs()
         self.replay_from: Offset = 0
         """Where the producer snapshot ends."""
+        self.has_gaps = False
+        """Whether offsets are missing between batches: the log was cleaned, here or where it was copied from."""
         self.unstored: Offset = FOREVER_MS
         """From here on transaction indexes are not on disk: there was no space."""
 
@@ -403,6 +405,7 @@ class _Loader:
                     raise BadBatch(position, f"base offset {header.base_offset} where {segment.next_offset} was due")
                 if following is not None and header.last_offset >= following and not self.known.kept:  # a cut was not synced, or a removal
                     raise BadBatch(position, f"offset {header.last_offset} is in the next segment, too")
+                self.has_gaps |= header.base_offset > segment.next_offset
                 if header.last_offset > segment.base_offset + RELATIVE_OFFSET_MAX:
                     raise BadBatch(position, f"offset {header.last_offset} is too far from the segment's base")
                 segment.add(header.last_offset, len(view), header.max_timestamp, self.config.index_interval_bytes)
@@ -509,6 +512,8 @@ class _Loader:
         log.end_is_void = self.disk.exists(self.path / VOID)
         if known.cleaned_to is not None:
             log.cleaned_to = min(known.cleaned_to, log.log_end_offset)
+        elif self.has_gaps:  # copied from a leader that had cleaned it, and killed before the checkpoint said so
+            log.cleaned_to = start
         # An orderly stop does not sync a log that never held a record: the sync of its first records does (I1).
         log.new_files = anew or (known.clean and not end)
         return log

@@ -87,6 +87,7 @@ class LogService:
         *,
         on_durable: Callable[[PartitionLog], None],
         on_directory_failed: Callable[[Path, StorageError], None],
+        on_log_start_moved: Callable[[PartitionLog], None] = lambda log: None,
         claim: Callable[[], MetaProperties] | None = None,
         retention_check_interval_ms: int = 300_000,
         producer_id_expiration_ms: int = 86_400_000,
@@ -114,6 +115,7 @@ class LogService:
         self._disk = disk
         self._clock = clock
         self._on_durable = on_durable
+        self._on_log_start_moved = on_log_start_moved
         self._on_directory_failed = on_directory_failed
         self.disk_serial = 0
         """How often the checkpoints of ends have moved on, as every directory says (ends.py). What the controller may be told."""
@@ -657,6 +659,8 @@ class LogService:
         """Write down up to where each log is durable. Where a log was cut below that, it begins no segment until this is done."""
         self._recovery_points_moved = False
         stale = list(self._stale_points)
+        if any(log.cleaned_to is not None for log in self.logs.values()):
+            await self._store(CLEANER_CHECKPOINT)  # a start does not look for gaps below the recovery point
         await self._store(RECOVERY_POINT_CHECKPOINT)
         self.disk_serial = await store_ends(
             self._disk, self.directories.values(), self.logs.values(), self.disk_serial, self._not_stored
@@ -689,7 +693,10 @@ class LogService:
         logger.info("removing segments partition=%s count=%d up_to=%d reason=%s", log.topic_partition, count, end, reason)
         self._log_starts_moved = True
         self._retired_segments += count
+        before = log.log_start_offset
         self._removals.add_all(retire_oldest(self._disk, log, count), log.config.file_delete_delay_ms)
+        if log.log_start_offset != before:
+            self._on_log_start_moved(log)
 
     async def _store(self, name: str) -> None:
         """Write one kind of checkpoint in every directory that is online."""

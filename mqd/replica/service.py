@@ -492,6 +492,12 @@ class ReplicaService:
         if partition.advance():
             self._wake(partition)
 
+    def on_log_start_moved(self, log: PartitionLog) -> None:
+        """Retention has removed records of a log: followers of an idle partition would not learn it otherwise."""
+        partition = self.get(log.topic_partition)
+        if partition is not None and partition.log is log:
+            self._tell_followers([partition])
+
     def on_directory_failed(self, directory: Path) -> None:
         """Nothing that waits for a sync there will see one."""
         for partition in self.partitions():

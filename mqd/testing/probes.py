@@ -496,7 +496,11 @@ class Probes:
                     self._compare(shadow, committed, end, f"I1: the new leader of epoch {partition.leader_epoch}, {where}")
             if not self.may_lose(topic_partition.topic):
                 self._look_at_leader(partition, key, committed, where)
-        elif high_watermark > committed.end and (epoch := _epoch_led_in_passing(log, shadow, before)) is not None:
+        elif (
+            high_watermark > committed.end
+            and not self.may_lose(topic_partition.topic)
+            and (epoch := _epoch_led_in_passing(log, shadow, before)) is not None
+        ):
             self._commit_batches(shadow, committed, high_watermark, epoch, where)
         shadow.latest_epoch = log.epochs.latest
         if not shadow.set_aside and not self.may_lose(topic_partition.topic):

@@ -12,11 +12,13 @@ from mqd.limits import KIB, MIB
 
 _SNAPSHOTS = (("15", "5"), ("8", "1"), ("4", "1"))
 """Entries of the metadata log between two snapshots, and those that are kept before one: a node that was away needs the snapshot."""
+_DELETE_RETENTION_MS = 20_000
+"""Longer than a replica is away: one that misses a tombstone keeps the record that it deletes, as with Apache Kafka."""
 _SMALL: tuple[dict[str, str], ...] = (
     {
         "log.cleaner.backoff.ms": "100",
         "log.cleaner.min.cleanable.ratio": "0.01",
-        "log.cleaner.delete.retention.ms": "200",
+        "log.cleaner.delete.retention.ms": str(_DELETE_RETENTION_MS),
         "log.roll.ms": "300",
     },
     {"log.retention.check.interval.ms": "200", "log.segment.delete.delay.ms": "100"},

@@ -179,6 +179,11 @@ async def test_gaps_of_a_leader_that_is_or_was_compacted_are_taken_over(leader: 
     await follower.restart()
     again = follower.open(ours.config)
     assert content(again) == kept and not follower.service.reports
+    assert again.cleaned_to == 0, "also after a kill, by what the start reads"
+    again.on_synced(again.written_end_offset)
+    await follower.service.checkpoint_recovery_points()
+    await follower.restart()
+    assert follower.open(ours.config).cleaned_to == 0, "a start trusts what is below the recovery point, and does not look"
 
 
 async def test_a_gap_that_is_wider_than_a_segment(leader: Harness, follower: Harness) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import trio
@@ -63,8 +64,8 @@ async def test_followers_follow_whoever_leads_and_in_which_epoch(replicas: Repli
 
 
 async def test_a_lost_log_is_told_once_and_begun_anew_when_nobody_counts_on_it(replicas: Replicas) -> None:
-    told: list[TopicPartition] = []
-    replicas.replica.on_offline = told.append
+    reported: list[tuple[UUID, int]] = []
+    replicas.replica.on_offline = lambda topic_id, index: reported.append((topic_id, index))
     fetchers = replicas.replica.fetchers = Fetchers()
     assign(replicas, TWO, 0, 0, (TWO, ME))
     partition = replicas.replica.get(TP)
@@ -72,7 +73,7 @@ async def test_a_lost_log_is_told_once_and_begun_anew_when_nobody_counts_on_it(r
     replicas.service.reader.unreadable(partition.log, "bytes that were there cannot be read")
     for _ in range(2):
         await replicas.replica.check()
-    assert told == [TP]
+    assert reported == [(TOPIC_ID, 0)]
     assert fetchers.taken()[-1][0] == "unfollow"
     for partition_epoch, (isr, elr) in enumerate([((TWO, ME), ()), ((TWO,), (ME,))], start=1):
         assign(replicas, TWO, 0, partition_epoch, isr, elr)
@@ -86,17 +87,17 @@ async def test_a_lost_log_is_told_once_and_begun_anew_when_nobody_counts_on_it(r
 
 async def test_a_lost_log_is_told_again_when_its_leader_takes_it_in(replicas: Replicas) -> None:
     """The leader had heard a fetch from before; in the ISR this node may come to lead, and it has nothing."""
-    told: list[TopicPartition] = []
-    replicas.replica.on_offline = told.append
+    reported: list[tuple[UUID, int]] = []
+    replicas.replica.on_offline = lambda topic_id, index: reported.append((topic_id, index))
     assign(replicas, TWO, 0, 0, (TWO,), (ME,))
     partition = replicas.replica.get(TP)
     assert partition is not None
     replicas.service.reader.unreadable(partition.log, "bytes that were there cannot be read")
     await replicas.replica.check()
     assign(replicas, TWO, 0, 1, (TWO,), (ME,))
-    assert told == [TP]
+    assert reported == [(TOPIC_ID, 0)]
     assign(replicas, TWO, 0, 2, (TWO, ME))
-    assert told == [TP, TP]
+    assert reported == [(TOPIC_ID, 0)] * 2
 
 
 async def test_a_follower_that_the_controller_takes_out_says_anew_what_it_has(replicas: Replicas) -> None:

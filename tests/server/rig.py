@@ -258,6 +258,7 @@ class Rig:
             self.clock,
             [directory],
             on_durable=lambda log: self.replica.on_durable(log),
+            on_log_start_moved=lambda log: self.replica.on_log_start_moved(log),
             on_directory_failed=lambda path, error: self.directory_failures.append(path),
         )
         self.replica = ReplicaService(node_id=ME, logs=self.logs, clock=self.clock, entropy=entropy)

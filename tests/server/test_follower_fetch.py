@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -647,6 +648,21 @@ async def test_deleted_records_are_gone_everywhere_before_it_is_said(tmp_path: P
         (answer,) = client.answers()
         late = answer.topics[0].partitions[0]
         assert (late.low_watermark, late.error_code) == (0, ErrorCode.REQUEST_TIMED_OUT)
+
+
+async def test_a_parked_follower_learns_what_retention_has_removed(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        replicated(node)
+        follower, log = await Follower.connect(node), node.partition("t").log
+        await produce_unanswered(node, b"a")
+        await follower.fetch(("t", 0, 1), log_start_offset=0)
+        await follower.park()
+        node.logs.checkpoint_high_watermark(log.topic_partition, 1)
+        log.config = replace(log.config, retention_ms=0)
+        node.clock.now_ms += 1000
+        await node.logs.retain()
+        await settle()
+        assert row(follower.answer()).log_start_offset == 1
 
 
 # -- fetches of many partitions
