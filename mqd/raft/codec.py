@@ -128,16 +128,20 @@ class PreVoteReply:
 
 
 @dataclass(frozen=True, slots=True)
-class Inquiry:
-    """The sender remembers nothing, so it neither votes nor acknowledges: what does the receiver know? `nonce`: of this life."""
+class RecoveryQuery:
+    """A recovering voter asks for the state of the receiver (voter_recovery.py).
+
+    `nonce`: of the sender's process."""
 
     term: int
     nonce: int
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """The answer to Inquiry `nonce`. formed: the sender is a voter that has not forgotten anything itself."""
+class RecoveryReply:
+    """The reply to RecoveryQuery `nonce`.
+
+    `formed`: the sender is a voter that is not recovering itself."""
 
     term: int
     nonce: int
@@ -157,8 +161,8 @@ Message = (
     | TimeoutNow
     | PreVote
     | PreVoteReply
-    | Inquiry
-    | Account
+    | RecoveryQuery
+    | RecoveryReply
 )
 
 
@@ -167,7 +171,7 @@ def check_plausible(message: Message, *, term: int, last_index: int) -> None:
     if message.term > term + TERM_LEAP_MAX:
         raise ProtocolError(f"{type(message).__name__} of term {message.term}, this node is in term {term}")
     match message:
-        case RequestVote() | PreVote() | Account():
+        case RequestVote() | PreVote() | RecoveryReply():
             numbers: tuple[int, ...] = (message.last_index,)
         case AppendEntries():
             numbers = (message.commit_index, message.previous_index)
@@ -193,8 +197,8 @@ _FIXED: dict[type[Any], tuple[int, struct.Struct]] = {
     TimeoutNow: (7, struct.Struct(">BQ")),
     PreVote: (8, struct.Struct(">BQQQ")),
     PreVoteReply: (9, struct.Struct(">BQ?")),
-    Inquiry: (10, struct.Struct(">BQQ")),
-    Account: (11, struct.Struct(">BQQQ?")),
+    RecoveryQuery: (10, struct.Struct(">BQQ")),
+    RecoveryReply: (11, struct.Struct(">BQQQ?")),
 }
 
 
@@ -220,9 +224,9 @@ def encode_message(message: Message) -> bytes:
             parts = [fixed.pack(kind, term)]
         case PreVoteReply(term, granted):
             parts = [fixed.pack(kind, term, granted)]
-        case Inquiry(term, nonce):
+        case RecoveryQuery(term, nonce):
             parts = [fixed.pack(kind, term, nonce)]
-        case Account(term, nonce, last_index, formed, voter_set):
+        case RecoveryReply(term, nonce, last_index, formed, voter_set):
             parts = [fixed.pack(kind, term, nonce, last_index, formed), encode_set(voter_set) if voter_set is not None else b""]
     body = b"".join(parts)
     assert len(body) <= limits.RAFT_MESSAGE_BYTES_MAX, len(body)
@@ -290,14 +294,14 @@ def _decode_pre_vote_reply(data: bytes) -> PreVoteReply:
     return PreVoteReply(term, bool(granted))
 
 
-def _decode_account(data: bytes) -> Account:
-    term, nonce, last_index, formed = _numbers(data, Account, exact=False)
-    if len(data) == _FIXED[Account][1].size:
-        return Account(term, nonce, last_index, bool(formed), None)
-    voter_set, end = decode_set(data, _FIXED[Account][1].size)
+def _decode_recovery_reply(data: bytes) -> RecoveryReply:
+    term, nonce, last_index, formed = _numbers(data, RecoveryReply, exact=False)
+    if len(data) == _FIXED[RecoveryReply][1].size:
+        return RecoveryReply(term, nonce, last_index, bool(formed), None)
+    voter_set, end = decode_set(data, _FIXED[RecoveryReply][1].size)
     if end != len(data):
-        raise ProtocolError("Account with bytes after its voter set")
-    return Account(term, nonce, last_index, bool(formed), voter_set)
+        raise ProtocolError("RecoveryReply with bytes after its voter set")
+    return RecoveryReply(term, nonce, last_index, bool(formed), voter_set)
 
 
 def _decode_snapshot(data: bytes) -> InstallSnapshot:
@@ -318,8 +322,8 @@ _DECODERS: dict[int, Callable[[bytes], Message]] = {
     7: lambda data: TimeoutNow(*_numbers(data, TimeoutNow)),
     8: lambda data: PreVote(*_numbers(data, PreVote)),
     9: _decode_pre_vote_reply,
-    10: lambda data: Inquiry(*_numbers(data, Inquiry)),
-    11: _decode_account,
+    10: lambda data: RecoveryQuery(*_numbers(data, RecoveryQuery)),
+    11: _decode_recovery_reply,
 }
 
 

@@ -1,4 +1,7 @@
-"""When a leader last heard each other node, and when each last had everything (KIP-836). Pure. Nothing is decided by it."""
+"""When each node last replied to its leader, and last held everything (KIP-836). Pure.
+
+Only `caught_up_since` decides anything: when a new voter may be added (voters.py).
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from mqd.raft.machine import PeerStatus
 
 @dataclass(slots=True)
 class _Seen:
-    heard_at: float = -inf
+    replied_at: float = -inf
     matched_at: float = -inf
-    """When it last said what it holds."""
+    """When its last match index arrived."""
     end_then: int = 0
-    """Where the leader's log ended at that time."""
+    """The last index of the leader's log at that time."""
     caught_up_at: float = -inf
 
 
@@ -38,14 +41,14 @@ class Followers:
         """Nodes that held everything at some time since then."""
         return frozenset(peer for peer, seen in self._seen.items() if seen.caught_up_at >= moment)
 
-    def on_heard(self, peer: int, now: float) -> None:
-        self._seen[peer].heard_at = now
+    def on_reply(self, peer: int, now: float) -> None:
+        self._seen[peer].replied_at = now
 
     def on_success(self, peer: int, match_index: int, last_index: int, now: float) -> None:
         """`peer` holds everything up to `match_index`, and the leader's log ends at `last_index`.
 
-        A follower of a busy leader never holds all of it at once, so who now holds what there was when it last answered was caught up
-        then."""
+        A follower of a busy leader never holds all of it at once. One that now holds what the log
+        held at its last reply was caught up then."""
         seen = self._seen[peer]
         if match_index >= last_index:
             seen.caught_up_at = now
@@ -54,10 +57,14 @@ class Followers:
         seen.matched_at, seen.end_then = now, last_index
 
     def statuses(self, match_index: Mapping[int, int] | None) -> tuple[PeerStatus, ...]:
-        """None: this node does not lead, and knows nothing."""
+        """`match_index`: of each node; None where this node does not lead, and knows nothing."""
         if match_index is None:
-            return tuple(PeerStatus(peer, peer in self.voters, 0, -inf, -inf) for peer in self._everyone)
+            return tuple(
+                PeerStatus(peer, peer in self.voters, 0, -inf, -inf) for peer in self._everyone
+            )
         return tuple(
-            PeerStatus(peer, peer in self.voters, match_index[peer], seen.heard_at, seen.caught_up_at)
+            PeerStatus(
+                peer, peer in self.voters, match_index[peer], seen.replied_at, seen.caught_up_at
+            )
             for peer, seen in self._seen.items()
         )

@@ -30,7 +30,7 @@ from uuid import UUID
 from mqd.errors import ProtocolError
 from mqd.raft import introduction_v2
 from mqd.raft.codec import API_KEY_HANDSHAKE, encode_frame
-from mqd.raft.lives import Caller
+from mqd.raft.incarnations import Caller
 from mqd.raft.voters import Position, VoterSet, decode_set, disagreement, encode_set
 
 PROTOCOL_VERSION = 3

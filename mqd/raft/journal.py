@@ -188,6 +188,11 @@ class Journal:
         return self.entries[-1].index
 
     @property
+    def is_empty(self) -> bool:
+        """No entry behind the empty beginning."""
+        return self.last_index <= _BEGINNING.index
+
+    @property
     def dirty(self) -> bool:
         """Whether a flush has something to do."""
         return bool(self._records) or self._state_dirty or self._rewrite or self._snapshot_pending is not None or self._reserve_due

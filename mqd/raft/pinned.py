@@ -31,8 +31,8 @@ from pysyncobj.syncobj import SyncObj
 from pysyncobj.transport import Transport
 
 from mqd.raft.codec import Entry, Message, RequestVote, TimeoutNow, Vote
-from mqd.raft.fates import Fate, Settle, tell
 from mqd.raft.journal import Journal
+from mqd.raft.proposal_results import OnResult, ProposalResult, report_result
 
 _VERSION = "0.3.17"
 _SOURCES = {
@@ -137,23 +137,23 @@ class Outbox(Transport):  # type: ignore[misc]
     def send(self, node: Any, message: dict[str, Any]) -> bool:
         match message["type"]:
             case "request_vote":
-                said: Message = RequestVote(message["term"], message["last_log_index"], message["last_log_term"])
+                converted: Message = RequestVote(message["term"], message["last_log_index"], message["last_log_term"])
             case "response_vote":
-                said = Vote(message["term"])
+                converted = Vote(message["term"])
             case "timeout_now":
-                said = TimeoutNow(message["term"])
+                converted = TimeoutNow(message["term"])
             case other:
                 raise AssertionError(f"pysyncobj sends {other!r} by itself")
-        self.messages.append((node.id, said))
+        self.messages.append((node.id, converted))
         return True
 
 
-def pysyncobj_callback(settle: Settle) -> Callable[[Any, int], None]:
+def pysyncobj_callback(on_result: OnResult) -> Callable[[Any, int], None]:
     def callback(result: Any, reason: int) -> None:
         if reason == FAIL_REASON.SUCCESS:
-            tell(settle, result, Fate.APPLIED)
+            report_result(on_result, result, ProposalResult.APPLIED)
         else:
-            tell(settle, 0, Fate.REFUSED if reason == FAIL_REASON.DISCARDED else Fate.UNKNOWN)
+            report_result(on_result, 0, ProposalResult.REFUSED if reason == FAIL_REASON.DISCARDED else ProposalResult.UNKNOWN)
 
     return callback
 

@@ -39,12 +39,13 @@ from mqd.raft import codec, versions
 from mqd.raft.building import build, load
 from mqd.raft.codec import COMMAND, NO_OP, Message
 from mqd.raft.dialing import Dialing
-from mqd.raft.fates import Fate
+from mqd.raft.elections import Timing
+from mqd.raft.incarnations import Caller, IncarnationRefused, Incarnations
 from mqd.raft.introduction import ANSWER_BYTES_MAX, Call, CallOfVersion2, Doorkeeper, Identity, IntroductionFailed, Refused, Visit
 from mqd.raft.journal import Compaction, Journal, open_journal
-from mqd.raft.lives import Caller, Lives, NotHeard
 from mqd.raft.machine import Machine, NotLeader, OutcomeUnknown, PeerStatus, RaftStatus, Role
-from mqd.raft.seams import RaftNode, Timing
+from mqd.raft.node import RaftNode
+from mqd.raft.proposal_results import ProposalResult
 from mqd.raft.snapshots import Work
 from mqd.raft.transport import (
     BACKOFF_SECONDS_MAX,
@@ -110,9 +111,9 @@ class _Waiting:
     def __init__(self) -> None:
         self.done = trio.Event()
         self.index = 0
-        self.fate = Fate.UNKNOWN
+        self.fate = ProposalResult.UNKNOWN
 
-    def settle(self, index: int, fate: Fate) -> None:
+    def settle(self, index: int, fate: ProposalResult) -> None:
         self.index, self.fate = index, fate
         self.done.set()
 
@@ -180,7 +181,7 @@ class RaftService:
             allows_2=self._allows_introduction_2,
         )
         self._dialing = Dialing()
-        self._lives = Lives(silence=self._timing.election_timeout_max)
+        self._incarnations = Incarnations(silence=self._timing.election_timeout_max)
         self._refusals: dict[str, float] = {}
         """What was refused, and when that was last told."""
         self._queue_wakes = {peer: trio.Event() for peer in self._addresses}
@@ -290,9 +291,9 @@ class RaftService:
                 await waiting.done.wait()
         finally:
             self._unsettled -= 1
-        if waiting.done.is_set() and waiting.fate is Fate.APPLIED:
+        if waiting.done.is_set() and waiting.fate is ProposalResult.APPLIED:
             return waiting.index
-        if waiting.done.is_set() and waiting.fate is Fate.REFUSED:
+        if waiting.done.is_set() and waiting.fate is ProposalResult.REFUSED:
             raise NotLeader(self._status.leader_id)
         raise OutcomeUnknown("leadership was lost, or time ran out, before the command was known to be applied")
 
@@ -348,7 +349,7 @@ class RaftService:
         if visit.node_id is not None and visit.incarnation is not None:
             try:
                 self._admit(visit, visit.node_id, visit.incarnation)
-            except NotHeard as error:
+            except IncarnationRefused as error:
                 answer = visit.refuse(str(error), correlation_id)
             else:
                 self._on_introduced(visit.node_id, visit.incarnation, visit.position)
@@ -357,11 +358,11 @@ class RaftService:
         return answer
 
     def _admit(self, visit: Visit, node_id: int, incarnation: UUID) -> None:
-        if not self._lives.admit(self._clock.monotonic(), node_id, incarnation, visit.caller, called_at=visit.called_at):
+        if not self._incarnations.admit(self._clock.monotonic(), node_id, incarnation, visit.caller, called_at=visit.called_at):
             return
         self._inbox = deque(pair for pair in self._inbox if pair[0] != node_id)
         if node_id in self._addresses:
-            self._news.append(lambda node: node.reborn(node_id))
+            self._news.append(lambda node: node.restarted(node_id))
             self._wake.set()
 
     def _on_introduced(self, peer: int, incarnation: UUID, position: Position | None) -> None:
@@ -391,7 +392,7 @@ class RaftService:
         """The body of a frame with api key 32001, of a connection that introduced itself as `node_id`. Copies what it keeps.
 
         Raises ProtocolError: close the connection and log it. There is no answer to send."""
-        if incarnation is not None and incarnation != self._lives.heard(node_id):
+        if incarnation is not None and incarnation != self._incarnations.current(node_id):
             raise ProtocolError(
                 f"a Raft message of node {node_id} from another life than the one that is heard: do two processes run under one id?"
             )
@@ -580,7 +581,7 @@ class RaftService:
             voters=tuple(sorted(node.voters)),
             connected=tuple(peer for peer in node.connected_peers if peer in node.voters),
             observers=tuple(sorted(self._everyone - node.voters)),
-            majority_heard_at=node.majority_heard_at(self._clock.monotonic()),
+            majority_heard_at=node.majority_replied_at(self._clock.monotonic()),
             led_at=node.led_at(self._clock.monotonic()),
             peers=node.peers(),
             abstains=node.abstains,
@@ -620,7 +621,7 @@ class RaftService:
         """A peers file that the voters cannot follow is a mistake that only its operator can correct."""
         while True:
             await trio.sleep(MISFIT_TOLD_EVERY_SECONDS)
-            if self._node is not None and (why := self._node.misfit(self._clock.monotonic())) is not None:
+            if self._node is not None and (why := self._node.peers_file_problem(self._clock.monotonic())) is not None:
                 logger.warning("raft: %s", why)
 
     @property
@@ -656,7 +657,7 @@ class RaftService:
         if self._node is not None:
             self._node.abandon()
         while self._proposals:
-            self._proposals.popleft()[1].settle(0, Fate.REFUSED)
+            self._proposals.popleft()[1].settle(0, ProposalResult.REFUSED)
         for queue in self._queues.values():
             queue.close()
         journal.close()

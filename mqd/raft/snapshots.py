@@ -1,22 +1,21 @@
-"""Snapshots on their way: how one is built and loaded, and how far one has come on its way to a follower."""
+"""How a snapshot of the machine is built and loaded, and when a node takes its own. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from mqd.raft.journal import Source
+    from mqd.raft.journal import Compaction, Journal
 
 T = TypeVar("T")
 Work = Generator[None, None, T]
 """Work of some milliseconds a step, which returns a T."""
 
 Build = Callable[[Iterator[bytes], Callable[[bytes], None]], None]
-"""(pieces, done): joins the pieces of a snapshot, wherever it likes, and calls `done` with them;
-never during a flush.
-"""
+"""(pieces, done): joins the pieces of a snapshot, in any thread, and calls `done` with them; never
+during a flush."""
 
 
 def build_at_once(pieces: Iterator[bytes], done: Callable[[bytes], None]) -> None:
@@ -25,7 +24,8 @@ def build_at_once(pieces: Iterator[bytes], done: Callable[[bytes], None]) -> Non
 
 
 Load = Callable[[Work[Any], Callable[[Any], None]], None]
-"""(work, done): makes the steps, wherever it likes, and calls `done` with what they return; never during a flush."""
+"""(work, done): makes the steps, in any thread, and calls `done` with what they return; never
+during a flush."""
 
 
 def load_at_once(work: Work[Any], done: Callable[[Any], None]) -> None:
@@ -43,12 +43,55 @@ def all_steps(work: Work[T]) -> T:
             return result
 
 
-@dataclass(slots=True)
-class Sending:
-    """A snapshot on its way to one follower: one chunk in flight."""
+class OwnSnapshots:
+    """When this node takes a snapshot of its machine, and compacts its journal with it."""
 
-    index: int
-    term: int
-    source: Source
-    acknowledged: int
-    sent_at: float
+    def __init__(self, journal: Journal, compaction: Compaction, build: Build) -> None:
+        self._journal = journal
+        self._compaction = compaction
+        self._build = build
+        self._building = False
+        self._not_before = 0
+        """No snapshot before this entry is applied: the disk had no space for one."""
+        self._applied_bytes = 0
+        """Of commands applied since the last snapshot."""
+        self.taken = 0
+
+    def on_applied(self, command: bytes) -> None:
+        self._applied_bytes += len(command)
+
+    def on_installed(self) -> None:
+        """A leader's snapshot has replaced the log."""
+        self._applied_bytes = 0
+
+    def is_due(self, applied_index: int) -> bool:
+        due = self._compaction
+        entries = applied_index - self._journal.snapshot_index
+        if entries < due.entries_max and self._applied_bytes < due.bytes_max:
+            return False
+        return not self._building and applied_index >= self._not_before
+
+    def take(
+        self, applied_index: int, pieces: Iterator[bytes], now_applied: Callable[[], int]
+    ) -> None:
+        """`pieces`: the state after entry `applied_index`. `now_applied()`: the same index when the
+        snapshot is built."""
+        self._building = True
+        done = partial(self._on_built, applied_index, self._applied_bytes, now_applied)
+        self._build(pieces, done)
+
+    def _on_built(
+        self, index: int, applied_bytes: int, now_applied: Callable[[], int], state: bytes
+    ) -> None:
+        """`state`: after entry `index`, when so many bytes had been applied. Later entries stay in
+        the log."""
+        self._building = False
+        if index <= self._journal.snapshot_index:
+            return  # a leader's snapshot came first
+        entries_kept = self._compaction.entries_kept
+        if not self._journal.has_room_for(len(state)):
+            self._not_before = now_applied() + entries_kept  # the log grows a little longer
+            return
+        self._journal.compact(index, state, entries_kept=entries_kept)
+        self.taken += 1
+        self._applied_bytes -= applied_bytes

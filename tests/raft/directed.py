@@ -17,10 +17,11 @@ from typing import Any
 from uuid import UUID
 
 from mqd.raft.codec import COMMAND, Message, RequestVote, decode_message, encode_message
-from mqd.raft.fates import Fate
+from mqd.raft.elections import Timing
 from mqd.raft.journal import Compaction, Journal, open_journal
 from mqd.raft.machine import Role
-from mqd.raft.seams import RaftNode, Timing
+from mqd.raft.node import RaftNode
+from mqd.raft.proposal_results import ProposalResult
 from mqd.raft.snapshots import Work
 from tests.raft.memory_disk import MemoryDisk
 
@@ -281,7 +282,7 @@ class Ours(Group):
 
     def force_election(self, i: int) -> None:
         """As if a majority had promised its votes."""
-        self.nodes[i]._poll.won = True
+        self.nodes[i]._pre_votes.won = True
         super().force_election(i)
 
     def _flush(self, i: int) -> None:
@@ -307,11 +308,11 @@ class Ours(Group):
             self.nodes[i].connected(other)
 
     def add(self, i: int, value: str, callback: Callback | None = None) -> None:
-        def settle(index: int, fate: Fate) -> None:
+        def on_result(index: int, result: ProposalResult) -> None:
             if callback is not None:
-                callback(index, fate.value)
+                callback(index, result.value)
 
-        self.nodes[i].propose(COMMAND + value.encode(), settle)
+        self.nodes[i].propose(COMMAND + value.encode(), on_result)
 
     def is_vote_request(self, message: Any) -> bool:
         return isinstance(decode_message(message), RequestVote)
@@ -326,3 +327,17 @@ class Ours(Group):
         node = self.nodes[i]
         self.journals[i].compact(node.applied_index, b"".join(self.machines[i].snapshot()), entries_kept=0)
         self._flush(i)
+
+
+def said(ours: Ours, i: int, target: int | None = None) -> list[object]:
+    return [decode_message(message) for message in ours.take(i, target)]
+
+
+def led(leader: int = 1, nodes: int = 3) -> Ours:
+    ours = Ours(nodes)
+    others = [i for i in ours.ids if i != leader]
+    ours.elect(leader, others)
+    ours.exchange(ours.ids)
+    ours.exchange(ours.ids)
+    assert ours.leads(leader)
+    return ours

@@ -31,10 +31,11 @@ from typing import Any
 from uuid import UUID
 
 from mqd.raft.codec import COMMAND, Entry, Message, decode_message, encode_message
-from mqd.raft.fates import Fate
+from mqd.raft.elections import Timing
 from mqd.raft.journal import Compaction, Journal, open_journal
 from mqd.raft.machine import Role
-from mqd.raft.seams import RaftNode, Timing
+from mqd.raft.node import RaftNode
+from mqd.raft.proposal_results import ProposalResult
 from mqd.raft.snapshots import Work, all_steps
 from mqd.raft.voters import CONFIGURATION, VoterSet, decode_entry, disagreement
 from tests.raft.memory_disk import MemoryDisk, PowerCut
@@ -352,7 +353,7 @@ class World:
         target.node.introduced(a, self.files[a])
         if target.met.get(a) is not source:
             target.met[a] = source
-            self.when_idle(target, lambda: target.node.reborn(a))
+            self.when_idle(target, lambda: target.node.restarted(a))
         self.when_idle(source, lambda: source.node.connected(b))
 
     def disconnect(self, a: int, b: int) -> None:
@@ -493,19 +494,19 @@ class World:
                 for _ in range(self.random.choice([1, 1, 3])):
                     self.sent += 1
                     command = b"%d" % self.sent + bytes(self.random.choice([0, 10, 1000]))
-                    life.node.propose(COMMAND + command, self._settled(command))
+                    life.node.propose(COMMAND + command, self._on_result(command))
         self.at(self.random.expovariate(12.0), self.client)
 
-    def _settled(self, command: bytes) -> Callable[[int, Fate], None]:
-        def settle(index: int, fate: Fate) -> None:
-            if fate is Fate.APPLIED:
+    def _on_result(self, command: bytes) -> Callable[[int, ProposalResult], None]:
+        def on_result(index: int, result: ProposalResult) -> None:
+            if result is ProposalResult.APPLIED:
                 self.acknowledged.append(command)
                 if self.committed.get(index, (0, b""))[1] != COMMAND + command:
                     raise Violation(f"{command!r} acknowledged at {index}, which holds another")
-            elif fate is Fate.REFUSED:
+            elif result is ProposalResult.REFUSED:
                 self.refused.append(command)
 
-        return settle
+        return on_result
 
     # -- invariants
 

@@ -84,7 +84,7 @@ def test_replies_that_waited_while_a_leader_did_not_run_do_not_renew_its_authori
     ours.advance(1.0)  # node 1 does not run; others may elect another leader
     for sender, reply in replies:
         ours.deliver(sender, 1, reply)
-    assert ours.nodes[1].majority_heard_at(ours.now) == ours.now
+    assert ours.nodes[1].majority_replied_at(ours.now) == ours.now
     assert ours.nodes[1].led_at(ours.now) <= before + 0.21
 
 

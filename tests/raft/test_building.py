@@ -130,10 +130,10 @@ async def test_a_snapshot_that_is_not_finished_at_the_end_is_not_missed(tmp_path
 def test_a_leaders_snapshot_that_comes_first_wins() -> None:
     ours = Ours(3)
     late: list[Callable[[], None]] = []
-    ours.nodes[2]._build = lambda pieces, done: late.append(lambda: done(b"".join(pieces)))
+    ours.nodes[2]._snapshots._build = lambda pieces, done: late.append(lambda: done(b"".join(pieces)))
     ours.elect(1, [2, 3])
     ours.exchange([1, 2, 3])
-    ours.nodes[2]._compaction = Compaction(entries_max=2, entries_kept=0)
+    ours.nodes[2]._snapshots._compaction = Compaction(entries_max=2, entries_kept=0)
     for number in range(3):
         ours.add(1, f"v{number}")
         ours.exchange([1, 2, 3])
@@ -144,7 +144,7 @@ def test_a_leaders_snapshot_that_comes_first_wins() -> None:
         ours.exchange([1, 3])
     ours.compact(1)
     ours.nodes[1].disconnected(2)
-    ours.nodes[1].reborn(2)
+    ours.nodes[1].restarted(2)
     ours.connect(1, 2)
     ours.exchange([1, 2, 3], 12)
     taken = ours.journals[2].snapshot_index
@@ -160,7 +160,7 @@ def test_a_leaders_snapshot_is_loaded_between_other_turns() -> None:
     """Until it is, its leader is heard and nothing is applied; entries behind it are."""
     ours = Ours(3)
     late: list[Callable[[], None]] = []
-    ours.nodes[2]._load = lambda work, done: late.append(lambda: done(all_steps(work)))
+    ours.nodes[2]._receiver._load = lambda work, done: late.append(lambda: done(all_steps(work)))
     ours.elect(1, [2, 3])
     ours.exchange([1, 2, 3])
     before, commit = ours.values(2), ours.nodes[2].commit_index
@@ -169,7 +169,7 @@ def test_a_leaders_snapshot_is_loaded_between_other_turns() -> None:
         ours.exchange([1, 3])
     ours.compact(1)
     ours.nodes[1].disconnected(2)
-    ours.nodes[1].reborn(2)
+    ours.nodes[1].restarted(2)
     ours.connect(1, 2)
     ours.exchange([1, 2, 3], 12)
     ours.add(1, "v4")

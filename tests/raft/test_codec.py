@@ -14,15 +14,15 @@ from mqd.raft import codec
 from mqd.raft.codec import (
     COMMAND,
     NO_OP,
-    Account,
     AppendEntries,
     AppendReply,
     Entry,
-    Inquiry,
     InstallSnapshot,
     Message,
     PreVote,
     PreVoteReply,
+    RecoveryQuery,
+    RecoveryReply,
     RequestVote,
     SnapshotReply,
     TimeoutNow,
@@ -63,8 +63,8 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(TimeoutNow, numbers),
     st.builds(PreVote, numbers, numbers, numbers),
     st.builds(PreVoteReply, numbers, st.booleans()),
-    st.builds(Inquiry, numbers, numbers),
-    st.builds(Account, numbers, numbers, numbers, st.booleans(), voter_sets),
+    st.builds(RecoveryQuery, numbers, numbers),
+    st.builds(RecoveryReply, numbers, numbers, numbers, st.booleans(), voter_sets),
 )
 
 
@@ -142,10 +142,10 @@ FAR_INDEX = LAST + codec.INDEX_LEAP_MAX
         (TimeoutNow(FAR_TERM), [TimeoutNow(FAR_TERM + 1)]),
         (PreVote(FAR_TERM, FAR_INDEX, 0), [PreVote(FAR_TERM + 1, 0, 0), PreVote(TERM, FAR_INDEX + 1, 0)]),
         (PreVoteReply(FAR_TERM, True), [PreVoteReply(FAR_TERM + 1, False)]),
-        (Inquiry(FAR_TERM, 0), [Inquiry(FAR_TERM + 1, 0)]),
+        (RecoveryQuery(FAR_TERM, 0), [RecoveryQuery(FAR_TERM + 1, 0)]),
         (
-            Account(FAR_TERM, 0, FAR_INDEX, True, THREE),
-            [Account(FAR_TERM + 1, 0, 0, True, THREE), Account(TERM, 0, FAR_INDEX + 1, True, THREE)],
+            RecoveryReply(FAR_TERM, 0, FAR_INDEX, True, THREE),
+            [RecoveryReply(FAR_TERM + 1, 0, 0, True, THREE), RecoveryReply(TERM, 0, FAR_INDEX + 1, True, THREE)],
         ),
     ],
     ids=lambda value: type(value).__name__,

@@ -40,7 +40,7 @@ def uncommitted_entry_then_snapshot(group: Group) -> tuple[list[str], list[Any]]
     told: list[Any] = []
     group.elect(1, [2, 3])
     group.exchange([1, 2, 3])
-    group.add(1, "LOST", lambda _result, fate: told.append(fate))
+    group.add(1, "LOST", lambda _index, result: told.append(result))
     group.tick(1)
     group.take(1)
     group.elect(2, [3])
@@ -232,7 +232,7 @@ def test_e_old_snapshot_does_not_roll_back(tmp_path: Path) -> None:
 
 
 def raising_callback(group: Group) -> tuple[list[str], list[str]]:
-    def bad(_result: Any, _fate: str) -> None:
+    def bad(_index: Any, _result: str) -> None:
         raise RuntimeError("channel closed")
 
     group.elect(1, [2, 3])
@@ -431,10 +431,10 @@ def test_l_a_stale_leader_is_told() -> None:
 def answer_to_an_earlier_life(group: Group) -> tuple[list[str], list[str], int]:
     """2, a follower, proposes x, starts anew, and proposes y, which is lost; then comes what 1 answered to x. What 2 was told of y, what
     it applied, and how many messages took x to 1."""
-    fates: list[str] = []
+    results: list[str] = []
     group.elect(1, [2, 3])
     group.exchange([1, 2, 3])
-    group.add(2, "x", lambda _result, _fate: None)
+    group.add(2, "x", lambda _index, _result: None)
     group.tick(2)
     forwarded = group.pump(2, 1)
     group.start(2)
@@ -443,13 +443,13 @@ def answer_to_an_earlier_life(group: Group) -> tuple[list[str], list[str], int]:
     group.tick(1)
     heartbeat, *answers = group.take(1, 2)
     group.deliver(1, 2, heartbeat)
-    group.add(2, "y", lambda _result, fate: fates.append(fate))
+    group.add(2, "y", lambda _index, result: results.append(result))
     group.tick(2)
     group.take(2)
     for message in answers:
         group.deliver(1, 2, message)
     group.exchange([1, 2, 3])
-    return fates, group.values(2), forwarded
+    return results, group.values(2), forwarded
 
 
 def test_m_nothing_is_forwarded_so_no_answer_can_be_taken_for_another() -> None:

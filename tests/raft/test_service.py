@@ -160,13 +160,13 @@ async def test_nothing_is_applied_while_the_fsync_is_under_way_and_the_loop_goes
 async def test_a_journal_that_cannot_be_written_stops_the_node(code: int) -> None:
     disk, machine = MemoryDisk(), Log()
     raft = alone(Path("raft"), machine, disk=disk)
-    fates: list[str] = []
+    results: list[str] = []
 
     async def propose() -> None:
         try:
             await raft.propose(b"x")
         except OutcomeUnknown:
-            fates.append("unknown")
+            results.append("unknown")
 
     with pytest.RaisesGroup(StorageError, flatten_subgroups=True):
         async with trio.open_nursery() as nursery:
@@ -175,7 +175,7 @@ async def test_a_journal_that_cannot_be_written_stops_the_node(code: int) -> Non
             disk.fail_with = OSError(code, "no")
             with trio.CancelScope(shield=True):
                 await propose()
-    assert fates == ["unknown"] and machine.applied == []
+    assert results == ["unknown"] and machine.applied == []
     with pytest.raises(NotLeader):
         await raft.propose(b"later")
 
@@ -563,7 +563,7 @@ async def test_a_wiped_voter_catches_up_and_then_votes(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / f"c-{wiped}")
         voters.kill(other)
         await voters.start(wiped)
-        await until(lambda: "waits to hear from node" in (voters.services[wiped].status().abstains or ""))
+        await until(lambda: "waits for a reply of node" in (voters.services[wiped].status().abstains or ""))
         turns = voters.services[wiped].statistics().turns
         await until(lambda: voters.services[wiped].statistics().turns > turns + 8)
         assert voters.machines[wiped].commands == [] and voters.services[wiped].status().abstains is not None
@@ -581,10 +581,10 @@ async def test_what_an_earlier_life_of_a_node_says_counts_no_more(tmp_path: Path
         leader = await voters.wait_leader()
         follower = next(i for i in (1, 2, 3) if i != leader)
         service = voters.services[leader]
-        before = service._lives.heard(follower)
+        before = service._incarnations.current(follower)
         voters.kill(follower)
         await voters.start(follower)
-        await until(lambda: service._lives.heard(follower) != before)
+        await until(lambda: service._incarnations.current(follower) != before)
         with pytest.raises(ProtocolError, match=f"of node {follower} from another life than the one that is heard"):
             service.receive(follower, encode_message(TimeoutNow(1)), before)
 
@@ -618,12 +618,12 @@ async def test_a_second_process_under_a_node_s_id_is_refused_where_the_node_is_h
         leader = await voters.wait_leader()
         service = voters.services[leader]
         follower = next(i for i in (1, 2, 3) if i != leader)
-        await until(lambda: follower in service.status().connected and service._lives.heard(follower) is not None)
-        real, term = service._lives.heard(follower), service.status().term
+        await until(lambda: follower in service.status().connected and service._incarnations.current(follower) is not None)
+        real, term = service._incarnations.current(follower), service.status().term
         visit = introduced_as(follower, service, Calling("10.9.9.9:1", service._clock.monotonic()))
         assert visit.node_id is None and f"two nodes run under id {follower}" in (visit.refusal or "")
         assert "10.9.9.9:1 says that it is node" in caplog.text
-        assert service._lives.heard(follower) == real
+        assert service._incarnations.current(follower) == real
         await service.propose(b"goes on")
         await until(lambda: voters.machines[follower].commands == [b"goes on"])
         assert service.status().term == term
@@ -636,17 +636,17 @@ async def test_a_node_that_was_displaced_is_heard_again_when_the_other_has_gone(
         leader = await voters.wait_leader()
         service = voters.services[leader]
         follower = next(i for i in (1, 2, 3) if i != leader)
-        await until(lambda: service._lives.heard(follower) is not None)
-        real = service._lives.heard(follower)
-        service._lives._silence = -math.inf  # as if nothing had come of it lately
+        await until(lambda: service._incarnations.current(follower) is not None)
+        real = service._incarnations.current(follower)
+        service._incarnations._silence = -math.inf  # as if nothing had come of it lately
         other = Calling("10.9.9.9:1", service._clock.monotonic())
         visit = introduced_as(follower, service, other)
-        assert visit.node_id == follower and service._lives.heard(follower) == visit.incarnation != real
-        service._lives._silence = QUICK.election_timeout_max
+        assert visit.node_id == follower and service._incarnations.current(follower) == visit.incarnation != real
+        service._incarnations._silence = QUICK.election_timeout_max
         with pytest.raises(ProtocolError, match="another life"):
             service.receive(follower, encode_message(TimeoutNow(1)), real)
         other.close()
-        await until(lambda: service._lives.heard(follower) == real)
+        await until(lambda: service._incarnations.current(follower) == real)
         await voters.wait_leader()
         await voters.services[await voters.wait_leader()].propose(b"goes on")
         await until(lambda: voters.machines[follower].commands == [b"goes on"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mqd.raft.codec import AppendEntries, Message
-from mqd.raft.seams import RaftNode
+from mqd.raft.node import RaftNode
 from tests.raft.simulate import Life, Violation, World
 
 
@@ -46,8 +46,8 @@ class Forgets(RaftNode):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        if self._amnesia is not None:
-            self._remember()
+        if self._recovery is not None:
+            self._end_recovery()
 
 
 class CountsObservers(RaftNode):
@@ -61,7 +61,8 @@ class LeadsOn(RaftNode):
     """A leader whom nobody hears leads on."""
 
     def turn(self, now: float) -> None:
-        for node in self._peers.values() if self._is_leader else ():
+        peers = self.voters - {self._node_id}
+        for node in (self._nodes[peer] for peer in peers) if self.is_leader else ():
             self._SyncObj__lastResponseTime[node] = max(self._SyncObj__lastResponseTime[node], now - 1.0)
         super().turn(now)
 

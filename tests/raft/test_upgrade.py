@@ -11,13 +11,13 @@ import pytest
 
 from mqd.errors import ProtocolError
 from mqd.raft import formats, versions
-from mqd.raft.codec import Account, AppendEntries, Entry, Inquiry, decode_message, encode_message
+from mqd.raft.codec import AppendEntries, Entry, RecoveryQuery, RecoveryReply, decode_message, encode_message
 from mqd.raft.dialing import Dialing
-from mqd.raft.elections import Amnesia
 from mqd.raft.introduction import PROTOCOL_VERSION, Visit
 from mqd.raft.journal import open_journal
-from mqd.raft.seams import RaftNode
+from mqd.raft.node import RaftNode
 from mqd.raft.service import RaftService
+from mqd.raft.voter_recovery import VoterRecovery
 from mqd.raft.voters import CONFIGURATION, VoterSet
 from tests.raft.directed import Ours
 from tests.raft.test_journal import all_of
@@ -60,20 +60,20 @@ def test_a_snapshot_without_voters_is_that_of_the_release_before() -> None:
 
 
 def test_an_account_without_voters_is_that_of_the_release_before() -> None:
-    account = Account(7, 5, 9, True, None)
+    account = RecoveryReply(7, 5, 9, True, None)
     assert decode_message(OLD_ACCOUNT) == account
     assert encode_message(account) == OLD_ACCOUNT
 
 
 def test_a_voter_that_starts_from_nothing_counts_accounts_of_both_releases() -> None:
-    amnesia = Amnesia(1, {1, 2, 3}, nonce=5)
-    amnesia.on_account(2, Account(4, 5, 9, True, None))
-    assert amnesia.may_follow() is None
-    amnesia.on_account(3, Account(6, 5, 9, True, VoterSet(1, THREE)))
-    assert amnesia.may_follow() == 6
-    old_only = Amnesia(1, {1, 2, 3}, nonce=5)
+    recovery = VoterRecovery(1, {1, 2, 3}, nonce=5)
+    recovery.on_reply(2, RecoveryReply(4, 5, 9, True, None))
+    assert recovery.may_follow() is None
+    recovery.on_reply(3, RecoveryReply(6, 5, 9, True, VoterSet(1, THREE)))
+    assert recovery.may_follow() == 6
+    old_only = VoterRecovery(1, {1, 2, 3}, nonce=5)
     for node in (2, 3):
-        old_only.on_account(node, Account(4, 5, 9, True, None))
+        old_only.on_reply(node, RecoveryReply(4, 5, 9, True, None))
     assert old_only.may_follow() == 4
 
 
@@ -158,8 +158,8 @@ def test_an_inquiry_is_answered_so_that_its_sender_can_read_it(finalized: int, v
     ours = Upgrading(finalized)
     ours.lead()
     ours.boxes[2].clear()
-    ours.deliver(3, 2, Inquiry(0, 5))
-    (answer,) = [message for message in map(decode_message, ours.take(2, 3)) if isinstance(message, Account)]
+    ours.deliver(3, 2, RecoveryQuery(0, 5))
+    (answer,) = [message for message in map(decode_message, ours.take(2, 3)) if isinstance(message, RecoveryReply)]
     assert answer.voter_set == voters
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mqd.errors import ProtocolError
-from mqd.raft.seams import RaftNode
+from mqd.raft.node import RaftNode
 from mqd.raft.voters import (
     VOTERS_MAX,
     Position,
@@ -65,7 +65,7 @@ class Files(Ours):
         for other in among:
             if other != i:
                 self.nodes[other].disconnected(i)
-                self.nodes[other].reborn(i)
+                self.nodes[other].restarted(i)
         self.meet(among)
 
     def exchange(self, among: list[int], rounds: int = 4) -> None:
@@ -150,11 +150,12 @@ def test_a_file_that_names_two_more_voters_has_no_effect_and_the_node_says_so() 
         ours.meet(ours.ids)
         ours.exchange(ours.ids, 40)
     assert ours.sets() == [VoterSet(1, voters(1, 2, 3))] * 5 and len(ours.leaders(ours.ids)) == 1
-    assert "names voters [1, 2, 3, 4, 5]; the quorum has committed [1, 2, 3] (epoch 1)" in (ours.nodes[1].misfit(ours.now) or "")
+    problem = ours.nodes[1].peers_file_problem(ours.now) or ""
+    assert "names voters [1, 2, 3, 4, 5]; the quorum has committed [1, 2, 3] (epoch 1)" in problem
     for i in ours.ids:
         ours.restart(i, voters(1, 2, 3, 4))
     ours.exchange(ours.ids, 80)
-    assert ours.sets() == [VoterSet(2, voters(1, 2, 3, 4))] * 5 and ours.nodes[1].misfit(ours.now) is None
+    assert ours.sets() == [VoterSet(2, voters(1, 2, 3, 4))] * 5 and ours.nodes[1].peers_file_problem(ours.now) is None
 
 
 def test_a_set_that_is_not_committed_is_taken_back_with_its_entry() -> None:
@@ -163,13 +164,13 @@ def test_a_set_that_is_not_committed_is_taken_back_with_its_entry() -> None:
     others = [i for i in (1, 2, 3) if i != leader]
     node = ours.nodes[leader]
     before = node.voters
-    node.file = voters(1, 2, 3, 4)  # as if it and most others ran with that file
+    node._members.file = voters(1, 2, 3, 4)  # as if it and most others ran with that file
     for other in [*others, 4]:
-        node.introduced(other, node.file)
+        node.introduced(other, node._members.file)
     ours.tick(leader)
     assert node.voters == voters(1, 2, 3, 4) and node.position.committed.voters == before
     ours.take(leader)
-    node.file = before
+    node._members.file = before
     ours.exchange(others, 60)
     ours.add(ours.leaders(others)[0], "another")
     ours.exchange([*others, 4], 8)
@@ -183,7 +184,7 @@ class ChangesBeforeItsOwnEntry(RaftNode):
 
     @property
     def ready(self) -> bool:
-        return self._is_leader
+        return self.is_leader
 
 
 def two_leaders_change_the_same_set(ours: Files) -> set[int]:
@@ -192,14 +193,14 @@ def two_leaders_change_the_same_set(ours: Files) -> set[int]:
     second, third, fourth = (i for i in (1, 2, 3, 4) if i != first)
     five = voters(1, 2, 3, 4, 5)
     for i in (first, 5):
-        ours.nodes[i].file = five
+        ours.nodes[i]._members.file = five
     for other in (second, third, 5):
         ours.nodes[first].introduced(other, five)
     ours.exchange([first, 5], 3)  # the first leader adds 5, which alone learns of it
     assert ours.nodes[5].voters == five
     ours.advance(2.0)
     ours.elect(second, [third, fourth])
-    ours.nodes[second].file = smaller = voters(second, third, fourth)
+    ours.nodes[second]._members.file = smaller = voters(second, third, fourth)
     for other in (third, fourth):
         ours.nodes[second].introduced(other, smaller)
     ours.exchange([second, third], 6)  # the second leader removes the first one; the fourth learns nothing of that
@@ -374,7 +375,8 @@ class FollowsItsFile(RaftNode):
     """The voters are those of the peers file, whatever the log holds."""
 
     def _on_voters(self) -> None:
-        self._set = VoterSet(self._journal.voter_set.epoch if self._journal.voter_set else 0, self.file)
+        epoch = self._journal.voter_set.epoch if self._journal.voter_set else 0
+        self._members.current = VoterSet(epoch, self._members.file)
 
 
 class SkipsTheAgreement(World):

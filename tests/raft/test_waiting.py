@@ -210,7 +210,7 @@ async def test_a_voter_that_starts_from_nothing_says_what_it_waits_for(autojump_
     raft = voter(SomeNetwork(41_002), 2, 3, disk=MemoryDisk())
     (line,) = await told(raft, 2.1, caplog, speaking=(2,))
     assert line.startswith("waiting for a leader: 2 of 3 voters reachable, no answer from node 3")
-    assert line.endswith("this voter starts from nothing, so it does not vote yet: it waits to hear from node 2, 3")
+    assert line.endswith("this voter starts from nothing, so it does not vote yet: it waits for a reply of node 2, 3")
     assert raft.status().term == 0
 
 

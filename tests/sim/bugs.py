@@ -28,7 +28,7 @@ from mqd.log.partition_log import PartitionLog
 from mqd.log.producers import Producers
 from mqd.log.reading import Reader
 from mqd.raft.codec import AppendEntries
-from mqd.raft.seams import RaftNode
+from mqd.raft.node import RaftNode
 from mqd.raft.service import RaftService
 from mqd.replica import sealing
 from mqd.replica.follower import Followed, Follower, Truncate

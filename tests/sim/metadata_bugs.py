@@ -8,7 +8,8 @@ from typing import Any
 from mqd.controller import elections, image, reassignments
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
 from mqd.raft.journal import Journal
-from mqd.raft.seams import RaftNode
+from mqd.raft.snapshot_transfer import Loaded, SnapshotReceiver
+from mqd.raft.snapshots import OwnSnapshots
 from mqd.replica.service import ReplicaService
 from tests.sim.planting import Patches, bug
 
@@ -46,12 +47,12 @@ def snapshot_lacks_eligible_replicas() -> Patches:
 
 @bug("a snapshot counts for the entries that were applied while it was built")
 def snapshot_index_taken_late() -> Patches:
-    original = RaftNode._on_snapshot_built
+    original = OwnSnapshots._on_built
 
-    def built(self: RaftNode, index: int, *rest: Any) -> None:
-        original(self, self.applied_index, *rest)
+    def built(self: OwnSnapshots, _index: int, applied_bytes: int, now_applied: Any, state: bytes) -> None:
+        original(self, now_applied(), applied_bytes, now_applied, state)
 
-    yield RaftNode, "_on_snapshot_built", built
+    yield OwnSnapshots, "_on_built", built
 
 
 @bug("the journal is cut off before the snapshot that goes with it is written")
@@ -86,14 +87,13 @@ def restore_merges() -> Patches:
 
 @bug("a snapshot from the leader is kept in the journal, and not restored", nodes=5)
 def installed_snapshot_not_restored() -> Patches:
-    original = RaftNode._tend_loading
+    original = SnapshotReceiver.take_loaded
 
-    def tend(self: RaftNode) -> None:
-        if self._loaded is not None:
-            self._loaded = replace(self._loaded, take_effect=lambda: None)
-        original(self)
+    def take_loaded(self: SnapshotReceiver) -> Loaded | None:
+        loaded = original(self)
+        return None if loaded is None else replace(loaded, take_effect=lambda: None)
 
-    yield RaftNode, "_tend_loading", tend
+    yield SnapshotReceiver, "take_loaded", take_loaded
 
 
 @bug("a snapshot from the leader is not written to disk", nodes=5)

@@ -1,15 +1,16 @@
-"""What seams.py promises beyond the defects it mends: durable first, then counted, applied, said."""
+"""The guarantees of RaftNode beyond the mended defects of PySyncObj (test_defects.py): entries are durable
+first, then counted, applied and acknowledged. Observers."""
 
 from __future__ import annotations
 
 import pytest
 
 from mqd.errors import QuorumBroken
-from mqd.raft.codec import AppendEntries, AppendReply, Entry, Vote, decode_message
+from mqd.raft.codec import AppendEntries, AppendReply, Entry, PreVote, RequestVote, Vote, decode_message
 from mqd.raft.journal import Compaction
 from mqd.raft.machine import Role
-from mqd.raft.seams import RaftNode
-from tests.raft.directed import Ours
+from mqd.raft.node import RaftNode
+from tests.raft.directed import Ours, said
 
 
 class _CountsUnsynced(RaftNode):
@@ -27,7 +28,7 @@ def test_a_quorum_of_one_applies_nothing_before_its_fsync(limited: bool, monkeyp
     node, told = ours.nodes[1], []
     ours.tick(1)
     assert node.ready
-    ours.add(1, "x", lambda _index, fate: told.append(fate))
+    ours.add(1, "x", lambda _index, result: told.append(result))
     node.turn(ours.now)
     node.turn(ours.now + 1)
     if not limited:
@@ -139,7 +140,7 @@ def test_leadership_is_handed_over() -> None:
 def test_the_journal_is_compacted_by_entries_and_by_bytes() -> None:
     ours = Ours(1)
     node = ours.nodes[1]
-    node._compaction = Compaction(entries_max=10, bytes_max=1_000, entries_kept=2)
+    node._snapshots._compaction = Compaction(entries_max=10, bytes_max=1_000, entries_kept=2)
     ours.tick(1)
     for _ in range(8):
         ours.add(1, "small")
@@ -152,3 +153,58 @@ def test_the_journal_is_compacted_by_entries_and_by_bytes() -> None:
     ours.start(1)
     ours.tick(1)
     assert ours.values(1) == ["small"] * 8 + ["z" * 1_000]
+
+
+# -- observers
+
+
+class WithObserver(Ours):
+    def start(self, i: int) -> None:
+        ids, self.ids = self.ids, [1, 2, 3]
+        self.observers = [4]
+        super().start(i)
+        self.ids = ids
+
+
+def test_observers_follow_and_are_never_counted_nor_elected() -> None:
+    ours = WithObserver(4)
+    for i in ours.ids:
+        ours.connect(i, *[other for other in ours.ids if other != i])
+    ours.force_election(1)
+    ours.pump(1, 2)
+    ours.pump(2, 1)
+    ours.exchange([1, 2, 4], 3)
+    ours.add(1, "both")
+    ours.exchange([1, 2, 4], 4)
+    assert ours.values(4) == ["both"]
+    ours.add(1, "only here and on the observer")
+    ours.exchange([1, 4], 3)
+    assert ours.log(4) == ours.log(1) and ours.commit(1) < ours.log(1)[-1][0] and ours.values(4) == ["both"]
+    status = next(status for status in ours.nodes[1].peers() if status.node_id == 4)
+    assert not status.voter and status.match_index == ours.log(1)[-1][0]
+    while ours.leads(1):  # nor does it keep a leader in office
+        ours.exchange([1, 4], 1)
+    for _ in range(40):
+        ours.exchange([4, 1], 1)
+    assert ours.nodes[4].role is Role.FOLLOWER and ours.term(1) == ours.term(4)
+    last, last_term = ours.log(4)[-1]
+    for message in (PreVote(9, last, last_term), RequestVote(9, last, last_term)):
+        ours.deliver(1, 4, message)
+        assert said(ours, 4) == []
+    ours.deliver(4, 1, RequestVote(99, 99, 98))
+    assert ours.term(1) < 99
+
+
+def test_observers_take_snapshots() -> None:
+    ours = WithObserver(4)
+    for i in ours.ids:
+        ours.connect(i, *[other for other in ours.ids if other != i])
+    ours.force_election(1)
+    ours.pump(1, 2)
+    ours.pump(2, 1)
+    for k in range(6):
+        ours.add(1, f"v{k}")
+    ours.exchange([1, 2], 6)
+    ours.compact(1)
+    ours.exchange([1, 2, 4], 8)
+    assert ours.values(4) == [f"v{k}" for k in range(6)]

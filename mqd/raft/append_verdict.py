@@ -1,0 +1,63 @@
+"""What a follower does with an AppendEntries of its leader (Raft, 5.3). Pure: it looks and changes
+nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mqd.errors import QuorumBroken
+from mqd.raft.codec import AppendEntries, Entry
+from mqd.raft.journal import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The entry before those of the message is missing here, or of another term."""
+
+    next_index: int
+    """The leader tries again from here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    matched: int
+    """The last index that is proven equal to the leader's."""
+    truncate_from: int | None
+    """Remove the entries from here on first; None: nothing."""
+    entries: tuple[Entry, ...]
+    """To append."""
+
+
+def judge_append(
+    journal: Journal, message: AppendEntries, *, commit_index: int, proven_commit: int
+) -> Mismatch | Match:
+    """`commit_index`: durable and committed here. `proven_commit`: committed by what leaders sent,
+    at least `commit_index`. Raises QuorumBroken where the leader contradicts a committed entry."""
+    previous, previous_term = message.previous_index, message.previous_term
+    entries = message.entries
+    if previous > journal.last_index:
+        return Mismatch(journal.last_index + 1)
+    if previous < journal.base_index:  # that prefix is in our snapshot, hence committed
+        previous, previous_term = journal.base_index, journal.term_at(journal.base_index)
+        entries = tuple(entry for entry in entries if entry.index > previous)
+    conflict = journal.term_at(previous)
+    if conflict != previous_term:
+        if previous <= commit_index:
+            raise QuorumBroken(
+                f"entry {previous} is committed here in term {conflict},"
+                f" the leader has it in {previous_term}"
+            )
+        while previous - 1 > commit_index and journal.term_at(previous - 1) == conflict:
+            previous -= 1  # skip the whole term that contradicts
+        return Mismatch(previous)
+    matched = previous + len(entries)
+    for position, entry in enumerate(entries):
+        if entry.index > journal.last_index:
+            return Match(matched, None, entries[position:])
+        if journal.term_at(entry.index) != entry.term:
+            if entry.index <= proven_commit:
+                raise QuorumBroken(
+                    f"the leader of term {message.term} would replace committed entry {entry.index}"
+                )
+            return Match(matched, entry.index, entries[position:])
+    return Match(matched, None, ())  # all are here already: agreement never truncates

@@ -1,0 +1,104 @@
+"""The voters as one node knows them: by its log, by its peers file, and by the files of other
+nodes.
+
+The rules of a change are in voters.py. Here are the values that they need. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mqd.raft.journal import Journal
+from mqd.raft.voters import Position, VoterSet, next_set, obstacle, unreachable_by_one_step
+
+
+class Membership:
+    def __init__(self, node_id: int, file: Iterable[int], journal: Journal) -> None:
+        self._node_id = node_id
+        self._journal = journal
+        self.file = frozenset(file)
+        """The voters by this node's peers file: what the operator wants."""
+        self._files: dict[int, frozenset[int]] = {}
+        """The same of other nodes, as of their last introduction."""
+        self.current = self._by_log()
+        """In force."""
+
+    @property
+    def voters(self) -> frozenset[int]:
+        return self.current.voters
+
+    @property
+    def observing(self) -> bool:
+        """This node is no voter by its log: it never votes, stands, or counts."""
+        return self._node_id not in self.current.voters
+
+    @property
+    def is_reached(self) -> bool:
+        """The log holds the voter set that the peers file asks for."""
+        return self.file == self.current.voters and self._journal.records_voters
+
+    def refresh(self) -> bool:
+        """Whether the log names another set now: it is in force at once."""
+        found = self._by_log()
+        if found == self.current:
+            return False
+        self.current = found
+        return True
+
+    def _by_log(self) -> VoterSet:
+        """A node without a log and without a promise may have replied with a set of epoch 0. That
+        set only keeps it from forming another cluster."""
+        found = self._journal.voter_set
+        if found is None or (found.epoch == 0 and not self._journal.formed):
+            return VoterSet(0, self.file)
+        return found
+
+    def keep_first_voters(self) -> None:
+        """Before this node takes part in anything: note with which set it does."""
+        if self._journal.voter_set is None:
+            self._journal.set_first_voters(self.file)
+
+    def introduced(self, peer: int, file: frozenset[int]) -> None:
+        """`peer` runs with a peers file that names these voters."""
+        self._files[peer] = file
+
+    def may_be_voter(self, peer: int) -> bool:
+        """By the log, by this node's file or by its own."""
+        if peer in self.current.voters or peer in self.file:
+            return True
+        return peer in self._files.get(peer, ())
+
+    def position(self, commit_index: int) -> Position:
+        first = VoterSet(0, self.file)
+        current = self._journal.voter_set or first
+        committed = self._journal.voter_set_at(commit_index) or first
+        return Position(self.file, current, committed, self._journal.formed)
+
+    def next_set(self, commit_index: int, caught_up: frozenset[int]) -> VoterSet | None:
+        """The set that this node, a leader with a committed entry of its term, appends now."""
+        return next_set(
+            self._node_id,
+            self.file,
+            self.current,
+            recorded=self._journal.records_voters,
+            committed=self._journal.voter_set_at(commit_index) == self.current,
+            files=self._files,
+            caught_up=caught_up,
+        )
+
+    def file_problem(
+        self, commit_index: int, *, leads: bool, caught_up: frozenset[int]
+    ) -> str | None:
+        """Why the peers file has no effect on the voters, or has none yet, for the operator."""
+        committed = self.position(commit_index).committed
+        if not committed.epoch or self.file == self.current.voters:
+            return None
+        why = unreachable_by_one_step(self.file, committed)
+        if why is not None or not leads:
+            return why
+        why = obstacle(
+            self._node_id, self.file, self.current, files=self._files, caught_up=caught_up
+        )
+        if why is None:
+            return None
+        return f"the change of the voters from {self.current} to {sorted(self.file)} waits: {why}"

@@ -1,0 +1,148 @@
+"""How a voter that starts with an empty log becomes a voter again without breaking its promises.
+Pure.
+
+A voter with an empty log is new, or its disk was emptied. An emptied one may have voted, and may
+have acknowledged entries that it no longer holds. If it voted again, or acknowledged another
+leader's entries, two leaders could be elected in one term or committed entries be lost. Its disk
+cannot tell the two apart, so it queries the other voters. Until it knows enough it does not vote,
+stand or acknowledge:
+
+- All other voters reply that their logs are empty: nothing was ever committed. It becomes a voter
+  in the highest term of the replies, with its vote in that term used up, for it may have given
+  it.
+- Otherwise it waits for replies from so many intact voters that every majority which it may have
+  been part of has one of them. From then on it is in no earlier term than they are: it follows no
+  leader that such a majority has left behind. It acknowledges what it then holds. It becomes a
+  voter once it holds all that a leader of that term or a later one had committed, the last of it
+  in the leader's own term: that includes everything ever committed with its help (Leader
+  Completeness).
+
+A vote that was given before the loss may still be on its way, to a candidate that no reply
+mentions. With its next vote in that term, two leaders could be elected. So a candidate counts
+votes for one longest election timeout after its term began (`elections.VoteCount`). A recovering
+voter votes no sooner than twice that time after its start: until then every candidate that has
+its old vote has given up. That needs monotonic clocks that run evenly, which those of a suspended
+machine do not.
+
+A reply counts if it answers a query of this process (nonce). Limits: as everywhere in Raft, only
+a minority of voters may lose their disks at a time. A disk that was put back to an earlier state
+(a restored copy) looks like one that never held more: no node can detect it. Never restore one
+voter's metadata directory from a copy: empty it.
+
+"All" and "majority" count voters by the peers file, and by the latest voter set of any reply
+(voters.py): a file may be ahead of the log, or behind it. A new node takes the same path before
+it becomes a voter. Having copied everything as an observer does not help, and must not: an
+observer holds what *its* leader has committed. If it is a voter that was emptied, its leader may
+be one of an earlier term, left behind by a majority that had the observer's vote and
+acknowledgements. It would then deny what that majority committed.
+
+Not covered either: a voter that is emptied while the voter set changes. Wait until the change is
+committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from math import inf
+
+from mqd.raft.codec import RecoveryReply
+from mqd.raft.voters import majority
+
+_EMPTY = 1
+"""Last index of a log without entries."""
+
+
+def impasse(voters: int, intact: Collection[int]) -> str | None:
+    """Why no leader can be elected where only `intact` of so many voters have their log, and what
+    to do; None where they are a majority."""
+    if len(intact) * 2 > voters:
+        return None
+    if intact:
+        which = f"of {voters}, only node {', '.join(map(str, sorted(intact)))}"
+    else:
+        which = f"of {voters}, none"
+    return (
+        f"no majority of the voters remembers what was decided ({which}), so no leader can be"
+        " elected: if the others are new, set voter = false for them in the peers file of every"
+        " node and add them one at a time; if they were emptied: docs/OPERATIONS.md, When the"
+        " quorum is broken"
+    )
+
+
+class VoterRecovery:
+    """What one recovering voter knows from the replies of the others."""
+
+    def __init__(
+        self,
+        node_id: int,
+        voters: Iterable[int],
+        *,
+        nonce: int,
+        may_form: bool = True,
+        votes_from: float = -inf,
+    ) -> None:
+        """`voters`: by the peers file. `may_form`: it never took part with another file.
+        `votes_from`: monotonic seconds before which it does not vote."""
+        self._node_id = node_id
+        self._others = frozenset(voters) - {node_id}
+        self._may_form = may_form
+        self._votes_from = votes_from
+        self.nonce = nonce
+        self._replies: dict[int, RecoveryReply] = {}
+        self.query_at = -inf
+        """When to send the query (again)."""
+        self.follows = False
+        """It accepts entries of leaders, and acknowledges them."""
+        self.complete_at: int | None = None
+        """Once everything up to this index is committed and durable here, this is a full voter."""
+
+    def on_reply(self, sender: int, reply: RecoveryReply) -> None:
+        if sender in self._others and reply.nonce == self.nonce:
+            self._replies[sender] = reply
+
+    def first_formation(self, own_last_index: int) -> int | None:
+        """The term in which nothing was ever committed, if all others reply so; else None."""
+        if not self._may_form or self._others - self._replies.keys() or own_last_index > _EMPTY:
+            return None
+        if any(reply.last_index > _EMPTY for reply in self._replies.values()):
+            return None
+        return self._highest_term()
+
+    def may_follow(self) -> int | None:
+        """The term before which no leader may be followed, if the replies suffice; else None.
+
+        They must suffice by the peers file, and by the latest voter set of any reply."""
+        intact = {node_id for node_id, reply in self._replies.items() if reply.formed}
+        sets = [self._others | {self._node_id}]
+        known = [reply.voter_set for reply in self._replies.values() if reply.voter_set is not None]
+        if known:
+            sets.append(max(known, key=lambda voter_set: voter_set.epoch).voters)
+        enough = all(len(intact & voters) > len(voters) - majority(voters) for voters in sets)
+        return self._highest_term() if enough else None
+
+    def is_complete(self, commit_index: int, now: float) -> bool:
+        """Whether this node is a full voter from now on."""
+        complete_at = self.complete_at
+        return complete_at is not None and commit_index >= complete_at and now >= self._votes_from
+
+    def _highest_term(self) -> int:
+        return max((reply.term for reply in self._replies.values()), default=0)
+
+    def waits_for(self) -> str:
+        """For the operator."""
+        replies = self._replies
+        lost = {node_id for node_id, reply in replies.items() if not reply.formed}
+        possible = self._others - lost
+        decided = self.follows or any(reply.last_index > _EMPTY for reply in replies.values())
+        if decided and (stuck := impasse(len(self._others) + 1, possible)) is not None:
+            return stuck
+        what = "this voter starts from nothing, so it does not vote yet"
+        if self.follows:
+            return f"{what}: it waits for a leader from which to catch up"
+        silent = sorted(self._others - replies.keys())
+        reasons = []
+        if silent:
+            reasons.append(f"it waits for a reply of node {', '.join(map(str, silent))}")
+        if lost:
+            reasons.append(f"node {', '.join(map(str, sorted(lost)))} starts from nothing, too")
+        return ": ".join([what, "; ".join(reasons)]) if reasons else what

@@ -1,0 +1,218 @@
+"""What a voter with an empty log does, and what it does not: message by message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mqd.raft.codec import RecoveryQuery, RecoveryReply, RequestVote, Vote
+from mqd.raft.node import RaftNode
+from mqd.raft.voter_recovery import VoterRecovery
+from mqd.raft.voters import VoterSet
+from tests.raft.directed import Ours, led, said
+
+THREE = VoterSet(1, frozenset({1, 2, 3}))
+
+
+class Guarded(Ours):
+    """Voters that start from nothing are not taken for ones that have forgotten nothing."""
+
+    formed = False
+
+
+class _Forgetful(RaftNode):
+    """Ours without the guard: an empty journal votes."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        if self._recovery is not None:
+            self._end_recovery()
+
+
+def formed_three(guarded: bool = True) -> Guarded:
+    ours = Guarded(3)
+    for i in ours.ids:
+        ours.connect(i, *[other for other in ours.ids if other != i])
+    ours.exchange(ours.ids, 3)
+    assert all(ours.nodes[i].abstains is None for i in ours.ids) or not guarded
+    return ours
+
+
+def wipe(ours: Ours, i: int) -> None:
+    ours.disks[i].files.clear()
+    ours.start(i)
+    for other in ours.ids:
+        if other != i:
+            ours.connect(i, other)
+            ours.nodes[other].restarted(i)
+
+
+def test_the_first_formation_waits_for_all_voters() -> None:
+    ours = Guarded(3)
+    for i in ours.ids:
+        ours.connect(i, *[other for other in ours.ids if other != i])
+    for _ in range(30):
+        ours.exchange([1, 2], 1)
+    assert ours.term(1) == ours.term(2) == 0
+    assert "it waits for a reply of node 3" in (ours.nodes[1].abstains or "")
+    ours.exchange([1, 2, 3], 3)
+    assert [ours.nodes[i].abstains for i in ours.ids] == [None] * 3
+    for i in ours.ids:
+        ours.start(i)  # and it is remembered
+        assert ours.nodes[i].abstains is None
+
+
+def test_half_of_the_voters_do_not_wait_for_the_other_half_for_ever() -> None:
+    ours = Guarded(4)
+    for i in ours.ids:
+        ours.connect(i, *[other for other in ours.ids if other != i])
+    for _ in range(3):  # 3 and 4 hear everybody; 1 and 2 hear of them that they are voters now, before they hear each other
+        ours.exchange([1, 3, 4], 1)
+        ours.exchange([2, 3, 4], 1)
+    assert [ours.nodes[i].abstains is None for i in ours.ids] == [False, False, True, True]
+    for _ in range(3):
+        ours.advance()
+        ours.exchange(ours.ids, 1)
+    assert [ours.nodes[i].abstains for i in ours.ids] == [None] * 4
+
+
+def wiped_voter_elects(ours: Ours) -> bool:
+    """2 holds a committed entry with the leader, is wiped, and the leader is gone: does 3, which lacks the entry, become leader?"""
+    ours.elect(1, [2, 3])
+    ours.exchange(ours.ids)
+    ours.add(1, "KEPT")
+    ours.exchange([1, 2], 4)
+    assert ours.values(1)[-1:] == ["KEPT"] and ours.values(3) == []
+    wipe(ours, 2)
+    for _ in range(40):
+        ours.exchange([2, 3], 1)
+    return ours.leads(3)
+
+
+def test_a_wiped_voter_does_not_help_to_elect_a_node_that_lacks_a_committed_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = formed_three()
+    assert not wiped_voter_elects(ours)
+    assert "starts from nothing" in (ours.nodes[2].abstains or "")
+    ours.connect(1, 2, 3)
+    for _ in range(40):
+        ours.exchange([1, 2, 3], 1)
+    assert all(ours.values(i) == ["KEPT"] for i in ours.ids) and ours.nodes[2].abstains is None
+
+    monkeypatch.setattr(Ours, "node_class", _Forgetful)
+    unguarded = formed_three(guarded=False)
+    assert wiped_voter_elects(unguarded)  # and KEPT is lost
+
+
+def test_a_wiped_voter_does_not_follow_a_leader_that_was_left_behind() -> None:
+    """It made 3 leader of a later term; 1, which leads the earlier one, must not get its acknowledgements."""
+    ours = formed_three()
+    ours.elect(1, [2, 3])
+    ours.exchange(ours.ids)
+    ours.advance(1.0)
+    ours.elect(3, [2])
+    ours.add(3, "KEPT")
+    ours.exchange([2, 3], 4)
+    assert ours.values(3) == ["KEPT"] and ours.leads(1)
+    wipe(ours, 2)
+    ours.add(1, "LOST")
+    for _ in range(4):
+        ours.exchange([1, 2], 1)
+    assert ours.values(1) == [] and ours.log(2) == [(1, 0)]
+    for _ in range(30):
+        ours.exchange([2, 3, 1], 1)
+    assert all(ours.values(i) == ["KEPT"] for i in ours.ids)
+
+
+def test_a_wiped_voter_has_no_second_vote_in_a_term() -> None:
+    ours = formed_three()
+    ours.connect(2, 1, 3)
+    ours.force_election(1)
+    (asked,) = [message for message in ours.take(1, 2) if ours.is_vote_request(message)]
+    ours.deliver(1, 2, asked)  # 2 votes for 1 in term 1; its answer is under way
+    assert said(ours, 2, 1) == [Vote(1)]
+    wipe(ours, 2)
+    ours.exchange([2, 1, 3], 2)  # all logs but 1's are empty; nobody leads
+    index, last_term = ours.log(2)[-1]
+    ours.deliver(3, 2, RequestVote(1, index, last_term))
+    assert said(ours, 2, 3) == []
+
+
+def test_an_old_vote_of_a_wiped_voter_and_its_new_one_elect_no_two_leaders() -> None:
+    """Of five voters, 1 stands in term 2 and has the vote of 2. Its other requests are under way for long. 2 is wiped, asks three
+    of the four others, of which none knows term 2, and becomes a voter again."""
+    ours = Guarded(5)
+    for i in ours.ids:
+        ours.connect(i, *[other for other in ours.ids if other != i])
+    ours.exchange(ours.ids, 3)
+    ours.elect(4, [1, 2, 3, 5])
+    ours.exchange(ours.ids, 4)
+    assert ours.leads(4) and ours.term(1) == 1
+    ours.force_election(1)
+    requests = [(to, message) for to, message in ours._empty(1) if ours.is_vote_request(message)]
+    late = dict(requests)
+    ours.deliver(1, 2, late[2])
+    (granted,) = ours.take(2, 1)
+    ours.deliver(2, 1, granted)
+    wipe(ours, 2)
+    rounds = 0
+    while ours.nodes[2].abstains is not None:
+        ours.exchange([2, 3, 4, 5], 1)
+        rounds += 1
+        assert rounds < 100
+    assert ours.term(2) == 1 and ours.leads(4)
+    ours.force_election(5)
+    asked = next(message for message in ours.take(5) if ours.is_vote_request(message))
+    for voter in (2, 4):
+        ours.deliver(5, voter, asked)
+        for message in ours.take(voter, 5):
+            ours.deliver(voter, 5, message)
+    assert ours.leads(5) and ours.term(5) == 2
+    ours.deliver(1, 3, late[3])
+    for message in ours.take(3, 1):
+        ours.deliver(3, 1, message)
+    assert ours.term(1) == 2 and not ours.leads(1)
+
+
+def test_old_answers_and_strangers_testify_nothing() -> None:
+    recovery = VoterRecovery(1, {1, 2, 3}, nonce=5)
+    recovery.on_reply(2, RecoveryReply(4, 5, 1, True, THREE))
+    recovery.on_reply(3, RecoveryReply(4, 6, 1, True, THREE))
+    recovery.on_reply(9, RecoveryReply(4, 5, 1, True, THREE))
+    assert recovery.first_formation(1) is None and recovery.may_follow() is None
+    recovery.on_reply(3, RecoveryReply(7, 5, 9, False, THREE))
+    assert recovery.first_formation(1) is None and recovery.may_follow() is None  # it has forgotten, too
+    recovery.on_reply(3, RecoveryReply(7, 5, 9, True, THREE))
+    assert recovery.may_follow() == 7
+
+
+@pytest.mark.parametrize(("voters", "needed"), [(2, 1), (3, 2), (4, 2), (5, 3), (7, 4)])
+def test_so_many_must_remember_that_every_old_majority_has_one_of_them(voters: int, needed: int) -> None:
+    recovery = VoterRecovery(1, range(1, voters + 1), nonce=0)
+    for told in range(2, voters + 1):
+        assert (recovery.may_follow() is not None) == (told - 2 >= needed)
+        recovery.on_reply(told, RecoveryReply(1, 0, 9, True, VoterSet(1, frozenset(range(1, voters + 1)))))
+    majority = voters // 2 + 1
+    assert (voters - 1 - needed) < majority - 1  # a majority with this voter has more others than did not testify
+
+
+def test_a_directory_of_the_first_release_is_no_new_voter() -> None:
+    ours = Ours(3)
+    content = ours.disks[1].files[Path("raft/quorum-state")]
+    assert b'"formed": false' in content.data or ours.journals[1].formed
+    from mqd.raft import formats
+
+    line = b'{"version": 1, "cluster_id": "c", "node_id": 1, "node_uuid": "00000000-0000-0000-0000-000000000001", "term": 3, "vote": 2}'
+    from crc32c import crc32c
+
+    state = formats.decode_state(b"%s\n%08x\n" % (line, crc32c(line)))
+    assert state.formed and state.vote == 2
+
+
+def test_an_inquiry_makes_the_leader_forget_what_that_voter_acknowledged() -> None:
+    ours = led()
+    assert {status.match_index for status in ours.nodes[1].peers()} == {ours.log(1)[-1][0]}
+    ours.take(1)
+    ours.deliver(2, 1, RecoveryQuery(0, 77))
+    assert said(ours, 1, 2) == [RecoveryReply(ours.term(1), 77, ours.log(1)[-1][0], True, THREE)]
+    assert [status.match_index for status in ours.nodes[1].peers()] == [0, ours.log(1)[-1][0]]
