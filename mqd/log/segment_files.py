@@ -131,15 +131,16 @@ def append_indexes(disk: Disk, path: Path, segment: Segment) -> None:
                 disk.remove(file)
 
 
-def open_indexes(disk: Disk, path: Path, segment: Segment) -> tuple[File, File]:
-    """The files of both indexes, to be cut. OSError."""
-    index, time_index = (
-        disk.open(path / segment_file_name(segment.base_offset, suffix), create=True) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-    )
+def open_indexes(disk: Disk, path: Path, segment: Segment) -> tuple[File | None, File | None]:
+    """The files of both indexes, to be cut. OSError.
+
+    None for one that `append_indexes` has removed: a full disk has no room to make it anew."""
+    files = (path / segment_file_name(segment.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+    index, time_index = (disk.open(file) if disk.exists(file) else None for file in files)
     return index, time_index
 
 
-def cut_segment(segment: Segment, size: int, next_offset: Offset, files: tuple[File, File]) -> None:
+def cut_segment(segment: Segment, size: int, next_offset: Offset, files: tuple[File | None, File | None]) -> None:
     """Cut a segment that is open, and its index files; needs no space on the disk, and no descriptor.
 
     OSError; BadBatch where what stays makes no sense."""
@@ -148,7 +149,10 @@ def cut_segment(segment: Segment, size: int, next_offset: Offset, files: tuple[F
     segment.cut_to(size, next_offset)
     assert segment.index is not None and segment.time_index is not None
     for index, file, entry in ((segment.index, files[0], INDEX_ENTRY), (segment.time_index, files[1], TIME_INDEX_ENTRY)):
-        file.truncate((len(index) - index.unwritten) * entry.size)
+        if file is None:
+            index.unwrite()
+        else:
+            file.truncate((len(index) - index.unwritten) * entry.size)
     for _position, header, _view in scan_batches(segment.file.read_at, segment.index.last_position(), size):
         segment.note_time(header.last_offset, header.max_timestamp)
 

@@ -36,7 +36,7 @@ class Cut:
     size: int
     """Bytes that stay of that one: the border before `next_offset`."""
     next_offset: Offset
-    indexes: tuple[File, File]
+    indexes: tuple[File | None, File | None]
     snapshots: list[Path]
     """To be removed."""
     producers: Producers

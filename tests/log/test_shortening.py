@@ -14,9 +14,9 @@ from mqd.log.partition_log import LogConfig, PartitionLog, Replacement
 from mqd.log.replacing import CLEANED_SUFFIX, FILES, put_in_place, stage
 from mqd.log.segment import Segment
 from mqd.log.segment_files import open_segment, rebuild
-from mqd.protocol.files import LOG_SUFFIX, is_deleted_directory, segment_file_name
+from mqd.protocol.files import LOG_SUFFIX, TIME_INDEX_SUFFIX, is_deleted_directory, segment_file_name
 from tests.log.compacting import roll, settle
-from tests.log.support import PARTITION, FaultyDisk, Harness, batch
+from tests.log.support import PARTITION, FaultyDisk, FaultyFile, Harness, batch
 
 CONFIG = LogConfig(segment_bytes=300, index_interval_bytes=1, file_delete_delay_ms=0)
 COUNT = 9
@@ -201,3 +201,32 @@ async def test_a_directory_without_room_for_longer_names_is_cut_all_the_same(tmp
     assert log.failed is None and log.log_end_offset == 3 and len(harness.read_all(log)) == 3
     assert len(list(log.path.glob("*.log"))) == len(log.segments)
     harness.kill()
+
+
+class FullDisk(FaultyDisk):
+    """Without space there is no room for a new file, either."""
+
+    def open(self, path: Path, *, create: bool = False) -> FaultyFile:
+        if create and not self.free and not path.exists():
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return super().open(path, create=create)
+
+
+async def test_a_write_is_taken_back_on_a_full_disk_where_an_index_is_missing(tmp_path: Path) -> None:
+    """`append_indexes` had removed it for lack of space: the cut does not need it, and the directory stays online."""
+    disk = FullDisk()
+    harness = Harness(tmp_path, disk=disk)
+    await harness.service.start()
+    log = harness.open(CONFIG)
+    harness.write(log, batch(b"a"))
+    assert log.active.time_index is not None
+    log.active.time_index.unwrite()
+    (log.path / segment_file_name(0, TIME_INDEX_SUFFIX)).unlink()
+    disk.free = 0
+    harness.append(log, batch(b"b"))
+    ((failed, error),) = harness.service.flush()
+    assert failed is log and error.out_of_space and harness.failed == []
+    disk.free = 1 << 30
+    harness.write(log, batch(b"b"))
+    assert [record.value for record in harness.read_all(log)] == [b"a", b"b"]
+    await harness.service.close()
