@@ -36,7 +36,8 @@ from mqd.coordinator.group.records import (
 from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.shard import NO_PRODUCER, Moment, Producer, Record
 from mqd.coordinator.txn import records as txn_records
-from mqd.coordinator.txn.shard import AddPartitions, InitializeProducer, TransactionShard, weight
+from mqd.coordinator.txn.operations import AddPartitions, InitializeProducer
+from mqd.coordinator.txn.shard import TransactionShard, weight
 from mqd.coordinator.txn.state import ONGOING, PREPARE_COMMIT, Transaction, TransactionState
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import KIB, MIB

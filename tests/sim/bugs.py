@@ -20,8 +20,9 @@ from mqd.coordinator.group.member import reconcile
 from mqd.coordinator.group.offset_store import OffsetStore
 from mqd.coordinator.service import CoordinatorService
 from mqd.coordinator.txn import state
+from mqd.coordinator.txn.operations import SealPartitions
 from mqd.coordinator.txn.service import MarkerSender
-from mqd.coordinator.txn.shard import SealPartitions, TransactionShard
+from mqd.coordinator.txn.shard import TransactionShard
 from mqd.errors import ErrorCode, MqError
 from mqd.log.directory import SyncPlan
 from mqd.log.partition_log import PartitionLog

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqd.coordinator.group.classic_group import DEAD, ClassicGroup
-from mqd.coordinator.group.offsets import Offsets, Portion
+from mqd.coordinator.group.offset_deletion import OffsetDeletion, Portion
 from mqd.coordinator.group.state import Handler, Part, State
 from mqd.coordinator.shard import Call, Decision, Moment, Ticket
 from mqd.errors import ErrorCode, MqError
@@ -18,7 +18,7 @@ _NOT_FOUND_FROM = 6
 class Listing(Part):
     """Of one shard: requests for several groups are split up by their handlers."""
 
-    def __init__(self, state: State, offsets: Offsets) -> None:
+    def __init__(self, state: State, offsets: OffsetDeletion) -> None:
         super().__init__(state)
         self._offsets = offsets
 

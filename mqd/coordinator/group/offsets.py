@@ -1,16 +1,14 @@
-"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete, TxnOffsetCommit, and how long offsets are kept.
+"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete and TxnOffsetCommit.
 
 Whether a member may commit, is its group's to say (state.py `Group`). A group that nobody knows comes to be with its first offset: an
 empty classic group, as of clients that assign partitions to themselves.
 
-An offset goes when its retention is over (`offsets.retention.minutes`, from when the group decides: KIP-211), when its topic is deleted, or
-when somebody deletes it. With its last offset an empty group goes. All of that is done in portions: each a batch, and a few milliseconds.
+offset_deletion.py deletes offsets whose retention is over, and those of deleted topics.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -19,23 +17,13 @@ from mqd import limits
 from mqd.coordinator.group.classic import Classic
 from mqd.coordinator.group.offset_store import WAITING_BYTES, GroupOffsets, OffsetStore, topic_weight, weight
 from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey, encode, tombstone
-from mqd.coordinator.group.state import CheckPartition, Expire, Group, Handler, Part, Replay, State, TimerKey, group_bytes
-from mqd.coordinator.shard import NO_PRODUCER, NOTHING, Call, Decision, Moment, Producer, Record, Ticket
+from mqd.coordinator.group.state import CheckPartition, Handler, Part, Replay, State, group_bytes
+from mqd.coordinator.shard import NO_PRODUCER, Call, Decision, Moment, Producer, Record, Ticket
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, ZERO_UUID
 
 logger = logging.getLogger(__name__)
 
-_RETENTION: TimerKey = ("retention",)
-_TOPICS: TimerKey = ("deleted topics",)
-_PAUSE_SECONDS: Final = 0.005
-"""Between two portions, for everybody else."""
-_LOOK_AGAIN_SECONDS: Final = 0.25
-"""Until it is looked whether the last portion was written."""
-_PORTION_BYTES: Final = 256 * 1024
-"""Of tombstones."""
-_PORTION_ROWS: Final = 5_000
-"""Offsets and groups that are looked at."""
 _TIMESTAMP_MAX: Final = 2**63 - 1
 _BY_ID_SINCE: Final = 10
 """OffsetCommit and OffsetFetch from this version on name topics by their ids."""
@@ -87,14 +75,6 @@ class Offsets(Part):
         super().__init__(state)
         self._classic = classic
         self.store = OffsetStore()
-        self._groups_to_look_at: deque[str] = deque()
-        """What is left of a search for expired offsets."""
-        self._to_look_at: deque[tuple[str, str]] = deque()
-        """(topic, group): what is left of a search for offsets of deleted topics."""
-        self._looked_at: dict[str, UUID | None] = {}
-        """Which topic had the name when its offsets were looked at last: no other could be committed since."""
-        self._topics_version: int | None = None
-
     def handlers(self) -> Mapping[str, Handler]:
         return {
             "OffsetCommit": self.handle_offset_commit,
@@ -106,23 +86,11 @@ class Offsets(Part):
     def replays(self) -> Mapping[type, Replay]:
         return {OffsetCommitKey: self.replay_offset_commit}
 
-    def timers(self) -> Mapping[str, Expire]:
-        return {_RETENTION[0]: self._on_retention, _TOPICS[0]: self._on_topics}
-
     # -- for the other parts
 
     def has_offsets(self, group_id: str) -> bool:
         """Also such as only wait for a transaction to end."""
         return self.store.group(group_id) is not None
-
-    def delete_all(self, group_id: str, portion: Portion) -> bool:
-        """Of a group, those of open transactions included. False where the portion did not suffice."""
-        group = self.store.group(group_id)
-        for topic, partition in group.partitions() if group is not None else ():
-            if portion.bytes >= _PORTION_BYTES:
-                return False
-            portion.delete(OffsetCommitKey(group_id, topic, partition))
-        return True
 
     # -- replay
 
@@ -312,102 +280,6 @@ class Offsets(Part):
                 records.append(tombstone(OffsetCommitKey(request.group_id, topic, partition)))
         return Decision(records, ((ticket, {"error_code": 0, **rows.answer()}),))
 
-    # -- what goes by itself
-
-    def on_loaded(self, now: Moment) -> Decision:
-        self._set_retention(now)
-        return self.on_metadata(now)
-
-    def _set_retention(self, now: Moment) -> None:
-        self.state.timers.set(_RETENTION, now.seconds + self.state.options.node("offsets.retention.check.interval.ms") / 1000)
-
-    def _on_retention(self, key: TimerKey, now: Moment) -> Decision:
-        """A portion of the search for offsets that are kept no longer, and for empty groups that have none."""
-        if not self._groups_to_look_at:
-            self._groups_to_look_at.extend(self.state.by_id)
-        portion = Portion()
-        while self._groups_to_look_at and not portion.is_full:
-            group = self.state.get(self._groups_to_look_at[0])
-            if group is None or self._expire(group, now.wall_ms, portion):
-                self._groups_to_look_at.popleft()
-        if self._groups_to_look_at:
-            self.state.timers.set(_RETENTION, now.seconds + _PAUSE_SECONDS)
-        else:
-            self._set_retention(now)
-        return portion.decision()
-
-    def _expire(self, group: Group, wall_ms: int, portion: Portion) -> bool:
-        """False where the portion did not suffice for the whole group."""
-        retention_ms = self.state.options.node("offsets.retention.minutes") * 60_000
-        offsets = self.store.group(group.group_id)
-        portion.rows += 1
-        kept = False
-        for topic, partitions in offsets.committed.items() if offsets else ():
-            if group.is_subscribed(topic):
-                kept = True
-                continue
-            for partition, stored in partitions.items():
-                portion.rows += 1
-                assert offsets is not None
-                if not _is_expired(group, stored.commit, wall_ms, retention_ms) or offsets.is_unstable(topic, partition):
-                    kept = True
-                elif portion.bytes >= _PORTION_BYTES:
-                    return False
-                else:
-                    portion.delete(OffsetCommitKey(group.group_id, topic, partition))
-        if not kept and group.is_empty and not (offsets and offsets.pending):
-            portion.extend(group.tombstones())
-        return True
-
-    def on_metadata(self, now: Moment) -> Decision:
-        view = self.state.topics
-        if view.version == self._topics_version:
-            return NOTHING
-        self._topics_version = view.version
-        ids = {topic: view.topic_id(topic) for topic in self.store.topics()}
-        for topic, topic_id in ids.items():
-            if self._looked_at.get(topic, ZERO_UUID) != topic_id:
-                self._to_look_at.extend((topic, group_id) for group_id in self.store.groups_of(topic))
-        self._looked_at = ids
-        return self._on_topics(_TOPICS, now)
-
-    def _on_topics(self, key: TimerKey, now: Moment) -> Decision:
-        """A portion of the search for offsets of topics that were deleted, perhaps to be created again under the same name.
-
-        Whatever topic is not there was deleted: a commit is taken only of a topic that exists, and who leads this partition after
-        another knows all the metadata that the other knew while it led. Where there was something to delete, it is looked again: for too
-        few replicas it may not have been written."""
-        portion = Portion()
-        again = []
-        while self._to_look_at and not portion.is_full:
-            topic, group_id = self._to_look_at.popleft()
-            if self._delete_stale(group_id, topic, self.state.topics.topic_id(topic), portion):
-                again.append((topic, group_id))
-        if self._to_look_at or again:
-            self.state.timers.set(_TOPICS, now.seconds + (_PAUSE_SECONDS if self._to_look_at else _LOOK_AGAIN_SECONDS))
-        self._to_look_at.extend(again)
-        return portion.decision()
-
-    def _delete_stale(self, group_id: str, topic: str, topic_id: UUID | None, portion: Portion) -> bool:
-        """`topic_id`: of the topic that has the name now. True where there was any, as much of it as the portion had room for."""
-        offsets = self.store.group(group_id) or GroupOffsets()
-        committed = offsets.committed.get(topic, {})
-        waiting = offsets.pending.get(topic, {})
-        portion.rows += 1
-        found = False
-        for partition in dict.fromkeys((*committed, *waiting)):
-            portion.rows += 1
-            known = [one.commit for one in waiting.get(partition, {}).values()]
-            if partition in committed:
-                known.append(committed[partition].commit)
-            if all(_is_stale(commit, topic_id) for commit in known):
-                found = True
-                if portion.bytes >= _PORTION_BYTES:
-                    break
-                portion.delete(OffsetCommitKey(group_id, topic, partition))
-        return found
-
-
 class _ShardRoom:
     """What one commit may add to the shard (account.py): the offset, and where they are new its topic in the group and the group."""
 
@@ -436,30 +308,6 @@ class _ShardRoom:
         self._taken += more
         self._topics.add(topic)
         return ErrorCode.NONE
-
-
-class Portion:
-    """The records of one stretch of work that has no end of its own."""
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.bytes = 0
-        self.rows = 0
-
-    @property
-    def is_full(self) -> bool:
-        return self.bytes >= _PORTION_BYTES or self.rows >= _PORTION_ROWS
-
-    def delete(self, key: OffsetCommitKey) -> None:
-        self.extend((tombstone(key),))
-
-    def extend(self, records: Iterable[Record]) -> None:
-        for record in records:
-            self.records.append(record)
-            self.bytes += len(record.key)
-
-    def decision(self) -> Decision:
-        return Decision(self.records) if self.records else NOTHING
 
 
 def _refuse(wanted: Iterable[_Wanted], rows: _Rows, code: ErrorCode) -> None:
@@ -491,20 +339,6 @@ def _row(partition: int, code: ErrorCode) -> dict[str, Any]:
         "metadata": "",
         "error_code": int(code),
     }
-
-
-def _is_expired(group: Group, commit: OffsetCommit, wall_ms: int, retention_ms: int) -> bool:
-    since = group.offsets_expire_from(commit.commit_timestamp)
-    if since is None:
-        return False
-    if commit.expire_timestamp != NO_TIMESTAMP:
-        return wall_ms >= commit.expire_timestamp
-    return wall_ms - since >= retention_ms
-
-
-def _is_stale(commit: OffsetCommit, topic_id: UUID | None) -> bool:
-    """Whether it is of a topic that was deleted; a commit that does not say which topic it meant is of the one that there is."""
-    return topic_id is None or commit.topic_id not in (ZERO_UUID, topic_id)
 
 
 def _java_length(text: str) -> int:

@@ -3,7 +3,7 @@
     classic.py   groups whose members divide the work among themselves
     consumer.py  groups whose work the coordinator divides (KIP-848)
     classic_calls.py  JoinGroup, SyncGroup, Heartbeat, LeaveGroup: to one of the two
-    offsets.py   how far groups have read
+    offsets.py   committed offsets; offset_deletion.py: when they are deleted
     requests.py  what is wrong with a request in itself
     listing.py   what is told of groups of every type, and their deletion
 
@@ -22,6 +22,7 @@ from mqd.coordinator.group.classic_calls import ClassicCalls
 from mqd.coordinator.group.consumer import ConsumerGroups
 from mqd.coordinator.group.listing import Listing
 from mqd.coordinator.group.memory import Memory
+from mqd.coordinator.group.offset_deletion import OffsetDeletion
 from mqd.coordinator.group.offsets import Offsets
 from mqd.coordinator.group.requests import check
 from mqd.coordinator.group.state import Expire, Group, Handler, Part, Replay, State, group_bytes
@@ -54,12 +55,14 @@ class GroupShard:
         self.classic = Classic(self.state)
         self.consumer = ConsumerGroups(self.state, self.classic)
         self.offsets = Offsets(self.state, self.classic)
+        self.offset_deletion = OffsetDeletion(self.state, self.offsets.store)
         self.parts: Final[tuple[Part, ...]] = (
             self.classic,
             self.consumer,
             ClassicCalls(self.state, self.classic, self.consumer),
-            Listing(self.state, self.offsets),
+            Listing(self.state, self.offset_deletion),
             self.offsets,
+            self.offset_deletion,
         )
         """In the order in which they get what concerns all of them."""
         for part in self.parts:

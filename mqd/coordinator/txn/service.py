@@ -22,7 +22,14 @@ from typing import Any, Protocol
 import trio
 
 from mqd.client.backoff import backoff_s
-from mqd.coordinator.txn.shard import AbortTimedOut, MarkersWritten, PartitionsSealed, SealPartitions, SpareProducerId, WriteMarkers
+from mqd.coordinator.txn.operations import (
+    AbortTimedOut,
+    MarkersWritten,
+    PartitionsSealed,
+    SealPartitions,
+    SpareProducerId,
+    WriteMarkers,
+)
 from mqd.errors import ErrorCode, MqError, some_of
 from mqd.io.clock import Clock
 from mqd.io.entropy import Entropy

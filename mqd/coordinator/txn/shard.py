@@ -16,38 +16,35 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import groupby, islice
 from typing import Any, Final
-
-import re2
 
 from mqd.coordinator.account import TEXT_BYTES, UNBOUNDED, Account, text_bytes
 from mqd.coordinator.shard import INTERNAL, NO_PRODUCER, NOTHING, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
 from mqd.coordinator.txn import records, state
+from mqd.coordinator.txn.operations import (
+    AbortTimedOut,
+    AddPartitions,
+    DescribeTransaction,
+    EndTransaction,
+    InitializeProducer,
+    ListTransactions,
+    MarkersWritten,
+    PartitionsSealed,
+    SealPartitions,
+    SpareProducerId,
+    VerifyPartitions,
+    WriteMarkers,
+    check,
+    compiled,
+)
 from mqd.coordinator.txn.state import AT_REST, ONGOING, STATES_BY_LABEL, ProducerIdWanted, Transaction
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import SUBSCRIPTION_REGEX_MEMORY, TRANSACTIONS_PER_SEARCH
-from mqd.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TRANSACTIONS_TOPIC, TopicPartition
+from mqd.limits import TRANSACTIONS_PER_SEARCH
+from mqd.types import NO_EPOCH, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, TopicPartition
 
 logger = logging.getLogger(__name__)
-
-__all__ = [
-    "AbortTimedOut",
-    "AddPartitions",
-    "DescribeTransaction",
-    "EndTransaction",
-    "InitializeProducer",
-    "ListTransactions",
-    "MarkersWritten",
-    "PartitionsSealed",
-    "ProducerIdWanted",
-    "SealPartitions",
-    "SpareProducerId",
-    "TransactionShard",
-    "VerifyPartitions",
-    "WriteMarkers",
-]
 
 ABORT_INTERVAL: Final = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 EXPIRY_INTERVAL: Final = "transaction.remove.expired.transaction.cleanup.interval.ms"
@@ -57,155 +54,7 @@ _AS_SEALED: Final = 1
 """The `transaction.version` of a marker whose epoch the partition has already, from the seal."""
 
 
-# -- what a shard is asked
-
-
-@dataclass(frozen=True, slots=True)
-class InitializeProducer:
-    """InitProducerId. Answer: producer_id, producer_epoch, and those of the transaction that was kept, as `ongoing_txn_...`.
-    ProducerIdWanted: once more, with a spare one."""
-
-    transactional_id: str
-    timeout_ms: int
-    expected: Producer | None = None
-    """Who the caller was so far (KIP-360); None for one that begins, and fences whoever was before."""
-    spare_producer_id: int = NO_PRODUCER_ID
-    two_phase: bool = False
-    """Its transactions never time out (`enable_2_pc`)."""
-    keep: bool = False
-    """The open transaction is not aborted, but prepared (`keep_prepared_txn`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class AddPartitions:
-    """AddPartitionsToTxn and AddOffsetsToTxn. Answer: nothing."""
-
-    transactional_id: str
-    producer: Producer
-    partitions: tuple[TopicPartition, ...]
-    client_version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyPartitions:
-    """AddPartitionsToTxn that only asks. Answer: `errors`, by partition."""
-
-    transactional_id: str
-    producer: Producer
-    partitions: tuple[TopicPartition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EndTransaction:
-    """EndTxn. Answer: producer_id, producer_epoch of the next transaction, -1 in the first protocol. ProducerIdWanted as above."""
-
-    transactional_id: str
-    producer: Producer
-    committed: bool
-    client_version: int = 0
-    spare_producer_id: int = NO_PRODUCER_ID
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeTransaction:
-    """Answer: a row of DescribeTransactions."""
-
-    transactional_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListTransactions:
-    """Answer: `transaction_states`, rows of ListTransactions. Empty filters let everything through."""
-
-    producer_ids: frozenset[int] = frozenset()
-    states: frozenset[str] = frozenset()
-    """Kafka's names; unknown ones match nothing."""
-    duration_ms: int = -1
-    """Only what began longer ago than this; negative for no filter."""
-    pattern: str = ""
-    """RE2, of the whole transactional id."""
-
-
-@dataclass(frozen=True, slots=True)
-class MarkersWritten:
-    """These partitions have the marker that `WriteMarkers` asked for, or are no more. Answer: `wanted`, whether others still have none."""
-
-    transactional_id: str
-    producer: Producer
-    partitions: tuple[TopicPartition, ...]
-    prepared_ms: int | None = None
-    """As in `WriteMarkers`: in the first protocol the next transaction has the same producer. None where that does not matter."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionsSealed:
-    """These partitions have the seal that `SealPartitions` wants, or are no more. Answer: `wanted`, whether others still have none."""
-
-    transactional_id: str
-    producer: Producer
-    partitions: tuple[TopicPartition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AbortTimedOut:
-    """What `SpareProducerId` asked for is there."""
-
-    transactional_id: str
-    producer: Producer
-    spare_producer_id: int
-
-
-# -- what a shard wants done
-
-
-@dataclass(frozen=True, slots=True)
-class WriteMarkers:
-    """The outcome is committed: tell every partition of the transaction, and come back with `MarkersWritten`."""
-
-    transactional_id: str
-    producer: Producer
-    """Whom the markers name. In the second protocol its epoch is one above that of the records."""
-    committed: bool
-    partitions: tuple[TopicPartition, ...]
-    transaction_version: int
-    prepared_ms: int = field(default=NO_TIMESTAMP, compare=False)
-    """Wall time of the decision, which tells it from those before it."""
-
-
-@dataclass(frozen=True, slots=True)
-class SealPartitions:
-    """The transaction is prepared: let its partitions refuse the epoch of its records, and come back with `PartitionsSealed`."""
-
-    transactional_id: str
-    producer: Producer
-    """Whom the seals name: its epoch is one above that of the records."""
-    partitions: tuple[TopicPartition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SpareProducerId:
-    """A transaction timed out whose producer id has no further epoch: come back with `AbortTimedOut`."""
-
-    transactional_id: str
-    producer: Producer
-
-
 Answer = Mapping[str, Any]
-
-
-def check(op: Any, options: GroupOptions) -> None:
-    """What is wrong with a call in itself, whichever shard is asked. MqError: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT."""
-    if not getattr(op, "transactional_id", True):
-        raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
-    if not isinstance(op, InitializeProducer):
-        return
-    if (op.two_phase or op.keep) and not options.node("transaction.two.phase.commit.enable"):
-        raise MqError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "Two-phase commit is disabled. Set transaction.two.phase.commit.enable=true on every node to enable it.",
-        )
-    if not op.two_phase and not 0 < op.timeout_ms <= options.node("transaction.max.timeout.ms"):
-        raise MqError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "transaction.timeout.ms is not between 1 and transaction.max.timeout.ms.")
 
 
 TRANSACTION_BYTES: Final = 1024
@@ -550,19 +399,6 @@ class TransactionShard:
 
     def _record(self, transactional_id: str, transaction: Transaction) -> Record:
         return records.encode(transactional_id, transaction, version=records.value_version(self._transaction_version()))
-
-
-def compiled(pattern: str) -> Any:
-    """A pattern of transactional ids, None for an empty one. MqError INVALID_REGULAR_EXPRESSION."""
-    if not pattern:
-        return None
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = SUBSCRIPTION_REGEX_MEMORY
-    try:
-        return re2.compile(pattern, options)
-    except re2.error as error:
-        raise MqError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{pattern!r} is not a regular expression: {error}") from None
 
 
 def _markers(transactional_id: str, decided: Transaction) -> WriteMarkers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from mqd.coordinator.shard import Producer
-from mqd.coordinator.txn.shard import AddPartitions
+from mqd.coordinator.txn.operations import AddPartitions
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.transactions import known_to

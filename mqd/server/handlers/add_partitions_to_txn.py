@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from mqd.coordinator.shard import Producer
-from mqd.coordinator.txn.shard import AddPartitions, VerifyPartitions
+from mqd.coordinator.txn.operations import AddPartitions, VerifyPartitions
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import CLIENT, Context, Node
 from mqd.server.handlers.transactions import known_to

@@ -6,7 +6,7 @@ from typing import Any
 
 from trio.lowlevel import checkpoint
 
-from mqd.coordinator.txn.shard import DescribeTransaction
+from mqd.coordinator.txn.operations import DescribeTransaction
 from mqd.errors import MqError
 from mqd.server.context import Context
 from mqd.server.slices import KEY_CHARS_A_ROW, SLICE_ROWS

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqd.coordinator.shard import Producer
-from mqd.coordinator.txn.shard import InitializeProducer
+from mqd.coordinator.txn.operations import InitializeProducer
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.transactions import call_with_spare_id, known_to

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mqd.coordinator.txn.shard import EndTransaction, InitializeProducer, ProducerIdWanted
+from mqd.coordinator.txn.operations import EndTransaction, InitializeProducer
+from mqd.coordinator.txn.state import ProducerIdWanted
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Node
 

@@ -575,7 +575,7 @@ def test_a_search_is_made_once_for_each_topic_that_had_the_name(group: Group, to
     commit(group, (0, 5))
     commit(group, (0, 5), topic="u")
     searched: list[str] = []
-    offsets = group.shard.offsets
+    offsets = group.shard.offset_deletion
     delete_stale = offsets._delete_stale
 
     def note(group_id: str, topic: str, *rest: Any) -> bool:

@@ -12,8 +12,15 @@ import trio
 import trio.testing
 
 from mqd.coordinator.shard import Producer
+from mqd.coordinator.txn.operations import (
+    AbortTimedOut,
+    MarkersWritten,
+    PartitionsSealed,
+    SealPartitions,
+    SpareProducerId,
+    WriteMarkers,
+)
 from mqd.coordinator.txn.service import REQUEST_SECONDS, MarkerSender, MarkerStatistics
-from mqd.coordinator.txn.shard import AbortTimedOut, MarkersWritten, PartitionsSealed, SealPartitions, SpareProducerId, WriteMarkers
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import SystemClock
 from mqd.io.entropy import RandomEntropy

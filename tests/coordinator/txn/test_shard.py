@@ -6,7 +6,13 @@ import pytest
 
 from mqd.coordinator.shard import Moment, Producer
 from mqd.coordinator.txn import records
-from mqd.coordinator.txn.shard import AbortTimedOut, InitializeProducer, MarkersWritten, SpareProducerId, WriteMarkers
+from mqd.coordinator.txn.operations import (
+    AbortTimedOut,
+    InitializeProducer,
+    MarkersWritten,
+    SpareProducerId,
+    WriteMarkers,
+)
 from mqd.coordinator.txn.state import EPOCH_MAX, Transaction
 from mqd.errors import ErrorCode
 from mqd.limits import TRANSACTIONS_PER_SEARCH

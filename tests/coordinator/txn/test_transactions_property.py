@@ -19,19 +19,18 @@ import pytest
 
 from mqd.coordinator.shard import Producer
 from mqd.coordinator.txn import records
-from mqd.coordinator.txn.shard import (
+from mqd.coordinator.txn.operations import (
     AbortTimedOut,
     AddPartitions,
     EndTransaction,
     InitializeProducer,
     MarkersWritten,
     PartitionsSealed,
-    ProducerIdWanted,
     SealPartitions,
     SpareProducerId,
     WriteMarkers,
 )
-from mqd.coordinator.txn.state import Transaction
+from mqd.coordinator.txn.state import ProducerIdWanted, Transaction
 from mqd.errors import ErrorCode, MqError
 from mqd.types import TopicPartition
 from tests.coordinator.txn.transactions import Transactions

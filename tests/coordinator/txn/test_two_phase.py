@@ -8,8 +8,13 @@ import pytest
 
 from mqd.coordinator.shard import Producer
 from mqd.coordinator.txn import records, shard
-from mqd.coordinator.txn.shard import InitializeProducer, ListTransactions, PartitionsSealed, ProducerIdWanted, SealPartitions
-from mqd.coordinator.txn.state import EPOCH_MAX, TWO_PHASE_TIMEOUT_MS, Transaction
+from mqd.coordinator.txn.operations import (
+    InitializeProducer,
+    ListTransactions,
+    PartitionsSealed,
+    SealPartitions,
+)
+from mqd.coordinator.txn.state import EPOCH_MAX, TWO_PHASE_TIMEOUT_MS, ProducerIdWanted, Transaction
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
 from tests.coordinator.txn.transactions import A0, A1, B0, OPTIONS, Options, Transactions, refused

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from mqd.coordinator.shard import Producer
-from mqd.coordinator.txn.shard import (
+from mqd.coordinator.txn.operations import (
     AddPartitions,
     DescribeTransaction,
     EndTransaction,
     InitializeProducer,
     ListTransactions,
     MarkersWritten,
-    ProducerIdWanted,
-    TransactionShard,
     VerifyPartitions,
     WriteMarkers,
 )
+from mqd.coordinator.txn.shard import TransactionShard
+from mqd.coordinator.txn.state import ProducerIdWanted
 from mqd.errors import ErrorCode, MqError
 from mqd.types import TopicPartition
 from tests.coordinator.harness import Harness

@@ -1,0 +1,193 @@
+"""Deletion of committed offsets: retention, deleted topics, whole groups.
+
+An offset is deleted when its retention is over (`offsets.retention.minutes`, counted from the time
+that its group says: KIP-211), when its topic is deleted, or with its group. An empty group is
+deleted with its last offset. The work is done in portions: each is one batch, and takes a few
+milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Final
+from uuid import UUID
+
+from mqd.coordinator.group.offset_store import GroupOffsets, OffsetStore
+from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey, tombstone
+from mqd.coordinator.group.state import Expire, Group, Part, State, TimerKey
+from mqd.coordinator.shard import NOTHING, Decision, Moment, Record
+from mqd.types import NO_TIMESTAMP, ZERO_UUID
+
+_RETENTION: TimerKey = ("retention",)
+_TOPICS: TimerKey = ("deleted topics",)
+_PAUSE_SECONDS: Final = 0.005
+"""Between two portions, for everybody else."""
+_LOOK_AGAIN_SECONDS: Final = 0.25
+"""Until it is looked whether the last portion was written."""
+_PORTION_BYTES: Final = 256 * 1024
+"""Of tombstones."""
+_PORTION_ROWS: Final = 5_000
+"""Offsets and groups that are looked at."""
+
+
+class Portion:
+    """The records of one stretch of work that has no end of its own."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.bytes = 0
+        self.rows = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.bytes >= _PORTION_BYTES or self.rows >= _PORTION_ROWS
+
+    def delete(self, key: OffsetCommitKey) -> None:
+        self.extend((tombstone(key),))
+
+    def extend(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self.records.append(record)
+            self.bytes += len(record.key)
+
+    def decision(self) -> Decision:
+        return Decision(self.records) if self.records else NOTHING
+
+
+class OffsetDeletion(Part):
+    """Of all groups of a shard."""
+
+    def __init__(self, state: State, store: OffsetStore) -> None:
+        super().__init__(state)
+        self._store = store
+        self._groups_to_look_at: deque[str] = deque()
+        """What is left of a search for expired offsets."""
+        self._to_look_at: deque[tuple[str, str]] = deque()
+        """(topic, group): what is left of a search for offsets of deleted topics."""
+        self._looked_at: dict[str, UUID | None] = {}
+        """Which topic had the name when its offsets were looked at last: no other could be committed since."""
+        self._topics_version: int | None = None
+
+    def timers(self) -> Mapping[str, Expire]:
+        return {_RETENTION[0]: self._on_retention, _TOPICS[0]: self._on_topics}
+
+    def delete_all(self, group_id: str, portion: Portion) -> bool:
+        """Of a group, those of open transactions included. False where the portion did not suffice."""
+        group = self._store.group(group_id)
+        for topic, partition in group.partitions() if group is not None else ():
+            if portion.bytes >= _PORTION_BYTES:
+                return False
+            portion.delete(OffsetCommitKey(group_id, topic, partition))
+        return True
+
+    # -- retention
+
+    def on_loaded(self, now: Moment) -> Decision:
+        self._set_retention(now)
+        return self.on_metadata(now)
+
+    def _set_retention(self, now: Moment) -> None:
+        self.state.timers.set(_RETENTION, now.seconds + self.state.options.node("offsets.retention.check.interval.ms") / 1000)
+
+    def _on_retention(self, key: TimerKey, now: Moment) -> Decision:
+        """A portion of the search for offsets that are kept no longer, and for empty groups that have none."""
+        if not self._groups_to_look_at:
+            self._groups_to_look_at.extend(self.state.by_id)
+        portion = Portion()
+        while self._groups_to_look_at and not portion.is_full:
+            group = self.state.get(self._groups_to_look_at[0])
+            if group is None or self._expire(group, now.wall_ms, portion):
+                self._groups_to_look_at.popleft()
+        if self._groups_to_look_at:
+            self.state.timers.set(_RETENTION, now.seconds + _PAUSE_SECONDS)
+        else:
+            self._set_retention(now)
+        return portion.decision()
+
+    def _expire(self, group: Group, wall_ms: int, portion: Portion) -> bool:
+        """False where the portion did not suffice for the whole group."""
+        retention_ms = self.state.options.node("offsets.retention.minutes") * 60_000
+        offsets = self._store.group(group.group_id)
+        portion.rows += 1
+        kept = False
+        for topic, partitions in offsets.committed.items() if offsets else ():
+            if group.is_subscribed(topic):
+                kept = True
+                continue
+            for partition, stored in partitions.items():
+                portion.rows += 1
+                assert offsets is not None
+                if not _is_expired(group, stored.commit, wall_ms, retention_ms) or offsets.is_unstable(topic, partition):
+                    kept = True
+                elif portion.bytes >= _PORTION_BYTES:
+                    return False
+                else:
+                    portion.delete(OffsetCommitKey(group.group_id, topic, partition))
+        if not kept and group.is_empty and not (offsets and offsets.pending):
+            portion.extend(group.tombstones())
+        return True
+
+    # -- deleted topics
+
+    def on_metadata(self, now: Moment) -> Decision:
+        view = self.state.topics
+        if view.version == self._topics_version:
+            return NOTHING
+        self._topics_version = view.version
+        ids = {topic: view.topic_id(topic) for topic in self._store.topics()}
+        for topic, topic_id in ids.items():
+            if self._looked_at.get(topic, ZERO_UUID) != topic_id:
+                self._to_look_at.extend((topic, group_id) for group_id in self._store.groups_of(topic))
+        self._looked_at = ids
+        return self._on_topics(_TOPICS, now)
+
+    def _on_topics(self, key: TimerKey, now: Moment) -> Decision:
+        """A portion of the search for offsets of topics that were deleted, perhaps to be created again under the same name.
+
+        Whatever topic is not there was deleted: a commit is taken only of a topic that exists, and who leads this partition after
+        another knows all the metadata that the other knew while it led. Where there was something to delete, it is looked again: for too
+        few replicas it may not have been written."""
+        portion = Portion()
+        again = []
+        while self._to_look_at and not portion.is_full:
+            topic, group_id = self._to_look_at.popleft()
+            if self._delete_stale(group_id, topic, self.state.topics.topic_id(topic), portion):
+                again.append((topic, group_id))
+        if self._to_look_at or again:
+            self.state.timers.set(_TOPICS, now.seconds + (_PAUSE_SECONDS if self._to_look_at else _LOOK_AGAIN_SECONDS))
+        self._to_look_at.extend(again)
+        return portion.decision()
+
+    def _delete_stale(self, group_id: str, topic: str, topic_id: UUID | None, portion: Portion) -> bool:
+        """`topic_id`: of the topic that has the name now. True where there was any, as much of it as the portion had room for."""
+        offsets = self._store.group(group_id) or GroupOffsets()
+        committed = offsets.committed.get(topic, {})
+        waiting = offsets.pending.get(topic, {})
+        portion.rows += 1
+        found = False
+        for partition in dict.fromkeys((*committed, *waiting)):
+            portion.rows += 1
+            known = [one.commit for one in waiting.get(partition, {}).values()]
+            if partition in committed:
+                known.append(committed[partition].commit)
+            if all(_is_stale(commit, topic_id) for commit in known):
+                found = True
+                if portion.bytes >= _PORTION_BYTES:
+                    break
+                portion.delete(OffsetCommitKey(group_id, topic, partition))
+        return found
+
+
+def _is_expired(group: Group, commit: OffsetCommit, wall_ms: int, retention_ms: int) -> bool:
+    since = group.offsets_expire_from(commit.commit_timestamp)
+    if since is None:
+        return False
+    if commit.expire_timestamp != NO_TIMESTAMP:
+        return wall_ms >= commit.expire_timestamp
+    return wall_ms - since >= retention_ms
+
+
+def _is_stale(commit: OffsetCommit, topic_id: UUID | None) -> bool:
+    """Whether it is of a topic that was deleted; a commit that does not say which topic it meant is of the one that there is."""
+    return topic_id is None or commit.topic_id not in (ZERO_UUID, topic_id)

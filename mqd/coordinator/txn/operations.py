@@ -1,0 +1,195 @@
+"""The operations of a transaction coordinator's shard, and the effects of its decisions.
+
+Calls of clients become operations in server/handlers. service.py carries out the effects, and its
+reports are operations, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import re2
+
+from mqd.coordinator.shard import GroupOptions, Producer
+from mqd.errors import ErrorCode, MqError
+from mqd.limits import SUBSCRIPTION_REGEX_MEMORY
+from mqd.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
+
+# -- operations
+
+
+@dataclass(frozen=True, slots=True)
+class InitializeProducer:
+    """InitProducerId. Answer: producer_id, producer_epoch, and those of the transaction that was
+    kept, as `ongoing_txn_...`. ProducerIdWanted: retry with a spare one."""
+
+    transactional_id: str
+    timeout_ms: int
+    expected: Producer | None = None
+    """The id and epoch that the caller has (KIP-360). None for a caller that starts: it fences the
+    producer before it."""
+    spare_producer_id: int = NO_PRODUCER_ID
+    two_phase: bool = False
+    """Its transactions never time out (`enable_2_pc`)."""
+    keep: bool = False
+    """The open transaction is not aborted, but prepared (`keep_prepared_txn`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    """AddPartitionsToTxn and AddOffsetsToTxn. Answer: nothing."""
+
+    transactional_id: str
+    producer: Producer
+    partitions: tuple[TopicPartition, ...]
+    client_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPartitions:
+    """AddPartitionsToTxn that only asks. Answer: `errors`, by partition."""
+
+    transactional_id: str
+    producer: Producer
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransaction:
+    """EndTxn. Answer: producer_id, producer_epoch of the next transaction, -1 in the first
+    protocol. ProducerIdWanted as above."""
+
+    transactional_id: str
+    producer: Producer
+    committed: bool
+    client_version: int = 0
+    spare_producer_id: int = NO_PRODUCER_ID
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransaction:
+    """Answer: a row of DescribeTransactions."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactions:
+    """Answer: `transaction_states`, rows of ListTransactions. An empty filter matches all."""
+
+    producer_ids: frozenset[int] = frozenset()
+    states: frozenset[str] = frozenset()
+    """Kafka's names; unknown ones match nothing."""
+    duration_ms: int = -1
+    """Only what began longer ago than this; negative for no filter."""
+    pattern: str = ""
+    """RE2, of the whole transactional id."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkersWritten:
+    """These partitions have the marker that `WriteMarkers` requested, or were deleted. Answer:
+    `wanted`, whether a partition is left that has none."""
+
+    transactional_id: str
+    producer: Producer
+    partitions: tuple[TopicPartition, ...]
+    prepared_ms: int | None = None
+    """As in `WriteMarkers`: in the first protocol the next transaction has the same producer. None
+    where that does not matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsSealed:
+    """These partitions have the seal that `SealPartitions` requested, or were deleted. Answer:
+    `wanted`, whether a partition is left that has none."""
+
+    transactional_id: str
+    producer: Producer
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AbortTimedOut:
+    """The producer id that `SpareProducerId` requested."""
+
+    transactional_id: str
+    producer: Producer
+    spare_producer_id: int
+
+
+# -- effects
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarkers:
+    """The outcome is committed: write a marker to every partition of the transaction, and report
+    with `MarkersWritten`."""
+
+    transactional_id: str
+    producer: Producer
+    """The producer in the markers. In the second protocol its epoch is one above the records'."""
+    committed: bool
+    partitions: tuple[TopicPartition, ...]
+    transaction_version: int
+    prepared_ms: int = field(default=NO_TIMESTAMP, compare=False)
+    """Wall time of the decision, which tells it from those before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealPartitions:
+    """The transaction is prepared: its partitions are to refuse the epoch of its records. Report
+    with `PartitionsSealed`."""
+
+    transactional_id: str
+    producer: Producer
+    """The producer in the seals: its epoch is one above the records'."""
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpareProducerId:
+    """A transaction timed out whose producer id has no epoch left: report with `AbortTimedOut`."""
+
+    transactional_id: str
+    producer: Producer
+
+
+# -- checks
+
+
+def check(op: Any, options: GroupOptions) -> None:
+    """Check what no shard is needed for. MqError: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
+    if not getattr(op, "transactional_id", True):
+        raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
+    if not isinstance(op, InitializeProducer):
+        return
+    if (op.two_phase or op.keep) and not options.node("transaction.two.phase.commit.enable"):
+        raise MqError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "Two-phase commit is disabled. Set transaction.two.phase.commit.enable=true on every node "
+            "to enable it.",
+        )
+    if not op.two_phase and not 0 < op.timeout_ms <= options.node("transaction.max.timeout.ms"):
+        raise MqError(
+            ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+            "transaction.timeout.ms is not between 1 and transaction.max.timeout.ms.",
+        )
+
+
+def compiled(pattern: str) -> Any:
+    """A pattern of transactional ids, None for an empty one. MqError INVALID_REGULAR_EXPRESSION."""
+    if not pattern:
+        return None
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = SUBSCRIPTION_REGEX_MEMORY
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        raise MqError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"{pattern!r} is not a regular expression: {error}",
+        ) from None
