@@ -32,7 +32,7 @@ def prefix_of(data: bytes) -> int:
 def encode_fields(
     declared: Message, value: Any, *, prefix: int, version: int = 0, flexible: bool = False
 ) -> bytes:
-    """The fields of `value`, a mapping, in the layout of `version`, behind two bytes of `prefix`."""
+    """The fields of the mapping `value`, as `version` has them, behind two bytes of `prefix`."""
     body: bytes = declared.at(version, flexible=flexible).build(value)
     return _PREFIX.pack(prefix) + body
 

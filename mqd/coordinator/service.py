@@ -47,7 +47,7 @@ _EFFECTS_CHECK_SECONDS = 0.5
 Answer = Mapping[str, Any]
 Outcome = Answer | MqError
 
-_TOLD: Mapping[ErrorCode, ErrorCode] = {
+_CLIENT_ERRORS: Mapping[ErrorCode, ErrorCode] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -57,7 +57,7 @@ _TOLD: Mapping[ErrorCode, ErrorCode] = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""What a failed append means to whoever asked the coordinator, as Apache Kafka translates it."""
+"""The error of a failed append, as the clients of a coordinator get it. As in Apache Kafka."""
 
 
 def partition_for(key: str, partitions: int) -> int:
@@ -134,7 +134,7 @@ class _Commit(ProduceTicket):
         self.error = code
 
     def release(self) -> None:
-        self._service.settled(self._held, self._replies, self.error)
+        self._service.finish_replies(self._held, self._replies, self.error)
 
 
 class CoordinatorService:
@@ -171,7 +171,7 @@ class CoordinatorService:
         self._commit_seconds = commit_seconds
         self._held: dict[int, _Held] = {}
         self._unaware: dict[_Held, None] = {}
-        """Who has not heard yet that topics changed."""
+        """Shards whose `on_metadata` is due."""
         self._tickets = count(1)
         self._to_load: deque[_Held] = deque()
         self._load_wanted = trio.Event()
@@ -181,7 +181,7 @@ class CoordinatorService:
         self._sleeping_until = math.inf
         """Monotonic seconds; infinite, so that every deadline is news, while the shards are looked at."""
 
-    # -- asking ----------------------------------------------------------------------------------------------------
+    # -- calls ----------------------------------------------------------------------------------------------------
 
     def partition_of(self, key: str) -> int:
         """The shard of a group or a transactional id. MqError COORDINATOR_NOT_AVAILABLE before the topic exists, INVALID_REQUEST for a
@@ -314,7 +314,7 @@ class CoordinatorService:
                 self._append(held, decision)
             except MqError as error:
                 logger.warning("a decision is not written partition=%s reason=%s", held.partition.assignment.topic_partition, error)
-                self._answer(held, [(ticket, _told(error.code)) for ticket in (asker, *(ticket for ticket, _ in decision.replies))])
+                self._answer(held, [(ticket, _client_error(error.code)) for ticket in (asker, *(ticket for ticket, _ in decision.replies))])
                 self._note_deadline(held)
                 return
             for record in decision.records:
@@ -341,15 +341,15 @@ class CoordinatorService:
             self._replica.wait_committed(_Commit(self, held, replies, self._clock.monotonic() + self._commit_seconds))
             self._replica.end_of_turn()
         else:
-            self.settled(held, replies, None)
+            self.finish_replies(held, replies, None)
 
-    def settled(self, held: _Held, replies: Sequence[tuple[Ticket, Outcome]], error: ErrorCode | None) -> None:
-        """What these answers saw is committed, or nobody can tell whether it will be."""
+    def finish_replies(self, held: _Held, replies: Sequence[tuple[Ticket, Outcome]], error: ErrorCode | None) -> None:
+        """Send the replies: what they rest on is committed, or `error` says why that is unknown."""
         if error is None:
             self._answer(held, replies)
             self._perform_due(held)
             return
-        self._answer(held, [(ticket, _told(error)) for ticket, _ in replies])
+        self._answer(held, [(ticket, _client_error(error)) for ticket, _ in replies])
         if held.effects:
             self._earlier.set()  # nobody else looks whether they are committed some time
         if error is ErrorCode.KAFKA_STORAGE_ERROR:
@@ -532,5 +532,5 @@ class CoordinatorService:
             self._sleeping_until = math.inf
 
 
-def _told(code: ErrorCode) -> MqError:
-    return MqError(_TOLD.get(code, code))
+def _client_error(code: ErrorCode) -> MqError:
+    return MqError(_CLIENT_ERRORS.get(code, code))

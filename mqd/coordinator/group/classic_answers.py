@@ -1,4 +1,4 @@
-"""What members of classic groups are told: the fields of the answers, and what of the requests depends on their version."""
+"""Responses to members of classic groups, and the parts of requests that depend on the version."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_refusal(reply: Mapping[str, Any]) -> bool:
 
 
 def joined(group: ClassicGroup, member: Member) -> dict[str, Any]:
-    """What a member of the generation is told; the leader also hears what everybody said."""
+    """The JoinGroup response. The leader also gets the metadata of all members."""
     return {
         "error_code": ErrorCode.NONE,
         "generation_id": group.generation,
@@ -34,11 +34,11 @@ def joined(group: ClassicGroup, member: Member) -> dict[str, Any]:
         "leader": group.leader,
         "skip_assignment": False,
         "member_id": member.member_id,
-        "members": told_members(group.members.values(), group.protocol) if group.leader == member.member_id else [],
+        "members": member_rows(group.members.values(), group.protocol) if group.leader == member.member_id else [],
     }
 
 
-def told_members(members: Iterable[Member], protocol: str | None) -> list[dict[str, Any]]:
+def member_rows(members: Iterable[Member], protocol: str | None) -> list[dict[str, Any]]:
     return [{"member_id": one.member_id, "group_instance_id": one.instance_id, "metadata": one.metadata(protocol)} for one in members]
 
 

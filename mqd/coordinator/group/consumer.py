@@ -23,9 +23,9 @@ from uuid import UUID
 
 from mqd.coordinator.group import records
 from mqd.coordinator.group.assignors import Partitions
-from mqd.coordinator.group.classic import Classic
 from mqd.coordinator.group.classic_answers import leave_answer, leaving_members
 from mqd.coordinator.group.classic_group import ClassicGroup, named
+from mqd.coordinator.group.classic_rebalance import Rebalance
 from mqd.coordinator.group.consumer_classic import ClassicMembers
 from mqd.coordinator.group.consumer_group import ConsumerGroup, check_static
 from mqd.coordinator.group.consumer_steps import JOIN, REBALANCE, RESOLVE, SESSION, SLICE_SECONDS, SLOW, SYNC, Steps, Wish, topics_of
@@ -54,10 +54,10 @@ _RECORDS_OF_GROUPS = (
 class ConsumerGroups(Part):
     """The part of a group shard for groups of the consumer protocol."""
 
-    def __init__(self, state: State, classic: Classic) -> None:
+    def __init__(self, state: State, rebalance: Rebalance) -> None:
         super().__init__(state)
-        self._classic = classic
-        self._steps = Steps(state, classic)
+        self._rebalance = rebalance
+        self._steps = Steps(state, rebalance)
         self._classic_members = ClassicMembers(state, self._steps)
         self._names: frozenset[str] = frozenset()
         """Topics as they were when it was last looked whether any is new."""
@@ -149,7 +149,7 @@ class ConsumerGroups(Part):
         member = self._steps.bring_forward(group, wish, draft, now)
         former = self.state.get(request.group_id)
         if isinstance(former, ClassicGroup):  # which this was a moment ago; only here, where nothing can be refused any more
-            self._classic.dismiss_all(former, draft, ErrorCode.REBALANCE_IN_PROGRESS)
+            self._rebalance.dismiss_all(former, draft, ErrorCode.REBALANCE_IN_PROGRESS)
         self._steps.expect(group, member, now)
         told = {"member_id": member.member_id, "member_epoch": member.epoch, "heartbeat_interval_ms": self._heartbeat_ms(group)}
         if joining or _is_full(request) or _partitions(member.assigned) != _partitions(wish.member.assigned):

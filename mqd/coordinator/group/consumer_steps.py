@@ -18,7 +18,7 @@ from uuid import UUID
 
 from mqd.coordinator.group import records
 from mqd.coordinator.group.assignors import ASSIGNORS, Assignment, Partitions, Subscriber, Topic
-from mqd.coordinator.group.classic import Classic
+from mqd.coordinator.group.classic_rebalance import Rebalance
 from mqd.coordinator.group.consumer_group import ASSIGNED_PARTITION_BYTES, MATCHED_TOPIC_BYTES, ConsumerGroup, remove_member, renamed_copy
 from mqd.coordinator.group.member import Member, MemberState, reconcile
 from mqd.coordinator.group.migration import downgrade, may_downgrade
@@ -73,9 +73,9 @@ class Updated:
 class Steps:
     """Shared by the parts that speak for consumer groups."""
 
-    def __init__(self, state: State, classic: Classic) -> None:
+    def __init__(self, state: State, rebalance: Rebalance) -> None:
         self.state = state
-        self._classic = classic
+        self._rebalance = rebalance
         self.names_version = state.topics.version
         """Version of the metadata in which a topic was new."""
 
@@ -337,7 +337,7 @@ class Steps:
         """Turn the group into a classic group of the members that stay: migration.py `downgrade`."""
         classic, rebalance = downgrade(self.state, group, leaving, draft, now, joining, rebalance=rebalance)
         reason = "the last member of the consumer protocol is gone"
-        self._classic.take_over(classic, draft, now, reason, rebalance=rebalance)
+        self._rebalance.take_over(classic, draft, now, reason, rebalance=rebalance)
 
     def _forget_unused(self, group: ConsumerGroup, regexes: Mapping[str, int], resolved: dict[str, frozenset[str]], draft: Draft) -> None:
         for text in sorted(resolved):

@@ -66,14 +66,15 @@ class OffsetDeletion(Part):
         self._to_look_at: deque[tuple[str, str]] = deque()
         """(topic, group): what is left of a search for offsets of deleted topics."""
         self._looked_at: dict[str, UUID | None] = {}
-        """Which topic had the name when its offsets were looked at last: no other could be committed since."""
+        """The topic id of each name at the last search. No offsets of another topic were committed
+        under the name since."""
         self._topics_version: int | None = None
 
     def timers(self) -> Mapping[str, Expire]:
         return {_RETENTION[0]: self._on_retention, _TOPICS[0]: self._on_topics}
 
     def delete_all(self, group_id: str, portion: Portion) -> bool:
-        """Of a group, those of open transactions included. False where the portion did not suffice."""
+        """Delete all offsets of a group, also in open transactions. False if some are left."""
         group = self._store.group(group_id)
         for topic, partition in group.partitions() if group is not None else ():
             if portion.bytes >= _PORTION_BYTES:
@@ -88,10 +89,13 @@ class OffsetDeletion(Part):
         return self.on_metadata(now)
 
     def _set_retention(self, now: Moment) -> None:
-        self.state.timers.set(_RETENTION, now.seconds + self.state.options.node("offsets.retention.check.interval.ms") / 1000)
+        self.state.timers.set(
+            _RETENTION,
+            now.seconds + self.state.options.node("offsets.retention.check.interval.ms") / 1000,
+        )
 
     def _on_retention(self, key: TimerKey, now: Moment) -> Decision:
-        """A portion of the search for offsets that are kept no longer, and for empty groups that have none."""
+        """A portion of the search for expired offsets, and for empty groups without offsets."""
         if not self._groups_to_look_at:
             self._groups_to_look_at.extend(self.state.by_id)
         portion = Portion()
@@ -118,7 +122,9 @@ class OffsetDeletion(Part):
             for partition, stored in partitions.items():
                 portion.rows += 1
                 assert offsets is not None
-                if not _is_expired(group, stored.commit, wall_ms, retention_ms) or offsets.is_unstable(topic, partition):
+                if not _is_expired(
+                    group, stored.commit, wall_ms, retention_ms
+                ) or offsets.is_unstable(topic, partition):
                     kept = True
                 elif portion.bytes >= _PORTION_BYTES:
                     return False
@@ -138,16 +144,20 @@ class OffsetDeletion(Part):
         ids = {topic: view.topic_id(topic) for topic in self._store.topics()}
         for topic, topic_id in ids.items():
             if self._looked_at.get(topic, ZERO_UUID) != topic_id:
-                self._to_look_at.extend((topic, group_id) for group_id in self._store.groups_of(topic))
+                self._to_look_at.extend(
+                    (topic, group_id) for group_id in self._store.groups_of(topic)
+                )
         self._looked_at = ids
         return self._on_topics(_TOPICS, now)
 
     def _on_topics(self, key: TimerKey, now: Moment) -> Decision:
-        """A portion of the search for offsets of topics that were deleted, perhaps to be created again under the same name.
+        """A portion of the search for offsets of deleted topics, also of topics that were created
+        again under the same name.
 
-        Whatever topic is not there was deleted: a commit is taken only of a topic that exists, and who leads this partition after
-        another knows all the metadata that the other knew while it led. Where there was something to delete, it is looked again: for too
-        few replicas it may not have been written."""
+        A topic that does not exist was deleted: commits are accepted only for existing topics, and
+        a new leader of this partition has all the metadata that the former leader had. Offsets
+        that were found are searched once more: for lack of replicas their deletion may have been
+        refused."""
         portion = Portion()
         again = []
         while self._to_look_at and not portion.is_full:
@@ -155,12 +165,17 @@ class OffsetDeletion(Part):
             if self._delete_stale(group_id, topic, self.state.topics.topic_id(topic), portion):
                 again.append((topic, group_id))
         if self._to_look_at or again:
-            self.state.timers.set(_TOPICS, now.seconds + (_PAUSE_SECONDS if self._to_look_at else _LOOK_AGAIN_SECONDS))
+            self.state.timers.set(
+                _TOPICS, now.seconds + (_PAUSE_SECONDS if self._to_look_at else _LOOK_AGAIN_SECONDS)
+            )
         self._to_look_at.extend(again)
         return portion.decision()
 
-    def _delete_stale(self, group_id: str, topic: str, topic_id: UUID | None, portion: Portion) -> bool:
-        """`topic_id`: of the topic that has the name now. True where there was any, as much of it as the portion had room for."""
+    def _delete_stale(
+        self, group_id: str, topic: str, topic_id: UUID | None, portion: Portion
+    ) -> bool:
+        """`topic_id`: of the topic that has the name now. True if there were stale offsets; the
+        portion deletes as many as fit."""
         offsets = self._store.group(group_id) or GroupOffsets()
         committed = offsets.committed.get(topic, {})
         waiting = offsets.pending.get(topic, {})
@@ -189,5 +204,5 @@ def _is_expired(group: Group, commit: OffsetCommit, wall_ms: int, retention_ms: 
 
 
 def _is_stale(commit: OffsetCommit, topic_id: UUID | None) -> bool:
-    """Whether it is of a topic that was deleted; a commit that does not say which topic it meant is of the one that there is."""
+    """Whether the topic was deleted. A commit without a topic id is for the present topic."""
     return topic_id is None or commit.topic_id not in (ZERO_UUID, topic_id)

@@ -1,7 +1,7 @@
 """Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete and TxnOffsetCommit.
 
-Whether a member may commit, is its group's to say (state.py `Group`). A group that nobody knows comes to be with its first offset: an
-empty classic group, as of clients that assign partitions to themselves.
+The group decides whether a member may commit (state.py `Group`). The first offset under an unknown
+group id creates an empty classic group, as for clients that assign partitions to themselves.
 
 offset_deletion.py deletes offsets whose retention is over, and those of deleted topics.
 """
@@ -28,7 +28,7 @@ _TIMESTAMP_MAX: Final = 2**63 - 1
 _BY_ID_SINCE: Final = 10
 """OffsetCommit and OffsetFetch from this version on name topics by their ids."""
 _NO_SUCH_GROUP_SINCE: Final = 9
-"""OffsetCommit from this version on can be told GROUP_ID_NOT_FOUND."""
+"""OffsetCommit from this version on can return GROUP_ID_NOT_FOUND."""
 
 
 class FetchOffsets(NamedTuple):
@@ -170,7 +170,7 @@ class Offsets(Part):
             raise MqError(ErrorCode.GROUP_ID_NOT_FOUND if version >= _NO_SUCH_GROUP_SINCE else ErrorCode.ILLEGAL_GENERATION)
         check = group.check_commit(request.member_id, generation, request.group_instance_id, transactional=False, version=version)
         if group.type_name == "classic":  # a member that commits is alive
-            self._classic.heard_from(group, request.member_id, now)
+            self._classic.extend_session(group, request.member_id, now)
         return check
 
     def _may_commit_in_transaction(self, request: Any, version: int) -> CheckPartition | None:
@@ -237,7 +237,7 @@ class Offsets(Part):
         if request.topics is None:
             topics = list(self._all_of(offsets, request.require_stable, by_id))
         else:
-            topics = self._asked_for(request.topics, offsets, request.require_stable, by_id)
+            topics = self._requested(request.topics, offsets, request.require_stable, by_id)
         return Decision((), ((ticket, {"group_id": request.group_id, "topics": topics, "error_code": 0}),))
 
     def _all_of(self, offsets: GroupOffsets, require_stable: bool, by_id: bool) -> Iterator[dict[str, Any]]:
@@ -247,7 +247,7 @@ class Offsets(Part):
                 rows = [_fetched(offsets, name, partition, topic_id, require_stable) for partition in partitions]
                 yield {"name": name, "topic_id": topic_id, "partitions": rows}
 
-    def _asked_for(self, topics: Iterable[Any], offsets: GroupOffsets, require_stable: bool, by_id: bool) -> list[dict[str, Any]]:
+    def _requested(self, topics: Iterable[Any], offsets: GroupOffsets, require_stable: bool, by_id: bool) -> list[dict[str, Any]]:
         found = []
         unknown = []
         for topic in topics:

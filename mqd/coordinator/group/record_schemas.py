@@ -34,7 +34,18 @@ from mqd.coordinator.group.record_values import (
     TopicMetadata,
     TopicPartitions,
 )
-from mqd.protocol.schema import BYTES, INT8, INT32, INT64, STRING, UUID, Message, array, field, message
+from mqd.protocol.schema import (
+    BYTES,
+    INT8,
+    INT32,
+    INT64,
+    STRING,
+    UUID,
+    Message,
+    array,
+    field,
+    message,
+)
 from mqd.types import NO_EPOCH, NO_TIMESTAMP
 
 PARTS: Final[dict[type, dict[str, type]]] = {
@@ -44,7 +55,10 @@ PARTS: Final[dict[type, dict[str, type]]] = {
     ClassicMemberMetadata: {"supported_protocols": ClassicProtocol},
     MemberMetadata: {"classic_member_metadata": ClassicMemberMetadata},
     TargetAssignmentMember: {"topic_partitions": TopicPartitions},
-    CurrentMemberAssignment: {"assigned_partitions": OwnedPartitions, "partitions_pending_revocation": OwnedPartitions},
+    CurrentMemberAssignment: {
+        "assigned_partitions": OwnedPartitions,
+        "partitions_pending_revocation": OwnedPartitions,
+    },
 }
 """The classes of the structures in a value, by the name of the field."""
 
@@ -141,7 +155,10 @@ _SCHEMAS: Final = (
                     field("topic_id", UUID),
                     field("topic_name", STRING),
                     field("num_partitions", INT32),
-                    field("partition_metadata", array(field("partition", INT32), field("racks", array(STRING)))),
+                    field(
+                        "partition_metadata",
+                        array(field("partition", INT32), field("racks", array(STRING))),
+                    ),
                 ),
             )
         ),
@@ -164,7 +181,10 @@ _SCHEMAS: Final = (
                 "classic_member_metadata",
                 message(
                     field("session_timeout_ms", INT32),
-                    field("supported_protocols", array(field("name", STRING), field("metadata", BYTES))),
+                    field(
+                        "supported_protocols",
+                        array(field("name", STRING), field("metadata", BYTES)),
+                    ),
                 ),
                 tag=0,
                 default=None,
@@ -206,5 +226,7 @@ _SCHEMAS: Final = (
         message(field("topics", array(STRING)), field("version", INT64), field("timestamp", INT64)),
     ),
 )
-BY_KIND: Final = {schema.kind: schema for schema in _SCHEMAS} | {_OFFSET_COMMIT_OF_OLD: _OFFSET_COMMIT}
+BY_KIND: Final = {schema.kind: schema for schema in _SCHEMAS} | {
+    _OFFSET_COMMIT_OF_OLD: _OFFSET_COMMIT
+}
 BY_KEY_CLASS: Final[dict[type, Schema]] = {schema.key_class: schema for schema in _SCHEMAS}

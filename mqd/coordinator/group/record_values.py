@@ -40,7 +40,7 @@ class OffsetCommitKey(_Fields):
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommit(_Fields):
-    """Written as version 4, or as version 1 when it has an expiry of its own (OffsetCommit v2 to v4)."""
+    """Version 4, or version 1 if the offset has its own expiry (OffsetCommit v2 to v4)."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -186,7 +186,7 @@ class TargetAssignmentMetadataKey(_GroupKey):
 class TargetAssignmentMetadata(_Fields):
     assignment_epoch: int
     assignment_timestamp: int = 0
-    """Wall time in milliseconds at which the assignment was computed (KIP-1263); 0 where it was not written."""
+    """Wall time in milliseconds at which the assignment was computed (KIP-1263); 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class CurrentMemberAssignment(_Fields):
     member_epoch: int
     previous_member_epoch: int
     state: int
-    """Kafka's MemberState: 0 stable, 1 unrevoked partitions, 2 unreleased partitions, 127 unknown."""
+    """Kafka's MemberState: 0 stable, 1 unrevoked, 2 unreleased partitions, 127 unknown."""
     assigned_partitions: tuple[OwnedPartitions, ...]
     partitions_pending_revocation: tuple[OwnedPartitions, ...]
 

@@ -1,19 +1,19 @@
-"""The records of `__consumer_offsets`, bytes <-> values: Apache Kafka's own schemas, to the byte, so that its tools read them.
+"""Encodes and decodes the records of `__consumer_offsets`, byte for byte as Apache Kafka does.
 
-A key says what kind of record it is and whose; a value says what is so from now on; no value (a tombstone) says that it is no more.
+A key has a kind and an owner; a value replaces the one before; no value (a tombstone) deletes it.
 Both begin with two bytes: the kind in the key, the version of the schema in the value.
 
     0, 1  OffsetCommit              group, topic, partition    (0 is what Kafka before 0.9 wrote)
     2     GroupMetadata             group                      a classic group and its members
-    3     ConsumerGroupMetadata     group                      from here on: groups of the consumer protocol, KIP-848
-    4     PartitionMetadata         group                      read and deleted, no longer written (KIP-1101)
+    3     ConsumerGroupMetadata     group                      3 to 16: KIP-848 groups
+    4     PartitionMetadata         group                      deleted, not written (KIP-1101)
     5     MemberMetadata            group, member
     6     TargetAssignmentMetadata  group
     7     TargetAssignmentMember    group, member
     8     CurrentMemberAssignment   group, member
     16    RegularExpression         group, expression
 
-The classes of keys and values are in record_values.py, their fields by version in record_schemas.py.
+Keys and values are in record_values.py, their fields by version in record_schemas.py.
 """
 
 from __future__ import annotations
@@ -106,8 +106,14 @@ class Entry(NamedTuple):
 
 def encode(key: Key, value: Value) -> Record:
     """The record that says it, in the version that Kafka 4.3 writes."""
-    if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommit) and value.expire_timestamp == NO_TIMESTAMP:
-        hot = hot_records.encode_value(value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.topic_id)
+    if (
+        isinstance(key, OffsetCommitKey)
+        and isinstance(value, OffsetCommit)
+        and value.expire_timestamp == NO_TIMESTAMP
+    ):
+        hot = hot_records.encode_value(
+            value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.topic_id
+        )
         if hot is not None:
             return Record(hot_records.encode_key(key.group, key.topic, key.partition), hot)
     return encode_as_declared(key, value)
@@ -136,7 +142,7 @@ def tombstone(key: Key) -> Record:
 
 
 def decode(record: Record) -> Entry | None:
-    """What a record says; None for a kind that is not known here (share and streams groups), which is left in the log and passed over.
+    """The key and value of a record; None for an unknown kind (share and streams groups).
 
     RecordFormatError for bytes that no known version of its kind allows."""
     key = hot_records.decode_key(record.key)
@@ -146,7 +152,12 @@ def decode(record: Record) -> Entry | None:
         value = hot_records.decode_value(record.value)
         if value is not None:
             offset, leader_epoch, metadata, commit_timestamp, topic_id = value
-            return Entry(OffsetCommitKey(*key), OffsetCommit(offset, leader_epoch, metadata, commit_timestamp, NO_TIMESTAMP, topic_id))
+            return Entry(
+                OffsetCommitKey(*key),
+                OffsetCommit(
+                    offset, leader_epoch, metadata, commit_timestamp, NO_TIMESTAMP, topic_id
+                ),
+            )
     return decode_as_declared(record)
 
 
@@ -172,13 +183,15 @@ def decode_as_declared(record: Record) -> Entry | None:
 
 
 def _dataclass_of(wanted: type[Any], fields: dict[str, Any]) -> Any:
-    """The dataclass of the fields, and those of the structures within; nothing of it refers to the record's bytes."""
+    """The dataclass of the fields and its parts. It holds no reference to the record's bytes."""
     parts = PARTS.get(wanted, {})
     arguments: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, list):
             part = parts.get(name)
-            arguments[name] = tuple(value) if part is None else tuple(_dataclass_of(part, row) for row in value)
+            arguments[name] = (
+                tuple(value) if part is None else tuple(_dataclass_of(part, row) for row in value)
+            )
         elif isinstance(value, dict):
             arguments[name] = _dataclass_of(parts[name], value)
         elif isinstance(value, memoryview):

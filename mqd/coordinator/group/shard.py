@@ -53,7 +53,7 @@ class GroupShard:
         self._replays: dict[type, Replay] = {}
         self._timers: dict[str, Expire] = {}
         self.classic = Classic(self.state)
-        self.consumer = ConsumerGroups(self.state, self.classic)
+        self.consumer = ConsumerGroups(self.state, self.classic.rebalance)
         self.offsets = Offsets(self.state, self.classic)
         self.offset_deletion = OffsetDeletion(self.state, self.offsets.store)
         self.parts: Final[tuple[Part, ...]] = (
@@ -76,7 +76,7 @@ class GroupShard:
         return self._handlers[op.api](ticket, op, now)
 
     def replay(self, record: Record, producer: Producer = NO_PRODUCER) -> None:
-        if self.classic.replay_staged(record):
+        if self.classic.rebalance.replay_staged(record):
             return
         entry = records.decode(record)
         if entry is not None:

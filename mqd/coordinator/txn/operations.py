@@ -169,8 +169,8 @@ def check(op: Any, options: GroupOptions) -> None:
     if (op.two_phase or op.keep) and not options.node("transaction.two.phase.commit.enable"):
         raise MqError(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "Two-phase commit is disabled. Set transaction.two.phase.commit.enable=true on every node "
-            "to enable it.",
+            "Two-phase commit is disabled. Set transaction.two.phase.commit.enable=true on every "
+            "node to enable it.",
         )
     if not op.two_phase and not 0 < op.timeout_ms <= options.node("transaction.max.timeout.ms"):
         raise MqError(

@@ -82,7 +82,8 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class MarkerStatistics:
-    """Since the start: transactions whose outcome was to be told, requests that did so, and partitions that had to be told again."""
+    """Since the start: decided transactions, requests that wrote markers, and partitions that were
+    retried."""
 
     transactions: int
     requests: int
@@ -123,7 +124,7 @@ class MarkerSender:
         """What waits for each node; there is a task for every node in here."""
         self._wanted: dict[tuple[int, str], _Outcome] = {}
         """By shard and transactional id: what is being told. Whoever finds another here than his own gives up."""
-        self._told = self._requests = self._retries = 0
+        self._decided = self._requests = self._retries = 0
 
     def perform(self, index: int, leader_epoch: int, effect: Hashable) -> None:
         """Do what a shard wants, some time."""
@@ -131,7 +132,7 @@ class MarkerSender:
         self._arrival.set()
 
     def statistics(self) -> MarkerStatistics:
-        return MarkerStatistics(self._told, self._requests, self._retries)
+        return MarkerStatistics(self._decided, self._requests, self._retries)
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -147,7 +148,7 @@ class MarkerSender:
             nursery.start_soon(self._abort_with_spare_id, index, effect)
             return
         assert isinstance(effect, WriteMarkers | SealPartitions), effect
-        self._told += 1
+        self._decided += 1
         outcome = _Outcome(index, leader_epoch, effect)
         self._wanted[outcome.key] = outcome
         self._hand_out(nursery, _Job(outcome, list(effect.partitions)))

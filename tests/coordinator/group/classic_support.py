@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
-from mqd.coordinator.group.classic import JOIN, MEMBER, SYNC
 from mqd.coordinator.group.classic_group import ClassicGroup
+from mqd.coordinator.group.classic_rebalance import JOIN, MEMBER, SYNC
 from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey, decode
 from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.group.state import TimerKey

@@ -325,7 +325,7 @@ def test_a_new_member_waits_five_minutes_at_most(groups: Groups) -> None:
 def test_a_commit_keeps_a_session(groups: Groups) -> None:
     (one,) = groups.form(None, session_ms=6000)
     groups.advance(5)
-    groups.shard.classic.heard_from(groups.group(), one, groups.now)
+    groups.shard.classic.extend_session(groups.group(), one, groups.now)
     groups.advance(5)
     assert groups.heartbeat(one, 1) == ErrorCode.NONE
 
@@ -553,7 +553,7 @@ def test_the_longest_names_make_member_ids_that_can_be_written(groups: Groups, i
 
 
 def test_ids_that_are_given_out_are_bounded(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqd.coordinator.group.classic.GROUP_BYTES_MAX", MIB)
+    monkeypatch.setattr("mqd.coordinator.group.classic_join.GROUP_BYTES_MAX", MIB)
     answers = {groups.join_now(version=4)["error_code"] for _ in range(MIB // 1024 + 10)}
     assert answers == {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.GROUP_MAX_SIZE_REACHED}
 

@@ -15,7 +15,7 @@ def groups() -> Groups:
 
 def test_the_log_says_who_comes_and_goes_and_who_is_awaited(groups: Groups, caplog: pytest.LogCaptureFixture) -> None:
     """In a rebalance that takes long: the members that have not joined again, then the leader that has not divided the work."""
-    caplog.set_level("INFO", "mqd.coordinator.group.classic")
+    caplog.set_level("INFO", "mqd.coordinator.group")
 
     def said() -> str:
         found = "\n".join(record.getMessage() for record in caplog.records)
@@ -40,7 +40,7 @@ def test_the_log_says_who_comes_and_goes_and_who_is_awaited(groups: Groups, capl
 
 
 def test_the_log_says_who_leaves(groups: Groups, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "mqd.coordinator.group.classic")
+    caplog.set_level("INFO", "mqd.coordinator.group")
     groups.form("a", None)
     groups.leave("", instance_id="a")
     assert "reason=members leave, a" in caplog.text
@@ -50,7 +50,7 @@ def test_the_log_says_who_leaves(groups: Groups, caplog: pytest.LogCaptureFixtur
 
 
 def test_a_rebalance_that_is_over_is_not_said_to_wait(groups: Groups, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "mqd.coordinator.group.classic")
+    caplog.set_level("INFO", "mqd.coordinator.group")
     one, two = groups.form(None, None, session_ms=60_000)
     groups.join(one, session_ms=60_000)
     groups.join(two, session_ms=60_000)

@@ -1,0 +1,303 @@
+"""JoinGroup in classic groups: new members, members that join again, static members that return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from mqd.coordinator.group.classic_answers import (
+    is_refusal,
+    join_refusal,
+    joined,
+    member_rows,
+    refuse_join,
+)
+from mqd.coordinator.group.classic_group import (
+    COMPLETING_REBALANCE,
+    EMPTY,
+    PREPARING_REBALANCE,
+    STABLE,
+    ClassicGroup,
+    Member,
+    Protocols,
+    named,
+    protocols_size,
+)
+from mqd.coordinator.group.classic_rebalance import MEMBER, Rebalance, assignments_of
+from mqd.coordinator.group.records import GroupMetadata
+from mqd.coordinator.group.state import Draft, State
+from mqd.coordinator.shard import Call, Decision, Moment, Ticket
+from mqd.errors import ErrorCode, MqError
+from mqd.limits import GROUP_BYTES_MAX, GROUP_MEMBER_BYTES
+
+MEMBER_ID_REQUIRED_FROM: Final = 4
+"""JoinGroup versions in which a new member joins again with the id that it gets (KIP-394)."""
+_REBALANCE_TIMEOUT_FROM: Final = 1
+_SKIP_ASSIGNMENT_FROM: Final = 9
+"""SyncGroup versions that must say which protocol they mean (KIP-559)."""
+_MEMBER_ID_PREFIX_MAX: Final = 1_000
+"""Characters of the client id or instance id at the start of a member id: a member id must fit in a
+string of the protocol."""
+NEW_MEMBER_JOIN_SECONDS: Final = 300.0
+"""A new member waits in JoinGroup for so long: it cannot send heartbeats, and may be gone."""
+
+
+class Joins:
+    """JoinGroup of the classic groups of a shard."""
+
+    def __init__(self, state: State, rebalance: Rebalance) -> None:
+        self.state = state
+        self._rebalance = rebalance
+
+    def handle(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+        self._rebalance.discard_staged()
+        request = call.request
+        draft = Draft()
+        group = self.state.get(request.group_id)
+        generation = 0
+        if group is not None and not isinstance(group, ClassicGroup):
+            assert group.is_empty, group.group_id
+            draft.records += group.tombstones()
+            generation, group = (
+                group.generation,
+                None,
+            )  # numbers go on: a partition has one owner in a generation, whatever the type
+        is_new_group = group is None
+        if group is None:
+            if request.member_id:
+                return refuse_join(ticket, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+            group = ClassicGroup(request.group_id, now.wall_ms)
+            group.generation = generation
+        join = _Join(ticket, call, _protocols(request), now)
+        if not self._has_room(group, join):
+            self._turn_away(group, join, draft)
+        elif not request.member_id:
+            self._join_as_new(group, join, draft)
+        else:
+            self._join_again(group, join, draft)
+        if is_new_group:
+            if any(isinstance(reply, Mapping) and is_refusal(reply) for _, reply in draft.replies):
+                self._rebalance.forget(group)
+                return Decision(replies=draft.replies)
+            assert not self._rebalance.has_staged
+            empty = GroupMetadata(
+                "", generation, protocol=None, leader=None, current_state_timestamp=now.wall_ms
+            )
+            self._rebalance.stage(draft, group, empty, lambda: None)
+        return draft.decision()
+
+    def _has_room(self, group: ClassicGroup, join: _Join) -> bool:
+        """MqError COORDINATOR_NOT_AVAILABLE where all groups together have none."""
+        member = group.members.get(join.request.member_id)
+        size = (
+            protocols_size(join.protocols)
+            + GROUP_MEMBER_BYTES
+            - (0 if member is None else member.size)
+        )
+        if size > 0:
+            if group.size + size > GROUP_BYTES_MAX:
+                return False
+            self.state.make_room(group.group_id, size, join.now)
+        members_max = self.state.options.node("group.max.size")
+        if group.state is EMPTY:
+            return True
+        if (
+            group.state is PREPARING_REBALANCE
+        ):  # who came last is turned away, where there are more than allowed by now
+            return (
+                member is not None and member.join_ticket is not None
+            ) or group.waiting_to_join < members_max
+        return member is not None or len(group.members) < members_max
+
+    def _turn_away(self, group: ClassicGroup, join: _Join, draft: Draft) -> None:
+        member = group.members.get(join.request.member_id)
+        if member is None:
+            group.remove(join.request.member_id)
+        elif group.state is PREPARING_REBALANCE:
+            self._rebalance.dismiss(group, member, draft, ErrorCode.UNKNOWN_MEMBER_ID)
+        draft.answer(join.ticket, join_refusal(ErrorCode.GROUP_MAX_SIZE_REACHED))
+        self._rebalance.complete_if_everybody_joined(group, draft, join.now)
+
+    def _join_as_new(self, group: ClassicGroup, join: _Join, draft: Draft) -> None:
+        request = join.request
+        if not group.accepts(request.protocol_type, join.protocols):
+            draft.answer(join.ticket, join_refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+            return
+        instance_id = request.group_instance_id
+        prefix = join.call.client_id if instance_id is None else instance_id
+        member_id = f"{prefix[:_MEMBER_ID_PREFIX_MAX]}-{self.state.new_id()}"
+        if instance_id is not None:
+            current = group.static.get(instance_id)
+            if current is not None:
+                self._replace_static(group, group.members[current], member_id, join, draft)
+            else:
+                self._add_member(group, member_id, join, draft)
+        elif join.call.version >= MEMBER_ID_REQUIRED_FROM:
+            group.expect(member_id)
+            self.state.timers.set(
+                (MEMBER, group.group_id, member_id),
+                join.now.seconds + request.session_timeout_ms / 1000,
+            )
+            draft.answer(join.ticket, join_refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        else:
+            self._add_member(group, member_id, join, draft)
+
+    def _join_again(self, group: ClassicGroup, join: _Join, draft: Draft) -> None:
+        """Somebody comes with a member id."""
+        request = join.request
+        member_id, instance_id = request.member_id, request.group_instance_id
+        if not group.accepts(request.protocol_type, join.protocols):
+            draft.answer(
+                join.ticket, join_refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id)
+            )
+            return
+        if member_id in group.pending and instance_id is None:
+            self._add_member(group, member_id, join, draft)
+            return
+        try:
+            member = group.check_member(member_id, instance_id)
+        except MqError as error:
+            draft.answer(join.ticket, join_refusal(error.code, member_id))
+            return
+        same = member.protocols == join.protocols
+        if group.state is PREPARING_REBALANCE:
+            self._update_member(group, member, join, draft, "a member joins again")
+        elif (
+            group.state is COMPLETING_REBALANCE and same
+        ):  # it did not get the answer to its first JoinGroup
+            draft.answer(join.ticket, joined(group, member))
+        elif group.state is STABLE and same and group.leader != member_id:
+            draft.answer(join.ticket, {**joined(group, member), "members": []})
+        else:
+            reason = (
+                "its leader joins again"
+                if group.leader == member_id
+                else "a member changes what it can do"
+            )
+            self._update_member(group, member, join, draft, reason)
+
+    def _add_member(self, group: ClassicGroup, member_id: str, join: _Join, draft: Draft) -> None:
+        request = join.request
+        member = Member(
+            member_id=member_id,
+            instance_id=request.group_instance_id,
+            client_id=join.call.client_id,
+            client_host=join.call.client_host,
+            rebalance_timeout_ms=join.rebalance_timeout_ms,
+            session_timeout_ms=request.session_timeout_ms,
+            protocols=join.protocols,
+            join_ticket=join.ticket,
+            is_new=True,
+        )
+        if group.state is PREPARING_REBALANCE and group.previous_state is EMPTY:
+            group.somebody_came = True
+        group.add(member, request.protocol_type)
+        self.state.timers.set(
+            (MEMBER, group.group_id, member_id), join.now.seconds + NEW_MEMBER_JOIN_SECONDS
+        )
+        self._rebalance.rebalance_or_complete(
+            group, draft, join.now, f"a new member joins, {named([member])}"
+        )
+
+    def _update_member(
+        self, group: ClassicGroup, member: Member, join: _Join, draft: Draft, reason: str
+    ) -> None:
+        self._rebalance.end_wait(group, member, draft, ErrorCode.REBALANCE_IN_PROGRESS)
+        group.update(
+            member,
+            join.protocols,
+            join.rebalance_timeout_ms,
+            join.request.session_timeout_ms,
+            join.ticket,
+        )
+        self._rebalance.rebalance_or_complete(
+            group, draft, join.now, f"{reason}, {named([member])}"
+        )
+
+    def _replace_static(
+        self, group: ClassicGroup, old: Member, member_id: str, join: _Join, draft: Draft
+    ) -> None:
+        """A static member without its member id, as after a restart, gets the next one."""
+        request, now = join.request, join.now
+        new = Member(
+            member_id=member_id,
+            instance_id=old.instance_id,
+            client_id=old.client_id,
+            client_host=old.client_host,
+            rebalance_timeout_ms=join.rebalance_timeout_ms,
+            session_timeout_ms=request.session_timeout_ms,
+            protocols=join.protocols,
+            assignment=old.assignment,
+        )
+        self._rebalance.end_wait(group, old, draft, ErrorCode.FENCED_INSTANCE_ID)
+        self.state.timers.set(
+            (MEMBER, group.group_id, member_id), now.seconds + old.session_timeout_ms / 1000
+        )
+        if group.state is STABLE and group.selected_protocol(old, new) == group.protocol:
+            self._write_replaced(group, old, new, join, draft)
+            return
+        new.join_ticket = join.ticket
+        group.replace_static(old, new)
+        if group.state is PREPARING_REBALANCE:
+            self._rebalance.complete_if_everybody_joined(group, draft, now)
+        else:
+            self._rebalance.prepare_rebalance(
+                group,
+                draft,
+                now,
+                f"a static member comes back and changes what the group agreed on, {named([new])}",
+            )
+
+    def _write_replaced(
+        self, group: ClassicGroup, old: Member, new: Member, join: _Join, draft: Draft
+    ) -> None:
+        """Nothing changes but the member's id: no rebalance, and the others hear nothing of it."""
+        leader_before = group.leader
+        is_leader = leader_before == old.member_id
+        sorted_out = ClassicGroup.loaded(
+            group.group_id, group.record(group.generation, assignments_of(group), group.since_ms)
+        )
+        sorted_out.replace_static(sorted_out.members[old.member_id], new)
+        value = sorted_out.record(group.generation, assignments_of(sorted_out), group.since_ms)
+        if not self._rebalance.stage(draft, group, value, lambda: group.replace_static(old, new)):
+            draft.answer(join.ticket, join_refusal(ErrorCode.UNKNOWN_SERVER_ERROR))
+            return
+        answer = {**joined(group, new), "leader": leader_before, "members": []}
+        if join.call.version >= _SKIP_ASSIGNMENT_FROM:
+            answer["leader"] = sorted_out.leader
+            answer["skip_assignment"] = is_leader
+            if is_leader:
+                answer["members"] = member_rows(sorted_out.members.values(), group.protocol)
+        draft.answer(join.ticket, answer)
+
+
+class _Join(NamedTuple):
+    """A JoinGroup on its way."""
+
+    ticket: Ticket
+    call: Call
+    protocols: Protocols
+    now: Moment
+
+    @property
+    def request(self) -> Any:
+        return self.call.request
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        request = self.call.request
+        timeout: int = (
+            request.rebalance_timeout_ms
+            if self.call.version >= _REBALANCE_TIMEOUT_FROM
+            else request.session_timeout_ms
+        )
+        return timeout
+
+
+def _protocols(request: Any) -> Protocols:
+    """Copied out of the request's bytes; of two with one name, the first."""
+    found: dict[str, bytes] = {}
+    for row in request.protocols:
+        if row.name not in found:
+            found[row.name] = bytes(row.metadata)
+    return tuple(found.items())
