@@ -48,7 +48,10 @@ GUESTS_READ_OFFLINE = {"mqctl": frozenset({"log", "io"})}
 
 CORE_MUST_NOT = frozenset({"trio", "os", "time", "random", "socket", "threading", "asyncio", "select", "signal", "subprocess", "secrets"})
 SHELLS = frozenset(
-    {"service.py", "seams.py", "transport.py", "pinned.py", "syncs.py", "compactor.py", "fetchers.py", "wanted_topics.py", "building.py"}
+    {
+        *("service.py", "syncs.py", "compactor.py", "fetchers.py", "wanted_topics.py"),
+        *("seams.py", "pinned.py", "transport.py", "building.py", "introductions.py", "proposals.py"),
+    }
 )
 SHELL_FOLDERS = frozenset({"io", "server", "http", "testing"})
 SHELL_FILES = frozenset({"daemon.py", "dev.py", "__main__.py", "logs.py"})

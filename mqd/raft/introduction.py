@@ -266,7 +266,7 @@ class Call(AnyCall):
 
 
 class Visit:
-    """The listener's side of both versions: `hear` takes the body of each frame of the caller."""
+    """The listener's side of both versions: `receive` takes the body of each frame of the caller."""
 
     def __init__(self, doorkeeper: Doorkeeper, caller: Caller, now: float) -> None:
         self._keeper = doorkeeper
@@ -287,7 +287,7 @@ class Visit:
         self.refusal: str | None = None
         """Why the connection is to be closed, behind the answer."""
 
-    def hear(self, body: bytes | memoryview, correlation_id: int) -> bytes:
+    def receive(self, body: bytes | memoryview, correlation_id: int) -> bytes:
         """The response, a whole frame. Afterwards exactly one holds: `refusal` is set, `node_id` is, or more is to come.
 
         Raises ProtocolError for what cannot be a node's: close the connection without a response."""

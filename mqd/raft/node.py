@@ -84,7 +84,7 @@ class RaftNode(VotingNode):
         then, no entry is applied. `finalized()`: the metadata version by what the machine has
         applied, 0 for none (versions.py)."""
         self._machine = machine
-        self.elections = self.snapshots_installed = 0
+        self.snapshots_installed = 0
         self._announced_commit = 0
         self._proposals: deque[tuple[bytes, OnResult]] = deque()
         self._snapshots = OwnSnapshots(journal, compaction or Compaction(), build)
@@ -262,7 +262,6 @@ class RaftNode(VotingNode):
 
     def _on_role(self, old: Role, new: Role) -> None:
         if new is Role.LEADER:
-            self.elections += 1
             self._announced_commit = 0
             self._replication.begin_term()
         if old is Role.LEADER:

@@ -41,8 +41,8 @@ def handle(node: Node, connection: Connection, api_key: int, frame: memoryview) 
     visit = connection.visit
     if api_key == HANDSHAKE:
         if visit is None:
-            visit = connection.visit = node.raft.visit(connection)
-        answer = node.raft.hear(visit, body, correlation_id)
+            visit = connection.visit = node.raft.begin_introduction(connection)
+        answer = node.raft.receive_introduction(visit, body, correlation_id)
         if visit.node_id is not None:
             connection.introduced(visit.node_id)
         connection.slot().complete([answer])

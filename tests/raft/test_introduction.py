@@ -43,7 +43,7 @@ def body(frame: bytes) -> bytes:
 
 
 def hear(visit: Visit, frame: bytes) -> bytes:
-    answer = visit.hear(body(frame), 5)
+    answer = visit.receive(body(frame), 5)
     assert struct.unpack_from(">ii", answer) == (len(answer) - 4, 5)
     return answer[4:]
 
@@ -146,7 +146,7 @@ def test_a_proof_is_worth_nothing_on_another_connection_nor_with_other_names() -
     identity = decode_identity(named[:-32])
     for forged in (Identity(3, 1, identity.incarnation, identity.position), Identity(2, 1, UUID(int=99), identity.position)):
         with pytest.raises(ProtocolError, match="wrong proof"):
-            visit.hear(encode_identity(forged) + named[-32:], 1)
+            visit.receive(encode_identity(forged) + named[-32:], 1)
         assert visit.node_id is None
 
 
@@ -180,7 +180,7 @@ def test_malformed_introductions_cost_the_connection() -> None:
         (good + b"x", "39 bytes"),
     ]:
         with pytest.raises(ProtocolError, match=reason):
-            keeper(1).answer(Calling(), 0.0).hear(bad, 0)
+            keeper(1).answer(Calling(), 0.0).receive(bad, 0)
 
 
 @pytest.mark.parametrize("answer", [b"", b"\0\0\0\0", b"\0\0\0\0\0short", b"\0\0\0\0\7" + bytes(48), b"HTTP/1.1 400"])

@@ -44,7 +44,7 @@ def keeper(node: int, *, allows_2: bool = True, cluster: str = CLUSTER, secret: 
 
 
 def hear(visit: Visit, frame: bytes, correlation_id: int = 0) -> bytes:
-    return visit.hear(frame[14:], correlation_id)
+    return visit.receive(frame[14:], correlation_id)
 
 
 def test_this_release_calls_the_one_before() -> None:
@@ -104,7 +104,7 @@ def test_who_does_not_know_the_secret_is_refused_on_both_sides() -> None:
 @pytest.mark.parametrize("cut", [20, len(HELLO) - 15, len(HELLO) - 14 + 1])
 def test_a_malformed_hello_costs_the_connection(cut: int) -> None:
     with pytest.raises(ProtocolError):
-        keeper(1).answer(Calling(), 0.0).hear((HELLO[14:] + b"x")[:cut], 0)
+        keeper(1).answer(Calling(), 0.0).receive((HELLO[14:] + b"x")[:cut], 0)
     with pytest.raises(Refused, match="no mqd node"):
         keeper(2).call_2(1).prove(CHALLENGE[4:30])
 

@@ -22,7 +22,7 @@ from mqd.io.clock import SystemClock
 from mqd.io.disk import Disk, OsDisk
 from mqd.io.entropy import RandomEntropy
 from mqd.io.net import OsNetwork
-from mqd.raft import codec, service as service_module
+from mqd.raft import codec, transport
 from mqd.raft.codec import TimeoutNow, encode_message
 from mqd.raft.introduction import Doorkeeper, Visit
 from mqd.raft.service import NotLeader, OutcomeUnknown, RaftService, RaftStatus, Role, Timing
@@ -273,7 +273,7 @@ class Voters:
             calling.close()
 
     async def _hear_calling(self, i: int, stream: trio.SocketStream, calling: Calling) -> None:
-        visit, buffer = self.services[i].visit(calling) if i in self.services else None, bytearray()
+        visit, buffer = self.services[i].begin_introduction(calling) if i in self.services else None, bytearray()
         async with stream:
             while visit is not None and i in self.services and (data := await stream.receive_some(65536)):
                 calling.heard_at = SystemClock().monotonic()
@@ -287,7 +287,7 @@ class Voters:
                         if visit.node_id is None:
                             key, _, correlation_id, client_id_bytes = unpack_from(">hhih", frame)
                             assert (key, client_id_bytes) == (codec.API_KEY_HANDSHAKE, -1)
-                            await stream.send_all(self.services[i].hear(visit, frame[10:], correlation_id))
+                            await stream.send_all(self.services[i].receive_introduction(visit, frame[10:], correlation_id))
                             if visit.refusal is not None:
                                 self.refused.append(visit.refusal)
                                 return
@@ -477,7 +477,7 @@ async def test_with_a_secret_only_those_who_know_it_take_part(tmp_path: Path, ca
 async def test_when_the_leader_s_process_ends_another_leads_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its listener goes with it, as with any process; others would wait for a whole election time-out."""
     async with three_voters(tmp_path) as voters:
-        monkeypatch.setattr(service_module, "STEADY_SECONDS", 0.0)  # as if all had been connected for long
+        monkeypatch.setattr(transport, "STEADY_SECONDS", 0.0)  # as if all had been connected for long
         gone: list[tuple[int, int]] = []
         for i, shortest in ((2, 5.0), (3, 5.0), (1, 0.5)):  # 1 leads, which need not be waited for, unless the machine stands still
             await voters.start(i, timing=Timing(election_timeout_min=shortest, election_timeout_max=shortest * 1.8, heartbeat=0.05))
@@ -581,11 +581,11 @@ async def test_what_an_earlier_life_of_a_node_says_counts_no_more(tmp_path: Path
         leader = await voters.wait_leader()
         follower = next(i for i in (1, 2, 3) if i != leader)
         service = voters.services[leader]
-        before = service._incarnations.current(follower)
+        before = service._introductions.incarnations.current(follower)
         voters.kill(follower)
         await voters.start(follower)
-        await until(lambda: service._incarnations.current(follower) != before)
-        with pytest.raises(ProtocolError, match=f"of node {follower} from another life than the one that is heard"):
+        await until(lambda: service._introductions.incarnations.current(follower) != before)
+        with pytest.raises(ProtocolError, match=f"of node {follower} from another process than the current one"):
             service.receive(follower, encode_message(TimeoutNow(1)), before)
 
 
@@ -602,10 +602,10 @@ def introduced_as(node_id: int, to: RaftService, calling: Calling) -> Visit:
         position=to._position,
     )
     call = keeper.call(to._node_id)
-    visit = to.visit(calling)
-    challenge = to.hear(visit, call.hello()[14:], 0)
-    proven = to.hear(visit, call.prove(challenge[4:])[14:], 1)
-    to.hear(visit, call.name(proven[4:])[14:], 2)
+    visit = to.begin_introduction(calling)
+    challenge = to.receive_introduction(visit, call.hello()[14:], 0)
+    proven = to.receive_introduction(visit, call.prove(challenge[4:])[14:], 1)
+    to.receive_introduction(visit, call.name(proven[4:])[14:], 2)
     return visit
 
 
@@ -618,12 +618,12 @@ async def test_a_second_process_under_a_node_s_id_is_refused_where_the_node_is_h
         leader = await voters.wait_leader()
         service = voters.services[leader]
         follower = next(i for i in (1, 2, 3) if i != leader)
-        await until(lambda: follower in service.status().connected and service._incarnations.current(follower) is not None)
-        real, term = service._incarnations.current(follower), service.status().term
+        await until(lambda: follower in service.status().connected and service._introductions.incarnations.current(follower) is not None)
+        real, term = service._introductions.incarnations.current(follower), service.status().term
         visit = introduced_as(follower, service, Calling("10.9.9.9:1", service._clock.monotonic()))
         assert visit.node_id is None and f"two nodes run under id {follower}" in (visit.refusal or "")
         assert "10.9.9.9:1 says that it is node" in caplog.text
-        assert service._incarnations.current(follower) == real
+        assert service._introductions.incarnations.current(follower) == real
         await service.propose(b"goes on")
         await until(lambda: voters.machines[follower].commands == [b"goes on"])
         assert service.status().term == term
@@ -636,17 +636,17 @@ async def test_a_node_that_was_displaced_is_heard_again_when_the_other_has_gone(
         leader = await voters.wait_leader()
         service = voters.services[leader]
         follower = next(i for i in (1, 2, 3) if i != leader)
-        await until(lambda: service._incarnations.current(follower) is not None)
-        real = service._incarnations.current(follower)
-        service._incarnations._silence = -math.inf  # as if nothing had come of it lately
+        await until(lambda: service._introductions.incarnations.current(follower) is not None)
+        real = service._introductions.incarnations.current(follower)
+        service._introductions.incarnations._silence = -math.inf  # as if nothing had come of it lately
         other = Calling("10.9.9.9:1", service._clock.monotonic())
         visit = introduced_as(follower, service, other)
-        assert visit.node_id == follower and service._incarnations.current(follower) == visit.incarnation != real
-        service._incarnations._silence = QUICK.election_timeout_max
-        with pytest.raises(ProtocolError, match="another life"):
+        assert visit.node_id == follower and service._introductions.incarnations.current(follower) == visit.incarnation != real
+        service._introductions.incarnations._silence = QUICK.election_timeout_max
+        with pytest.raises(ProtocolError, match="another process"):
             service.receive(follower, encode_message(TimeoutNow(1)), real)
         other.close()
-        await until(lambda: service._incarnations.current(follower) == real)
+        await until(lambda: service._introductions.incarnations.current(follower) == real)
         await voters.wait_leader()
         await voters.services[await voters.wait_leader()].propose(b"goes on")
         await until(lambda: voters.machines[follower].commands == [b"goes on"])

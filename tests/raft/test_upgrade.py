@@ -208,16 +208,16 @@ class ServiceOfTheReleaseBefore(RaftService):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._dialing.uses_2 = lambda _peer: True  # type: ignore[method-assign]
+        self._introductions.dialing.uses_2 = lambda _peer: True  # type: ignore[method-assign]
         self._doorkeeper.allows_2 = self._allows_introduction_2
 
     def _allows_introduction_2(self) -> bool:
         return True
 
-    def hear(self, visit: Visit, body: bytes | memoryview, correlation_id: int) -> bytes:
+    def receive_introduction(self, visit: Visit, body: bytes | memoryview, correlation_id: int) -> bytes:
         if bytes(body[:6]) == b"mqdQ" + PROTOCOL_VERSION.to_bytes(2, "big"):
             raise ProtocolError("an introduction of protocol version 3; this node speaks 2")
-        return super().hear(visit, body, correlation_id)
+        return super().receive_introduction(visit, body, correlation_id)
 
 
 async def test_nodes_of_both_releases_form_one_quorum_until_the_version_is_finalized(
@@ -237,7 +237,7 @@ async def test_nodes_of_both_releases_form_one_quorum_until_the_version_is_final
         new = voters.services[1]
         await until(lambda: not new.runs_newest(3) and new.runs_newest(2) and new.runs_newest(1))
         await until(lambda: all(len(voters.services[i].status().connected) == 2 for i in (1, 2, 3)))
-        assert any("node 3 runs the release before" in record.message for record in caplog.records)
+        assert any("node 3 runs the previous release" in record.message for record in caplog.records)
 
         voters.kill(3)
         voters.make = RaftService

@@ -66,7 +66,7 @@ class Silent:
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await trio.lowlevel.checkpoint()
         if self.visit.node_id is None:
-            self.answers += self.visit.hear(bytes(data[14:]), 0)
+            self.answers += self.visit.receive(bytes(data[14:]), 0)
 
     def close(self) -> None: ...
 

@@ -123,8 +123,8 @@ async def test_peers_are_served_more(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         peer, client = await node.connect(PEER), await node.connect(CLIENT)
         heard: list[tuple[str, bytes]] = []
-        node.raft.visit = lambda address: SimpleNamespace(node_id=2, incarnation=None, refusal=None)
-        node.raft.hear = lambda visit, body, correlation_id: heard.append(("hello", bytes(body))) or b""
+        node.raft.begin_introduction = lambda address: SimpleNamespace(node_id=2, incarnation=None, refusal=None)
+        node.raft.receive_introduction = lambda visit, body, correlation_id: heard.append(("hello", bytes(body))) or b""
         node.raft.receive = lambda node_id, body, incarnation: heard.append((str(node_id), bytes(body)))
         peer.send_frame(head(32_000, 0, None) + b"I am 2")
         peer.send_frame(head(32_001, 0) + b"vote")
@@ -143,8 +143,8 @@ async def test_peers_are_served_more(tmp_path: Path) -> None:
 async def test_who_has_not_introduced_himself_is_told_the_versions_and_nothing_else(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
-        node.raft.visit = lambda address: SimpleNamespace(node_id=2, incarnation=None, refusal=None)
-        node.raft.hear = lambda visit, body, correlation_id: b""
+        node.raft.begin_introduction = lambda address: SimpleNamespace(node_id=2, incarnation=None, refusal=None)
+        node.raft.receive_introduction = lambda visit, body, correlation_id: b""
         stranger = await node.connect(PEER)
         stranger.post("api_versions", 0, {})
         await settle()

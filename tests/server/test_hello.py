@@ -22,10 +22,10 @@ class Raft:
     def __init__(self) -> None:
         self.heard: list[tuple[int | str, bytes]] = []
 
-    def visit(self, caller: Connection) -> SimpleNamespace:
+    def begin_introduction(self, caller: Connection) -> SimpleNamespace:
         return SimpleNamespace(address=caller.peer, node_id=None, incarnation=None, refusal=None)
 
-    def hear(self, visit: SimpleNamespace, body: memoryview, correlation_id: int) -> bytes:
+    def receive_introduction(self, visit: SimpleNamespace, body: memoryview, correlation_id: int) -> bytes:
         if visit.node_id is not None:
             raise ProtocolError("a second introduction on one connection")
         self.heard.append((visit.address, bytes(body)))

@@ -47,15 +47,15 @@ __all__ = ["BUGS", "Bug", "budget_bugs", "metadata_bugs", "storage_bugs"]
 
 @bug("a vote and entries are answered before they are on stable storage")
 def raft_answers_before_fsync() -> Patches:
-    original = RaftService._settle
+    original = RaftService._flush_and_send
 
-    async def settle(self: RaftService, node: RaftNode, journal: Any) -> None:
+    async def flush_and_send(self: RaftService, node: RaftNode, journal: Any) -> None:
         messages, node._outbox.messages = node._outbox.messages, []
         for peer, message in messages:
-            self._queues[peer].put(message)
+            self._links[peer].queue.put(message)
         await original(self, node, journal)
 
-    yield RaftService, "_settle", settle
+    yield RaftService, "_flush_and_send", flush_and_send
 
 
 @bug("a leader counts its own entries for the majority before they are durable")

@@ -1,0 +1,63 @@
+"""Whether a node has no leader, and which voters it misses: for the log, until there is one.
+Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from mqd.raft.machine import RaftStatus
+
+
+class Link(Protocol):
+    """The outbound connection to a peer, as this report sees it."""
+
+    host: str
+    port: int
+    unreachable: str
+    received_at: float
+
+
+def is_leaderless(node_id: int, voters: frozenset[int], status: RaftStatus) -> bool:
+    """Whether no leader is known, or the known one cannot be reached: PySyncObj keeps the name of
+    its leader while it receives from no node."""
+    if status.leader_id == node_id:
+        return (1 + len(status.connected)) * 2 <= len(voters)
+    return status.leader_id not in status.connected
+
+
+def missing_voters(
+    node_id: int,
+    voters: frozenset[int],
+    status: RaftStatus,
+    links: Mapping[int, Link],
+    *,
+    since: float,
+    now: float,
+    silence: float,
+) -> str:
+    """For the operator. `since`: when the leader was lost. `silence`: the longest election timeout.
+
+    An open connection does not show that a process runs: the system keeps it for one that hangs.
+    But a voter without a leader sends something to the other voters in every election timeout. To
+    observers it sends nothing."""
+    votes = node_id in voters
+    reasons = []
+    for peer in sorted(voters - {node_id}):
+        link = links.get(peer)
+        if link is None:
+            reasons.append(f"node {peer} is a voter by the log and not by the peers file")
+            continue
+        name = f"node {peer} at {link.host}:{link.port}"
+        silent = now - max(since, link.received_at)
+        if peer not in status.connected:
+            reasons.append(f"no answer from {name} ({link.unreachable})")
+        elif votes and silent > silence:
+            why = "it hangs, or follows a leader"
+            reasons.append(f"{name} is connected but silent for {silent:.0f} s ({why})")
+    reachable = len(voters) - len(reasons)
+    what = "a leader" if reachable * 2 > len(voters) else "a majority"
+    how = "reachable" if votes else "connected"
+    if status.abstains is not None:
+        reasons.append(status.abstains)
+    return ", ".join([f"waiting for {what}: {reachable} of {len(voters)} voters {how}", *reasons])
