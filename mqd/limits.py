@@ -26,6 +26,10 @@ RESPONSE_BYTES_MIN = 4
 """A correlation id: nothing shorter is a response."""
 DECODED_AT_ONCE_BYTES_MAX = 4 * KIB
 """Larger requests, other than Produce and Fetch, are decoded in slices: 2,000 structures of two bytes take 6 ms."""
+READ_AT_ONCE = 4
+"""Requests that read the state of a broker, at once on a listener: the rows of a response to 10,000 partitions take 5 MB."""
+LARGE_REQUESTS_AT_ONCE = 8
+"""Other requests above `DECODED_AT_ONCE_BYTES_MAX`, at once on a listener."""
 DECODED_AT_ONCE_ROWS = 500
 """Partitions of a Produce or Fetch; a request with more is decoded, carried out and answered in slices. 500 take 3 to 5 ms."""
 PRODUCED_AT_ONCE_BYTES_MAX = 4 * MIB

@@ -84,6 +84,12 @@ class Freeable(Protocol):
     def free(self) -> None: ...
 
 
+class Cancellable(Protocol):
+    """The scope of a task's work."""
+
+    def cancel(self) -> None: ...
+
+
 class Answer(Protocol):
     """A place in a connection's queue of answers. Whoever sets `parts` calls `Connection.answered`."""
 
@@ -220,6 +226,7 @@ class Connection:
         "unsent_bytes",
         "used",
         "visit",
+        "work",
     )
 
     def __init__(self, owner: Owner, sock: Socket, listener: str, now: float) -> None:
@@ -232,6 +239,8 @@ class Connection:
         self.visit: Visit | None = None
         """On the peer listener: the introduction, from its first word on."""
         self.since = now
+        self.work: Cancellable | None = None
+        """What a task does for this connection, and for nobody else: it ends when the connection closes."""
         self.stranger_requests = 0
         """On the peer listener: requests before the introduction was complete."""
         self.frame_bytes_max = STRANGER_FRAME_BYTES_MAX if listener == PEER else owner.request_bytes_max
@@ -736,6 +745,8 @@ class Connection:
         self.open = False
         self.owner.poller.forget(self.sock)
         self.sock.close()
+        if self.work is not None:
+            self.work.cancel()
         self.slots.clear()
         self._sending.clear()
         self._note_unsent()

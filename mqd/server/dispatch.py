@@ -18,14 +18,17 @@ connection that they lost (`reconnect.backoff.max.ms`) when the cluster is whole
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from struct import Struct
 from types import CoroutineType, GeneratorType
 from typing import Any
 
+import trio
+
 from mqd.errors import ErrorCode, MqError, ProtocolError
-from mqd.limits import DECODED_AT_ONCE_BYTES_MAX, FRAME_BYTES_MIN
+from mqd.limits import DECODED_AT_ONCE_BYTES_MAX, FRAME_BYTES_MIN, LARGE_REQUESTS_AT_ONCE, READ_AT_ONCE
 from mqd.protocol import apis
 from mqd.protocol.bricks import all_slices
 from mqd.protocol.request_header import RequestHeader, decode_request_header
@@ -106,13 +109,35 @@ SERVED_TO_PEERS = (
 )
 """What only other nodes may ask for."""
 
+READING = frozenset(
+    {
+        "api_versions",
+        "describe_cluster",
+        "describe_configs",
+        "describe_log_dirs",
+        "describe_producers",
+        "describe_topic_partitions",
+        "list_config_resources",
+        "list_offsets",
+        "metadata",
+        "offset_for_leader_epoch",
+    }
+)
+"""APIs that read the state of this broker and wait for nobody: their work ends when the connection closes."""
+
+LISTING = frozenset({"list_groups", "list_transactions"})
+"""The same, for the state of the coordinators."""
+
+WAITING_FOR_CLIENTS = frozenset({"join_group", "sync_group"})
+"""APIs whose response may wait for other clients."""
+
 Answer = Mapping[str, Any]
 
 
 class Handler:
     """One API's module of `handlers/`."""
 
-    __slots__ = ("api", "failed", "handle")
+    __slots__ = ("api", "failed", "handle", "name", "reads")
 
     def __init__(self, name: str) -> None:
         module = import_module(f"mqd.server.handlers.{name}")
@@ -122,6 +147,26 @@ class Handler:
         self.handle: Callable[[Context, Any], Any] = module.handle
         self.failed: Callable[[Any, MqError], Any] | None = getattr(module, "failed", None)
         """The answer when the request as a whole is refused, or a generator that returns it (slices.py)."""
+        self.name = name
+        self.reads = name in READING or name in LISTING
+
+
+class Places:
+    """How many requests of one listener are carried out in tasks at once: the rows of each take megabytes."""
+
+    def __init__(self) -> None:
+        self._reading = trio.Semaphore(READ_AT_ONCE)
+        self._listing = trio.Semaphore(READ_AT_ONCE)
+        self._large = trio.Semaphore(LARGE_REQUESTS_AT_ONCE)
+
+    def of(self, handler: Handler, *, large: bool) -> trio.Semaphore | None:
+        """Where this request takes its turn; None: it need not. `large`: its rows are decoded in slices."""
+        name = handler.name
+        if name in READING:
+            return self._reading
+        if name in LISTING:
+            return self._listing
+        return self._large if large and name not in WAITING_FOR_CLIENTS else None
 
 
 class Dispatcher:
@@ -136,6 +181,7 @@ class Dispatcher:
         common = {handler.api.key: handler for handler in map(Handler, SERVED)}
         private = {handler.api.key: handler for handler in map(Handler, SERVED_TO_PEERS)}
         self._handlers = {CLIENT: common, PEER: {**common, **private}}
+        self._places = {CLIENT: Places(), PEER: Places()}
         self._versions_until = unstable.versions_until(node.config)
         self.requests = 0
         """Requests taken up; one that is held back counts when its turn comes."""
@@ -236,18 +282,25 @@ class Dispatcher:
 
     async def _answer_large(self, connection: Connection, slot: Slot, handler: Handler, header: RequestHeader, frame: bytes) -> None:
         """A task: decode in slices, then answer. Later requests of the connection wait."""
-        pool = connection.pool
+        pool, place = connection.pool, self._places[connection.listener].of(handler, large=True)
         pool.bytes += len(frame)
+        taken = False
         try:
-            decoding = handler.api.decode_request_in_slices(header.api_version, frame, header.body_position)
-            request = await finished_in_slices(decoding)
+            with _until_closed(connection):
+                if place is not None:
+                    await place.acquire()
+                    taken = True
+                decoding = handler.api.decode_request_in_slices(header.api_version, frame, header.body_position)
+                request = await finished_in_slices(decoding)
             if connection.open:
                 work = self._handled(connection, handler, header, request)
-                await self._answer_in_task(connection, slot, handler, header, request, work)
+                await self._answer(connection, slot, handler, header, request, work)
         except ProtocolError as error:
             connection.refuse(error)
         finally:
             pool.bytes -= len(frame)
+            if taken and place is not None:
+                place.release()
 
     async def _handled(self, connection: Connection, handler: Handler, header: RequestHeader, request: Any) -> Answer:
         """The handler's answer, whether it needs a task or not. Raises MqError."""
@@ -260,21 +313,51 @@ class Dispatcher:
         return found
 
     async def _answer_in_task(
+        self,
+        connection: Connection,
+        slot: Slot,
+        handler: Handler,
+        header: RequestHeader,
+        request: Any,
+        work: CoroutineType[Any, Any, Answer],
+    ) -> None:
+        """A task: answer a small request, whose response may be large."""
+        place = self._places[connection.listener].of(handler, large=False)
+        taken = False
+        try:
+            if place is not None:
+                with _until_closed(connection):
+                    await place.acquire()
+                    taken = True
+            if connection.open:
+                await self._answer(connection, slot, handler, header, request, work)
+        finally:
+            work.close()
+            if taken and place is not None:
+                place.release()
+
+    async def _answer(
         self, connection: Connection, slot: Slot, handler: Handler, header: RequestHeader, request: Any, work: Awaitable[Answer]
     ) -> None:
         try:
             try:
-                answer = await work
+                if handler.reads:
+                    with _until_closed(connection):
+                        answer = await work
+                else:
+                    answer = await work
             except MqError as error:
                 answer = self._refused(handler, request, error)
                 if isinstance(answer, GeneratorType):
                     answer = await finished_in_slices(answer)
             if not connection.open:
                 return
-            encoding = handler.api.encode_response_in_slices(header.api_version, answer)
-            body = await finished_in_slices(encoding)
-            connection.barrier = False
-            self._complete(slot, handler, header, body)
+            with _until_closed(connection):
+                encoding = handler.api.encode_response_in_slices(header.api_version, answer)
+                body = await finished_in_slices(encoding)
+            if connection.open:
+                connection.barrier = False
+                self._complete(slot, handler, header, body)
         except Exception:  # trio.Cancelled is none
             self.bug(connection, handler.api.name)
 
@@ -305,6 +388,17 @@ class Dispatcher:
             return False
         came_after = connection.since - replica.lost_contact_at
         return came_after < 0 or connection.owner.now - connection.since >= max(_BACK_SECONDS_MIN, came_after)
+
+
+@contextmanager
+def _until_closed(connection: Connection) -> Iterator[None]:
+    """Work that nobody waits for when the connection closes: it ends then."""
+    with trio.CancelScope() as scope:
+        connection.work = scope
+        if not connection.open:
+            scope.cancel()
+        yield
+    connection.work = None
 
 
 def _not_served(api_key: int, listener: str) -> ProtocolError:

@@ -13,6 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import READ_AT_ONCE
 from mqd.protocol import apis
 from mqd.protocol.hot import decode_produce_request
 from mqd.protocol.hot_fetch import decode_fetch_request
@@ -284,6 +285,52 @@ async def test_a_client_that_goes_while_its_request_is_answered_leaves_nothing(t
         await settle()
         assert not client.sock.sent
         assert node.server.statistics().connections == 0
+
+
+class Work(Gate):
+    """The same, and it says how many have ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = 0
+
+    async def handle(self, context: Any, request: Any) -> Mapping[str, Any]:
+        try:
+            return await super().handle(context, request)
+        finally:
+            self.ended += 1
+
+
+async def test_only_some_requests_that_read_are_carried_out_at_once(tmp_path: Path) -> None:
+    """The rows of each may take megabytes, and a connection costs its client nothing."""
+    async with rig(tmp_path) as node:
+        work = Work()
+        replaced(node, DESCRIBE_CLUSTER, work.handle)
+        clients = [await node.connect() for _ in range(READ_AT_ONCE + 3)]
+        for client in clients:
+            await asked(client)
+        assert work.inside == READ_AT_ONCE
+        work.opened.set()
+        await settle()
+        assert [len(client.answers()) for client in clients] == [1] * len(clients)
+
+
+async def test_work_for_a_connection_ends_when_it_closes(tmp_path: Path) -> None:
+    """Also that which waits for its turn: a client that comes and goes must not leave work behind."""
+    async with rig(tmp_path) as node:
+        work = Work()
+        replaced(node, DESCRIBE_CLUSTER, work.handle)
+        clients = [await node.connect() for _ in range(READ_AT_ONCE + 3)]
+        for client in clients:
+            await asked(client)
+        for client in clients:
+            client.reset()
+        await settle()
+        assert (work.inside, work.ended) == (READ_AT_ONCE, READ_AT_ONCE)
+        work.opened.set()
+        late = await node.connect()
+        await asked(late)
+        assert len(late.answers()) == 1
 
 
 # -- mistakes of ours

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import trio
-from trio.lowlevel import checkpoint
 
 from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.replica.partition import Partition
 from mqd.server.context import Context
 from mqd.server.partitions import leading
-from mqd.server.slices import Pace, listed_in_slices
+from mqd.server.slices import Pace, listed_in_slices, others_first
 from mqd.types import NO_OFFSET, Offset
 
 _HIGH_WATERMARK = -1
@@ -48,7 +47,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         rows: list[dict[str, Any]] = []
         await pace.row()
         for index, offset in offsets.items():
-            await checkpoint()
+            await others_first()
             row: dict[str, Any] = {"partition_index": index, "low_watermark": NO_OFFSET, "error_code": 0}
             rows.append(row)
             try:

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trio.lowlevel import checkpoint
-
 from mqd.errors import ErrorCode
 from mqd.io.disk import Disk
 from mqd.server.context import Context
-from mqd.server.slices import SLICE_ROWS, Pace, listed_in_slices
+from mqd.server.slices import SLICE_ROWS, Pace, listed_in_slices, others_first
 from mqd.types import TopicPartition
 
 
@@ -32,7 +30,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         topics: dict[str, list[dict[str, Any]]] = {}
         for number, ((name, index), log) in enumerate(sorted(node.logs.logs.items()), 1):
             if number % SLICE_ROWS == 0:
-                await checkpoint()
+                await others_first()
             if log.directory != directory.path or (wanted is not None and (name, index) not in wanted):
                 continue
             partition = node.replica.get(TopicPartition(name, index))

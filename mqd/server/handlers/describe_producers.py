@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trio.lowlevel import checkpoint
-
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.partitions import unknown_partition
-from mqd.server.slices import Pace, listed_in_slices
+from mqd.server.slices import Pace, listed_in_slices, others_first
 from mqd.types import TopicPartition
 
 
@@ -29,7 +27,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         rows = []
         await pace.row()
         for index in indexes:
-            await checkpoint()
+            await others_first()
             rows.append(await _partition(context, name, index))
         topics.append({"name": name, "partitions": rows})
     return {"topics": topics}

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from trio.lowlevel import checkpoint
-
 from mqd.controller.image import MetadataImage, TopicImage
 from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import topic_operations
-from mqd.server.slices import SLICE_ROWS, listed_in_slices
+from mqd.server.slices import SLICE_ROWS, listed_in_slices, others_first
 from mqd.types import INTERNAL_TOPICS, NO_NODE
 
 
@@ -40,7 +38,7 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
         weight += 1 + len(row["partitions"])
         if weight >= SLICE_ROWS:
             weight = 0
-            await checkpoint()
+            await others_first()
         end = first + len(row["partitions"])
         room -= len(row["partitions"])
         first = 0

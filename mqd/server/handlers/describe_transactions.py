@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from trio.lowlevel import checkpoint
-
 from mqd.coordinator.txn.operations import DescribeTransaction
 from mqd.errors import MqError
 from mqd.server.context import Context
-from mqd.server.slices import KEY_CHARS_A_ROW, SLICE_ROWS
+from mqd.server.slices import KEY_CHARS_A_ROW, SLICE_ROWS, others_first
 
 
 async def handle(context: Context, request: Any) -> dict[str, Any]:
@@ -19,7 +17,7 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
         weight += 1 + len(transactional_id) // KEY_CHARS_A_ROW
         if weight >= SLICE_ROWS:
             weight = 0
-            await checkpoint()
+            await others_first()
         try:
             rows.append(await context.node.transactions.call(transactional_id, DescribeTransaction(transactional_id)))
         except MqError as error:

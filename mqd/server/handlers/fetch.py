@@ -131,6 +131,7 @@ class Fetch:
         if request is None:
             if connection.parked is not None:
                 return False
+            connection.pool.bytes += end - position
             self._start(connection, partial(self._decode, connection.slot(), bytes(view[position:end]), version, correlation_id))
             return True
         self._check(request, connection)
@@ -198,7 +199,6 @@ class Fetch:
 
     async def _decode(self, slot: Slot, body: bytes, version: int, correlation_id: int) -> None:
         connection, pool = slot.connection, slot.connection.pool
-        pool.bytes += len(body)
         try:
             request = await finished_in_slices(decode_fetch_in_slices(body, 0, len(body), version))
             self._check(request, connection)
