@@ -13,8 +13,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from mqd.coordinator.account import unbounded
+from mqd.coordinator.partitioning import partition_for
 from mqd.coordinator.record_format import RecordFormatError
-from mqd.coordinator.service import CoordinatorService, partition_for
+from mqd.coordinator.service import CoordinatorService
 from mqd.coordinator.shard import NO_PRODUCER, NOTHING, CoordinatorRecord, Decision, Moment, Producer, Ticket
 from mqd.errors import ErrorCode, MqError
 from mqd.logs import RepeatFilter
