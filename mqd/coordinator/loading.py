@@ -8,7 +8,7 @@ is a bug and rises to the caller, which does not serve the shard.
 from __future__ import annotations
 
 from mqd.coordinator.record_format import RecordFormatError
-from mqd.coordinator.shard import NO_PRODUCER, Producer, Record, Shard
+from mqd.coordinator.shard import NO_PRODUCER, CoordinatorRecord, Producer, Shard
 from mqd.errors import MqError
 from mqd.protocol.batch import iterate_batches, iterate_records
 from mqd.protocol.markers import parse_end_marker
@@ -63,7 +63,7 @@ def replay_batches(
             if record.offset < first_offset or record.key is None:
                 continue
             try:
-                shard.replay(Record(record.key, record.value), producer)
+                shard.replay(CoordinatorRecord(record.key, record.value), producer)
             except RecordFormatError as error:
                 skipped.add(record.offset, 1, error)
             except Exception as error:

@@ -20,12 +20,14 @@ from typing import Any
 
 import trio
 
+from mqd.coordinator.append_errors import client_error
 from mqd.coordinator.loading import SkippedRecords, replay_batches
+from mqd.coordinator.partitioning import check_key, partition_for
 from mqd.coordinator.shard import INTERNAL, NO_PRODUCER, Decision, Moment, Producer, Shard, Ticket
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
-from mqd.limits import COORDINATOR_KEY_BYTES_MAX, COORDINATOR_LOAD_BYTES
+from mqd.limits import COORDINATOR_LOAD_BYTES
 from mqd.log.service import LogService
 from mqd.protocol.batch import build_batch
 from mqd.replica import sealing
@@ -46,33 +48,6 @@ _EFFECTS_CHECK_SECONDS = 0.5
 
 Answer = Mapping[str, Any]
 Outcome = Answer | MqError
-
-_CLIENT_ERRORS: Mapping[ErrorCode, ErrorCode] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-"""The error of a failed append, as the clients of a coordinator get it. As in Apache Kafka."""
-
-
-def partition_for(key: str, partitions: int) -> int:
-    """The partition that coordinates a group or a transactional id. Java's: |hashCode| mod partitions.
-
-    The hash runs over UTF-16 code units, and |-2^31| is 0.
-    """
-    value = 0
-    units = key.encode("utf-16-be")
-    for position in range(0, len(units), 2):
-        value = (31 * value + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
-    if value == 0x80000000:
-        return 0
-    return (value if value < 0x80000000 else 0x100000000 - value) % partitions
-
 
 class _Waiting:
     """One call until it is answered."""
@@ -184,10 +159,9 @@ class CoordinatorService:
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def partition_of(self, key: str) -> int:
-        """The shard of a group or a transactional id. MqError COORDINATOR_NOT_AVAILABLE before the topic exists, INVALID_REQUEST for a
-        name beyond all bounds."""
-        if len(key) > COORDINATOR_KEY_BYTES_MAX or len(key.encode()) > COORDINATOR_KEY_BYTES_MAX:
-            raise MqError(ErrorCode.INVALID_REQUEST, f"The name of a group or a transaction has at most {COORDINATOR_KEY_BYTES_MAX} bytes.")
+        """The shard of a group or a transactional id. MqError COORDINATOR_NOT_AVAILABLE before the
+        topic exists, INVALID_REQUEST for a name that is too long."""
+        check_key(key)
         partitions = self._partitions()
         if not partitions:
             raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet.")
@@ -314,7 +288,7 @@ class CoordinatorService:
                 self._append(held, decision)
             except MqError as error:
                 logger.warning("a decision is not written partition=%s reason=%s", held.partition.assignment.topic_partition, error)
-                self._answer(held, [(ticket, _client_error(error.code)) for ticket in (asker, *(ticket for ticket, _ in decision.replies))])
+                self._answer(held, [(ticket, client_error(error.code)) for ticket in (asker, *(ticket for ticket, _ in decision.replies))])
                 self._note_deadline(held)
                 return
             for record in decision.records:
@@ -349,7 +323,7 @@ class CoordinatorService:
             self._answer(held, replies)
             self._perform_due(held)
             return
-        self._answer(held, [(ticket, _client_error(error)) for ticket, _ in replies])
+        self._answer(held, [(ticket, client_error(error)) for ticket, _ in replies])
         if held.effects:
             self._earlier.set()  # nobody else looks whether they are committed some time
         if error is ErrorCode.KAFKA_STORAGE_ERROR:
@@ -530,7 +504,3 @@ class CoordinatorService:
             with trio.move_on_after(max(0.0, soonest - self._clock.monotonic())):
                 await self._earlier.wait()
             self._sleeping_until = math.inf
-
-
-def _client_error(code: ErrorCode) -> MqError:
-    return MqError(_CLIENT_ERRORS.get(code, code))

@@ -48,7 +48,7 @@ class Call(NamedTuple):
     """A fresh id, where the call may need one (InitProducerId, EndTxn)."""
 
 
-class Record(NamedTuple):
+class CoordinatorRecord(NamedTuple):
     """One record of the internal topic; without a value it is a tombstone."""
 
     key: bytes
@@ -69,7 +69,7 @@ NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_EPOCH)
 class Decision:
     """What a shard wants done, in this order: append and replay, wait until that is committed, answer, then the effects."""
 
-    records: Sequence[Record] = ()
+    records: Sequence[CoordinatorRecord] = ()
     """Appended as one batch: all of them or none."""
     replies: Sequence[tuple[Ticket, Mapping[str, Any] | MqError]] = ()
     """Also of tickets that earlier decisions left waiting."""
@@ -94,7 +94,7 @@ class Shard(Protocol):
         """Decide what becomes of a `Call` or an operation of the node's own. MqError answers the ticket and changes nothing."""
         ...
 
-    def replay(self, record: Record, producer: Producer = NO_PRODUCER) -> None:
+    def replay(self, record: CoordinatorRecord, producer: Producer = NO_PRODUCER) -> None:
         """The record is in the log. The only change of what is written down, live and while loading alike."""
         ...
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from itertools import count
 from typing import Any
 
-from mqd.coordinator.service import partition_for
+from mqd.coordinator.partitioning import partition_for
 
 from .wire import Ticket, Wire
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chaos.ensemble import Ensemble
-from mqd.coordinator.service import partition_for
+from mqd.coordinator.partitioning import partition_for
 
 from .classic_members import OFFSETS_PARTITIONS
 from .members import KINDS, SETTLE_S, Feeder, Group, leave_together

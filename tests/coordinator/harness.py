@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping
 from itertools import count
 from typing import Any, Generic, TypeVar
 
-from mqd.coordinator.shard import Call, Decision, Moment, Producer, Record, Shard, Ticket
+from mqd.coordinator.shard import Call, CoordinatorRecord, Decision, Moment, Producer, Shard, Ticket
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol import apis
 
@@ -25,7 +25,7 @@ class Harness(Generic[ShardT]):
         self._tickets = count(1)
         self.now = Moment(seconds, wall_ms)
         self.shard = make_shard()
-        self.log: list[tuple[Record | bool, Producer]] = []
+        self.log: list[tuple[CoordinatorRecord | bool, Producer]] = []
         """Records, and for each marker whether it commits."""
         self.answers: dict[Ticket, Outcome] = {}
         self.waiting: set[Ticket] = set()

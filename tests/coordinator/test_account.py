@@ -34,7 +34,7 @@ from mqd.coordinator.group.records import (
     encode,
 )
 from mqd.coordinator.group.shard import GroupShard
-from mqd.coordinator.shard import NO_PRODUCER, Moment, Producer, Record
+from mqd.coordinator.shard import NO_PRODUCER, CoordinatorRecord, Moment, Producer
 from mqd.coordinator.txn import records as txn_records
 from mqd.coordinator.txn.operations import AddPartitions, InitializeProducer
 from mqd.coordinator.txn.shard import TransactionShard, weight
@@ -75,7 +75,7 @@ class Groups(Harness[GroupShard]):
         """The account of a shard that has read the same log."""
         fresh = GroupShard(self.topics, Options(), lambda: "")
         for record, producer in self.log:
-            if isinstance(record, Record):
+            if isinstance(record, CoordinatorRecord):
                 fresh.replay(record, producer)
             else:
                 fresh.replay_end(producer, record)
@@ -287,7 +287,7 @@ def test_partitions_of_transactions_are_bounded_and_go_with_the_id() -> None:
 OWN = UUID(int=9)
 
 
-def offset(group: str, topic: str, partition: int, metadata: str = "") -> Record:
+def offset(group: str, topic: str, partition: int, metadata: str = "") -> CoordinatorRecord:
     commit = OffsetCommit(12_345_678 + partition, 7, metadata, 1_700_000_000_000 + partition, -1, OWN)
     return encode(OffsetCommitKey(group, topic, partition), commit)
 
@@ -296,7 +296,7 @@ def classic_member(number: int) -> ClassicMember:
     return ClassicMember(f"member-{number:040}", None, "client", "/10.0.0.1", 60_000, 45_000, bytes(100), bytes(100))
 
 
-def consumer_group(number: int, partitions: int) -> Iterable[Record]:
+def consumer_group(number: int, partitions: int) -> Iterable[CoordinatorRecord]:
     group, member = f"group-{number}", f"member-{number:040}"
     subscribed = MemberMetadata(None, None, "client", "/10.0.0.1", ("topic",), None, 60_000, None)
     all_of_them = tuple(range(1_000, 1_000 + partitions))
@@ -307,7 +307,7 @@ def consumer_group(number: int, partitions: int) -> Iterable[Record]:
     yield encode(CurrentMemberAssignmentKey(group, member), CurrentMemberAssignment(1, 0, 0, owned, ()))
 
 
-def transaction(number: int, partitions: int, state: TransactionState) -> Record:
+def transaction(number: int, partitions: int, state: TransactionState) -> CoordinatorRecord:
     topics = tuple(sorted(TopicPartition(f"topic-{one % 10}", one) for one in range(1_000, 1_000 + partitions)))
     return txn_records.encode(
         f"transactional-id-{number}",
@@ -316,7 +316,7 @@ def transaction(number: int, partitions: int, state: TransactionState) -> Record
     )
 
 
-def expressions(number: int) -> Iterable[Record]:
+def expressions(number: int) -> Iterable[CoordinatorRecord]:
     group = f"group-{number}"
     yield encode(ConsumerGroupMetadataKey(group), ConsumerGroupMetadata(1, 7))
     for one in range(5):
@@ -332,7 +332,7 @@ def transactions_shard() -> TransactionShard:
     return TransactionShard(None, TransactionOptions(), 0, transaction_version=lambda: 2)  # type: ignore[arg-type]
 
 
-KINDS: dict[str, tuple[Callable[[], Any], Callable[[], Iterable[Record]], Producer]] = {
+KINDS: dict[str, tuple[Callable[[], Any], Callable[[], Iterable[CoordinatorRecord]], Producer]] = {
     "group with one offset": (groups_shard, lambda: (offset(f"group-{n}", "topic", 0) for n in range(2_000)), NO_PRODUCER),
     "group with ten topics": (groups_shard, lambda: (offset(f"group-{n // 10}", f"t{n % 10}", 0) for n in range(2_000)), NO_PRODUCER),
     "offsets of one group": (groups_shard, lambda: (offset("group", "topic", n) for n in range(2_000)), NO_PRODUCER),
@@ -371,7 +371,7 @@ def test_what_is_counted_is_what_it_takes(kind: str) -> None:
     try:
         before, _ = tracemalloc.get_traced_memory()
         for key, value in log:
-            shard.replay(Record(bytes(bytearray(key)), bytes(bytearray(value))), producer)
+            shard.replay(CoordinatorRecord(bytes(bytearray(key)), bytes(bytearray(value))), producer)
         gc.collect()
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:

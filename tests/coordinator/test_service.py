@@ -13,9 +13,10 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from mqd.coordinator.account import unbounded
+from mqd.coordinator.partitioning import partition_for
 from mqd.coordinator.record_format import RecordFormatError
-from mqd.coordinator.service import CoordinatorService, partition_for
-from mqd.coordinator.shard import NO_PRODUCER, NOTHING, Decision, Moment, Producer, Record, Ticket
+from mqd.coordinator.service import CoordinatorService
+from mqd.coordinator.shard import NO_PRODUCER, NOTHING, CoordinatorRecord, Decision, Moment, Producer, Ticket
 from mqd.errors import ErrorCode, MqError
 from mqd.logs import RepeatFilter
 from mqd.protocol.batch import build_batch, seal
@@ -49,11 +50,11 @@ class Registers:
             case ("get", key):
                 return Decision(replies=((ticket, {"value": self.values.get(key)}),))
             case ("put", key, value):
-                return Decision((Record(key, value),), ((ticket, {"before": self.values.get(key)}),), effects=(f"put {key!r}",))
+                return Decision((CoordinatorRecord(key, value),), ((ticket, {"before": self.values.get(key)}),), effects=(f"put {key!r}",))
             case ("put-with", producer, key, value):
-                return Decision((Record(key, value),), ((ticket, {}),), producer=producer)
+                return Decision((CoordinatorRecord(key, value),), ((ticket, {}),), producer=producer)
             case ("put-and-wait", key, value):
-                return Decision((Record(key, value),))
+                return Decision((CoordinatorRecord(key, value),))
             case ("wait",):
                 return NOTHING
             case ("wake", at):
@@ -64,7 +65,7 @@ class Registers:
             case _:
                 raise AssertionError("a bug")
 
-    def replay(self, record: Record, producer: Producer = NO_PRODUCER) -> None:
+    def replay(self, record: CoordinatorRecord, producer: Producer = NO_PRODUCER) -> None:
         if self.refused == record.key:
             raise RecordFormatError("no version that is known here")
         if self.breaks == record.key:

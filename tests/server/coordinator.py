@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from mqd.coordinator.service import partition_for
+from mqd.coordinator.partitioning import partition_for
 from mqd.errors import ErrorCode
 from tests.server.rig import ME, OTHER, Rig
 

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Protocol
 
 from mqd.coordinator.group.records import ClassicMember, GroupMetadata, GroupMetadataKey, tombstone
 from mqd.coordinator.record_format import RecordFormatError
-from mqd.coordinator.shard import Record, Ticket
+from mqd.coordinator.shard import CoordinatorRecord, Ticket
 from mqd.errors import ErrorCode, MqError, ProtocolError, some_of
 from mqd.limits import GROUP_MEMBER_BYTES
 from mqd.protocol.consumer_protocol import PROTOCOL_TYPE as CONSUMER, decode_subscribed_topics
@@ -438,7 +438,7 @@ class ClassicGroup:
             return commit_wall_ms
         return None
 
-    def tombstones(self) -> list[Record]:
+    def tombstones(self) -> list[CoordinatorRecord]:
         return [tombstone(GroupMetadataKey(self.group_id))]
 
     def described(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from mqd.coordinator.group.classic_group import (
 )
 from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey, encode
 from mqd.coordinator.group.state import Draft, State, TimerKey
-from mqd.coordinator.shard import NOTHING, Decision, Moment, Record
+from mqd.coordinator.shard import NOTHING, CoordinatorRecord, Decision, Moment
 from mqd.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class _Staged(NamedTuple):
     """A record of a decision, and the change of the group when the record is in the log."""
 
     group: ClassicGroup
-    record: Record
+    record: CoordinatorRecord
     change: Callable[[], None]
 
 
@@ -87,7 +87,7 @@ class Rebalance:
         draft.records.append(record)
         return True
 
-    def replay_staged(self, record: Record) -> bool:
+    def replay_staged(self, record: CoordinatorRecord) -> bool:
         """Whether this is the staged record: then its change is applied, without decoding it."""
         staged = self._staged
         if staged is None or staged.record != record:

@@ -20,7 +20,7 @@ from mqd.coordinator.group.member import Member, MemberState
 from mqd.coordinator.group.records import tombstone
 from mqd.coordinator.group.state import CheckPartition, Draft
 from mqd.coordinator.group.subscriptions import Resolution
-from mqd.coordinator.shard import Record
+from mqd.coordinator.shard import CoordinatorRecord
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.consumer_protocol import PROTOCOL_TYPE
 
@@ -298,10 +298,10 @@ class ConsumerGroup:
     def offsets_expire_from(self, commit_wall_ms: int) -> int | None:
         return commit_wall_ms
 
-    def tombstones(self) -> list[Record]:
+    def tombstones(self) -> list[CoordinatorRecord]:
         return self.tombstones_with({})
 
-    def tombstones_with(self, renamed: Mapping[str, str]) -> list[Record]:
+    def tombstones_with(self, renamed: Mapping[str, str]) -> list[CoordinatorRecord]:
         """The records that delete it, in an order in which each can be replayed. `renamed`: members that stand under another id by now."""
         group_id = self.group_id
         ids = [renamed.get(member_id, member_id) for member_id in self.members]

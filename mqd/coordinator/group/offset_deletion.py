@@ -16,7 +16,7 @@ from uuid import UUID
 from mqd.coordinator.group.offset_store import GroupOffsets, OffsetStore
 from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey, tombstone
 from mqd.coordinator.group.state import Expire, Group, Part, State, TimerKey
-from mqd.coordinator.shard import NOTHING, Decision, Moment, Record
+from mqd.coordinator.shard import NOTHING, CoordinatorRecord, Decision, Moment
 from mqd.types import NO_TIMESTAMP, ZERO_UUID
 
 _RETENTION: TimerKey = ("retention",)
@@ -35,7 +35,7 @@ class Portion:
     """The records of one stretch of work that has no end of its own."""
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[CoordinatorRecord] = []
         self.bytes = 0
         self.rows = 0
 
@@ -46,7 +46,7 @@ class Portion:
     def delete(self, key: OffsetCommitKey) -> None:
         self.extend((tombstone(key),))
 
-    def extend(self, records: Iterable[Record]) -> None:
+    def extend(self, records: Iterable[CoordinatorRecord]) -> None:
         for record in records:
             self.records.append(record)
             self.bytes += len(record.key)

@@ -18,7 +18,7 @@ from mqd.coordinator.group.classic import Classic
 from mqd.coordinator.group.offset_store import WAITING_BYTES, GroupOffsets, OffsetStore, topic_weight, weight
 from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey, encode, tombstone
 from mqd.coordinator.group.state import CheckPartition, Handler, Part, Replay, State, group_bytes
-from mqd.coordinator.shard import NO_PRODUCER, Call, Decision, Moment, Producer, Record, Ticket
+from mqd.coordinator.shard import NO_PRODUCER, Call, CoordinatorRecord, Decision, Moment, Producer, Ticket
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, ZERO_UUID
 
@@ -114,7 +114,7 @@ class Offsets(Part):
         expire_timestamp = NO_TIMESTAMP
         if request.retention_time_ms != -1:
             expire_timestamp = min(now.wall_ms + request.retention_time_ms, _TIMESTAMP_MAX)
-        records: list[Record] = []
+        records: list[CoordinatorRecord] = []
         if wanted:
             try:
                 check = self._may_commit(request, call.version, now)
@@ -132,7 +132,7 @@ class Offsets(Part):
             raise MqError(ErrorCode.INVALID_PRODUCER_EPOCH)
         rows = _Rows()
         wanted = self._existing(request.topics, rows)
-        records: list[Record] = []
+        records: list[CoordinatorRecord] = []
         if wanted:
             try:
                 check = self._may_commit_in_transaction(request, call.version)
@@ -191,7 +191,7 @@ class Offsets(Part):
         *,
         expire_timestamp: int = NO_TIMESTAMP,
         producer_id: int | None = None,
-    ) -> list[Record]:
+    ) -> list[CoordinatorRecord]:
         """The records of what may be committed; the rows tell of each partition. MqError refuses all of them."""
         if len(wanted) > limits.COMMITTED_PARTITIONS_MAX:
             raise MqError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)

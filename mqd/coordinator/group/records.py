@@ -57,7 +57,7 @@ from mqd.coordinator.record_format import (
     encode_fields,
     prefix_of,
 )
-from mqd.coordinator.shard import Record
+from mqd.coordinator.shard import CoordinatorRecord
 from mqd.errors import ProtocolError
 from mqd.types import NO_TIMESTAMP
 
@@ -104,7 +104,7 @@ class Entry(NamedTuple):
     value: Value | None
 
 
-def encode(key: Key, value: Value) -> Record:
+def encode(key: Key, value: Value) -> CoordinatorRecord:
     """The record that says it, in the version that Kafka 4.3 writes."""
     if (
         isinstance(key, OffsetCommitKey)
@@ -115,11 +115,11 @@ def encode(key: Key, value: Value) -> Record:
             value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.topic_id
         )
         if hot is not None:
-            return Record(hot_records.encode_key(key.group, key.topic, key.partition), hot)
+            return CoordinatorRecord(hot_records.encode_key(key.group, key.topic, key.partition), hot)
     return encode_as_declared(key, value)
 
 
-def encode_as_declared(key: Key, value: Value) -> Record:
+def encode_as_declared(key: Key, value: Value) -> CoordinatorRecord:
     """As `encode`, without what is done by hand."""
     schema = BY_KEY_CLASS[type(key)]
     assert type(value) is schema.value_class, (key, value)
@@ -127,21 +127,21 @@ def encode_as_declared(key: Key, value: Value) -> Record:
     if isinstance(value, OffsetCommit) and value.expire_timestamp != NO_TIMESTAMP:
         version = EXPIRING_VERSION
     flexible = version >= schema.flexible_from
-    return Record(
+    return CoordinatorRecord(
         encode_fields(schema.key, key, prefix=schema.kind),
         encode_fields(schema.value, value, prefix=version, version=version, flexible=flexible),
     )
 
 
-def tombstone(key: Key) -> Record:
+def tombstone(key: Key) -> CoordinatorRecord:
     """The record that says that there is none any more."""
     if isinstance(key, OffsetCommitKey):
-        return Record(hot_records.encode_key(key.group, key.topic, key.partition), None)
+        return CoordinatorRecord(hot_records.encode_key(key.group, key.topic, key.partition), None)
     schema = BY_KEY_CLASS[type(key)]
-    return Record(encode_fields(schema.key, key, prefix=schema.kind), None)
+    return CoordinatorRecord(encode_fields(schema.key, key, prefix=schema.kind), None)
 
 
-def decode(record: Record) -> Entry | None:
+def decode(record: CoordinatorRecord) -> Entry | None:
     """The key and value of a record; None for an unknown kind (share and streams groups).
 
     RecordFormatError for bytes that no known version of its kind allows."""
@@ -161,7 +161,7 @@ def decode(record: Record) -> Entry | None:
     return decode_as_declared(record)
 
 
-def decode_as_declared(record: Record) -> Entry | None:
+def decode_as_declared(record: CoordinatorRecord) -> Entry | None:
     """As `decode`, without what is done by hand."""
     key, value = record
     try:

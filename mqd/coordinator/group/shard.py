@@ -26,7 +26,7 @@ from mqd.coordinator.group.offset_deletion import OffsetDeletion
 from mqd.coordinator.group.offsets import Offsets
 from mqd.coordinator.group.requests import check
 from mqd.coordinator.group.state import Expire, Group, Handler, Part, Replay, State, group_bytes
-from mqd.coordinator.shard import NO_PRODUCER, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
+from mqd.coordinator.shard import NO_PRODUCER, Call, CoordinatorRecord, Decision, GroupOptions, Moment, Producer, Ticket, TopicsView
 from mqd.types import GROUPS_TOPIC
 
 _EXPIRIES_MAX = 100
@@ -75,7 +75,7 @@ class GroupShard:
         check(op, self.state.options)
         return self._handlers[op.api](ticket, op, now)
 
-    def replay(self, record: Record, producer: Producer = NO_PRODUCER) -> None:
+    def replay(self, record: CoordinatorRecord, producer: Producer = NO_PRODUCER) -> None:
         if self.classic.rebalance.replay_staged(record):
             return
         entry = records.decode(record)

@@ -16,7 +16,7 @@ from uuid import UUID
 from mqd.coordinator.account import Account, text_bytes
 from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.records import Key, Value, encode, tombstone
-from mqd.coordinator.shard import NOTHING, Call, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
+from mqd.coordinator.shard import NOTHING, Call, CoordinatorRecord, Decision, GroupOptions, Moment, Producer, Ticket, TopicsView
 from mqd.errors import ErrorCode, MqError
 
 TimerKey: TypeAlias = tuple[str, ...]
@@ -161,7 +161,7 @@ class Group(Protocol):
         """Wall time in milliseconds from which the retention of an offset that was committed then counts; None: it is kept."""
         ...
 
-    def tombstones(self) -> list[Record]:
+    def tombstones(self) -> list[CoordinatorRecord]:
         """The records that delete the group itself, not its offsets."""
         ...
 
@@ -170,7 +170,7 @@ class Group(Protocol):
 class Draft:
     """A decision while it is made."""
 
-    records: list[Record] = field(default_factory=list)
+    records: list[CoordinatorRecord] = field(default_factory=list)
     replies: list[tuple[Ticket, Mapping[str, Any] | MqError]] = field(default_factory=list)
 
     def write(self, key: Key, value: Value) -> None:

@@ -16,7 +16,7 @@ from mqd.coordinator.record_format import (
     encode_fields,
     prefix_of,
 )
-from mqd.coordinator.shard import Record
+from mqd.coordinator.shard import CoordinatorRecord
 from mqd.coordinator.txn.state import Transaction, TransactionState
 from mqd.errors import ProtocolError
 from mqd.protocol.schema import INT8, INT16, INT32, INT64, STRING, array, field, message
@@ -47,7 +47,7 @@ def value_version(transaction_version: int) -> int:
     return 1 if transaction_version >= 1 else 0
 
 
-def encode(transactional_id: str, transaction: Transaction, *, version: int) -> Record:
+def encode(transactional_id: str, transaction: Transaction, *, version: int) -> CoordinatorRecord:
     """The record that says so, with version 0 or 1 of the value. Version 0 is not enough for the second protocol (KIP-890)."""
     if transaction.client_version or transaction.next_producer_id != NO_PRODUCER_ID:  # prepared ones have it, too
         version = _VALUE_VERSION_MAX
@@ -66,18 +66,18 @@ def encode(transactional_id: str, transaction: Transaction, *, version: int) -> 
         "client_transaction_version": transaction.client_version,
     }
     flexible = version >= _FLEXIBLE_FROM
-    return Record(
+    return CoordinatorRecord(
         _key(transactional_id),
         encode_fields(_VALUE, value, prefix=version, version=version, flexible=flexible),
     )
 
 
-def tombstone(transactional_id: str) -> Record:
+def tombstone(transactional_id: str) -> CoordinatorRecord:
     """The record that lets the id be forgotten."""
-    return Record(_key(transactional_id), None)
+    return CoordinatorRecord(_key(transactional_id), None)
 
 
-def decode(record: Record) -> tuple[str, Transaction | None] | None:
+def decode(record: CoordinatorRecord) -> tuple[str, Transaction | None] | None:
     """The id and what is so from now on, None for a tombstone. None at all for kinds of records of a later Kafka, which are skipped.
 
     Raises RecordFormatError for bytes that are none of it.

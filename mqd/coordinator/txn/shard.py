@@ -21,7 +21,18 @@ from itertools import groupby, islice
 from typing import Any, Final
 
 from mqd.coordinator.account import TEXT_BYTES, UNBOUNDED, Account, text_bytes
-from mqd.coordinator.shard import INTERNAL, NO_PRODUCER, NOTHING, Decision, GroupOptions, Moment, Producer, Record, Ticket, TopicsView
+from mqd.coordinator.shard import (
+    INTERNAL,
+    NO_PRODUCER,
+    NOTHING,
+    CoordinatorRecord,
+    Decision,
+    GroupOptions,
+    Moment,
+    Producer,
+    Ticket,
+    TopicsView,
+)
 from mqd.coordinator.txn import records, state
 from mqd.coordinator.txn.operations import (
     AbortTimedOut,
@@ -96,7 +107,7 @@ class TransactionShard:
         """For each id whose transaction is decided: the partitions without a marker, as far as is known."""
         self._unsealed: dict[str, set[TopicPartition]] = {}
         """For each id whose transaction is prepared: the partitions without a seal, as far as is known."""
-        self._given: tuple[Record, int] | None = None
+        self._given: tuple[CoordinatorRecord, int] | None = None
         """The latest initialization, and the last epoch that goes with it, which no record holds. It is replayed at once, or never where
         the log refuses it: then nothing replays that record, and the next initialization takes its place."""
         self._abort_search_at: float | None = None
@@ -128,7 +139,7 @@ class TransactionShard:
                 return _answer(ticket, {"transaction_states": self._listed(op, now)})
         raise AssertionError(op)
 
-    def replay(self, record: Record, producer: Producer = NO_PRODUCER) -> None:
+    def replay(self, record: CoordinatorRecord, producer: Producer = NO_PRODUCER) -> None:
         decoded = records.decode(record)
         if decoded is None:
             logger.warning("a record of a later version is passed over partition=__transaction_state-%d", self._index)
@@ -345,7 +356,7 @@ class TransactionShard:
         found = list(islice(overdue, TRANSACTIONS_PER_SEARCH + 1))
         more = len(found) > TRANSACTIONS_PER_SEARCH
         self._abort_search_at = now.seconds + (_PORTION_SECONDS if more else self._interval(ABORT_INTERVAL))
-        written: list[Record] = []
+        written: list[CoordinatorRecord] = []
         effects: list[Hashable] = []
         for transactional_id in found[:TRANSACTIONS_PER_SEARCH]:
             current = self._transactions[transactional_id]
@@ -397,7 +408,7 @@ class TransactionShard:
             now_ms=now.wall_ms,
         )
 
-    def _record(self, transactional_id: str, transaction: Transaction) -> Record:
+    def _record(self, transactional_id: str, transaction: Transaction) -> CoordinatorRecord:
         return records.encode(transactional_id, transaction, version=records.value_version(self._transaction_version()))
 
 

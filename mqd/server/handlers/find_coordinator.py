@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Any
 
 from mqd.controller.image import BrokerImage
-from mqd.coordinator.service import partition_for
+from mqd.coordinator.partitioning import partition_for
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import COORDINATOR_KEY_BYTES_MAX
 from mqd.server.context import Context

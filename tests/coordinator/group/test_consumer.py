@@ -10,7 +10,7 @@ import pytest
 
 from mqd.coordinator.group import records
 from mqd.coordinator.group.member import LEAVING, LEAVING_FOR_NOW
-from mqd.coordinator.shard import NO_PRODUCER, Record
+from mqd.coordinator.shard import NO_PRODUCER, CoordinatorRecord
 from mqd.errors import ErrorCode, MqError
 from tests.coordinator.group.consumer_support import GROUP, Group, owners
 
@@ -443,7 +443,7 @@ def test_what_kafka_4_0_wrote_of_topics_is_deleted_when_the_group_changes() -> N
     group.harness.shard.replay(old)
     group.join("m2")
     written = [entry for entry, _ in group.harness.log]
-    assert Record(old.key, None) in written and not group.state.has_partition_metadata
+    assert CoordinatorRecord(old.key, None) in written and not group.state.has_partition_metadata
 
 
 def test_a_deleted_group_leaves_nothing() -> None:

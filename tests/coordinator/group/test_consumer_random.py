@@ -15,7 +15,7 @@ import pytest
 
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.member import LEAVING, LEAVING_FOR_NOW
-from mqd.coordinator.shard import Record
+from mqd.coordinator.shard import CoordinatorRecord
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.consumer_protocol import Subscription, decode_assignment, encode_subscription
 from mqd.types import TopicPartition
@@ -276,12 +276,12 @@ class World:
         """The log loses, up to some record, what later records have replaced, and then some tombstones."""
         log = self.group.harness.log
         cut = self.chance.randrange(len(log) + 1)
-        last = {entry.key: number for number, (entry, _) in enumerate(log[:cut]) if isinstance(entry, Record)}
+        last = {entry.key: number for number, (entry, _) in enumerate(log[:cut]) if isinstance(entry, CoordinatorRecord)}
         without_tombstones = self.chance.random() < 0.5
         kept = [
             (entry, producer)
             for number, (entry, producer) in enumerate(log[:cut])
-            if isinstance(entry, Record) and last[entry.key] == number and not (entry.value is None and without_tombstones)
+            if isinstance(entry, CoordinatorRecord) and last[entry.key] == number and not (entry.value is None and without_tombstones)
         ]
         self.group.harness.log = kept + log[cut:]
 

@@ -43,7 +43,7 @@ from mqd.coordinator.group.records import (
     encode_as_declared,
     tombstone,
 )
-from mqd.coordinator.shard import Record
+from mqd.coordinator.shard import CoordinatorRecord
 from mqd.types import ZERO_UUID
 
 FIRST = UUID("01234567-89ab-cdef-1122-334455667788")
@@ -213,29 +213,29 @@ READ: list[tuple[Key, Value, str, str]] = [
 
 @pytest.mark.parametrize(("key", "value", "key_bytes", "value_bytes"), WRITTEN)
 def test_records_are_written_and_read_as_kafka_does(key: Key, value: Value, key_bytes: str, value_bytes: str) -> None:
-    record = Record(bytes.fromhex(key_bytes), bytes.fromhex(value_bytes))
+    record = CoordinatorRecord(bytes.fromhex(key_bytes), bytes.fromhex(value_bytes))
     assert encode(key, value) == record
     assert decode(record) == Entry(key, value)
 
 
 @pytest.mark.parametrize(("key", "key_bytes"), GONE)
 def test_tombstones_are_written_and_read_as_kafka_does(key: Key, key_bytes: str) -> None:
-    record = Record(bytes.fromhex(key_bytes), None)
+    record = CoordinatorRecord(bytes.fromhex(key_bytes), None)
     assert tombstone(key) == record
     assert decode(record) == Entry(key, None)
 
 
 @pytest.mark.parametrize(("key", "value", "key_bytes", "value_bytes"), READ)
 def test_values_of_other_versions_are_read(key: Key, value: Value, key_bytes: str, value_bytes: str) -> None:
-    assert decode(Record(bytes.fromhex(key_bytes), bytes.fromhex(value_bytes))) == Entry(key, value)
+    assert decode(CoordinatorRecord(bytes.fromhex(key_bytes), bytes.fromhex(value_bytes))) == Entry(key, value)
 
 
 def test_keys_of_old_kind_are_offsets_too() -> None:
-    assert decode(Record(bytes.fromhex("000000016700017400000003"), None)) == Entry(OffsetCommitKey("g", "t", 3), None)
+    assert decode(CoordinatorRecord(bytes.fromhex("000000016700017400000003"), None)) == Entry(OffsetCommitKey("g", "t", 3), None)
 
 
 def test_records_of_kinds_that_are_not_known_here_are_passed_over() -> None:
-    assert decode(Record(bytes.fromhex("0009000167"), b"\x00\x00")) is None  # a share group's
+    assert decode(CoordinatorRecord(bytes.fromhex("0009000167"), b"\x00\x00")) is None  # a share group's
 
 
 @pytest.mark.parametrize(
@@ -254,12 +254,12 @@ def test_records_of_kinds_that_are_not_known_here_are_passed_over() -> None:
 )
 def test_bytes_that_are_no_record_are_refused(key: bytes, value: bytes | None) -> None:
     with pytest.raises(RecordFormatError):
-        decode(Record(key, value))
+        decode(CoordinatorRecord(key, value))
 
 
 def test_what_was_decoded_does_not_hold_on_to_the_bytes() -> None:
     buffer = bytearray(encode(GroupMetadataKey("g"), _GROUP).value or b"")
-    entry = decode(Record(encode(GroupMetadataKey("g"), _GROUP).key, memoryview(buffer)))  # type: ignore[arg-type]
+    entry = decode(CoordinatorRecord(encode(GroupMetadataKey("g"), _GROUP).key, memoryview(buffer)))  # type: ignore[arg-type]
     assert entry is not None
     buffer[:] = bytes(len(buffer))
     assert entry.value == _GROUP
@@ -295,7 +295,7 @@ def test_damaged_records_are_read_by_hand_as_they_are_declared(key: OffsetCommit
         if data.draw(st.booleans()):
             part[data.draw(st.integers(0, len(part) - 1))] = data.draw(st.integers(0, 255))
         del part[data.draw(st.one_of(st.just(len(part)), st.integers(0, len(part)))) :]
-    damaged = Record(bytes(parts[0]), bytes(parts[1]))
+    damaged = CoordinatorRecord(bytes(parts[0]), bytes(parts[1]))
     try:
         expected = decode_as_declared(damaged)
     except RecordFormatError:

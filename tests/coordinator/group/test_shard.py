@@ -12,7 +12,7 @@ from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.records import ClassicMember, GroupMetadata, GroupMetadataKey, decode, encode
 from mqd.coordinator.group.state import Timers
 from mqd.coordinator.record_format import RecordFormatError
-from mqd.coordinator.shard import Record
+from mqd.coordinator.shard import CoordinatorRecord
 from mqd.errors import ErrorCode
 from mqd.protocol import apis
 from tests.coordinator.group.classic_support import GROUP, Groups
@@ -89,8 +89,8 @@ def test_every_call_record_and_deadline_has_one_part() -> None:
 
 def test_records_of_kinds_that_are_not_known_here_are_passed_over() -> None:
     groups = Groups()
-    groups.shard.replay(Record(b"\x00\x0b\x00\x01g", b"\x00\x00whatever"))  # a share group's
-    groups.shard.replay(Record(b"\x00\x0b\x00\x01g", None))
+    groups.shard.replay(CoordinatorRecord(b"\x00\x0b\x00\x01g", b"\x00\x00whatever"))  # a share group's
+    groups.shard.replay(CoordinatorRecord(b"\x00\x0b\x00\x01g", None))
     assert not groups.shard.state.by_id
 
 

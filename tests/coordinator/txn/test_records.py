@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from mqd.coordinator.shard import Record
+from mqd.coordinator.shard import CoordinatorRecord
 from mqd.coordinator.txn.records import RecordFormatError, decode, encode, tombstone, value_version
 from mqd.coordinator.txn.state import (
     COMPLETE_ABORT,
@@ -75,7 +75,7 @@ def test_values_are_those_of_apache_kafka(transaction: Transaction, version: int
 
 def test_keys_are_those_of_apache_kafka() -> None:
     record = tombstone("плата-1")
-    assert record == Record(bytes.fromhex("0000000cd0bfd0bbd0b0d182d0b02d31"), None)
+    assert record == CoordinatorRecord(bytes.fromhex("0000000cd0bfd0bbd0b0d182d0b02d31"), None)
     assert decode(record) == ("плата-1", None)
 
 
@@ -84,7 +84,7 @@ def test_several_topics_in_whatever_order_apache_kafka_wrote_them() -> None:
         "00010000000000000fa000050000ea600103076f726465727303000000070000000000135f5f636f6e73756d65725f6f666673657473"
         "0200000031000000018bcfe5692c0000018bcfe568c80200080000000000000fa002020002"
     )
-    decoded = decode(Record(bytes.fromhex("0000000174"), bytes.fromhex(value)))
+    decoded = decode(CoordinatorRecord(bytes.fromhex("0000000174"), bytes.fromhex(value)))
     assert decoded is not None and decoded[1] is not None
     assert decoded[1].partitions == (("__consumer_offsets", 49), ("orders", 0), ("orders", 7))
     assert decoded[1] == Transaction(4000, 5, 60_000, ONGOING, decoded[1].partitions, 1700000000300, 1700000000200, 4000, client_version=2)
@@ -92,8 +92,8 @@ def test_several_topics_in_whatever_order_apache_kafka_wrote_them() -> None:
 
 def test_kinds_and_versions_of_a_later_kafka_are_passed_over() -> None:
     key = encode("t", WRITTEN[0][0], version=1).key
-    assert decode(Record(b"\x00\x01" + key[2:], b"\x00\x00")) is None
-    assert decode(Record(key, b"\x00\x02whatever")) is None
+    assert decode(CoordinatorRecord(b"\x00\x01" + key[2:], b"\x00\x00")) is None
+    assert decode(CoordinatorRecord(key, b"\x00\x02whatever")) is None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_kinds_and_versions_of_a_later_kafka_are_passed_over() -> None:
 )
 def test_what_is_cut_off_is_an_error(key: str, value: str | None) -> None:
     with pytest.raises(RecordFormatError):
-        decode(Record(bytes.fromhex(key), bytes.fromhex(value[: len(value) // 2 * 2]) if value is not None else None))
+        decode(CoordinatorRecord(bytes.fromhex(key), bytes.fromhex(value[: len(value) // 2 * 2]) if value is not None else None))
 
 
 def test_a_state_that_nobody_knows_is_an_error() -> None:
@@ -110,7 +110,7 @@ def test_a_state_that_nobody_knows_is_an_error() -> None:
     assert record.value is not None
     position = 2 + 8 + 2 + 4
     with pytest.raises(RecordFormatError):
-        decode(Record(record.key, record.value[:position] + b"\x09" + record.value[position + 1 :]))
+        decode(CoordinatorRecord(record.key, record.value[:position] + b"\x09" + record.value[position + 1 :]))
 
 
 @given(

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mqd.coordinator.service import partition_for
+from mqd.coordinator.partitioning import partition_for
 from mqd.limits import COORDINATOR_KEY_BYTES_MAX
 from mqd.server.context import CLIENT, PEER
 from tests.controller.cluster import CLUSTER
