@@ -1,7 +1,7 @@
 """By when a leader surely led: no other leader had been elected in a later term. Pure: `now` comes in.
 
-A reply says that its sender was in the leader's term after it received the message. That a reply
-arrives says nothing about now: it may have waited while this process did not run, or on the wire. So
+A reply shows that its sender was in the leader's term after it received the message. Its arrival
+shows nothing about now: it may have waited while this process did not run, or on the wire. So
 what counts is when the message was sent that a reply answers. A node answers each message at most
 once, and in order. So its n-th reply in a term answers the n-th message of that term or a later one;
 lost messages only make the result earlier. A reply that acknowledges an entry answers a message that

@@ -1,8 +1,8 @@
-"""What one node of the quorum says to another, as bytes. Pure; nothing is ever unpickled.
+"""The messages between nodes of the quorum, as bytes. Pure; nothing is ever unpickled.
 
 A frame on the peer listener is an ordinary request: int32 length, then request header v1 (int16 api key, int16
 version 0, int32 correlation id, nullable string client id), then the body below. Two private keys are used: 32000 opens a
-connection (introduction.py), 32001 carries a message and is never answered.
+connection (introduction.py), 32001 carries a message and has no response.
 
 Body of a message: uint32 CRC-32C of the rest, uint8 type, fixed fields, then entries or a snapshot's bytes.
 Whatever does not decode to exactly one message within its bounds is a ProtocolError, and the connection is closed.
@@ -33,16 +33,18 @@ _NUMBER_MAX = 1 << 62
 """Terms and indexes stay below: no peer can push a counter into overflow."""
 TERM_LEAP_MAX = 1 << 32
 INDEX_LEAP_MAX = 1 << 48
-"""How far ahead of a voter another one may be. A node that was cut off stands for election about once a second, and one that
-comes back empty is behind by the whole log: a century of the one, and any log of the other, is allowed. What is further ahead
-is no voter's: believed once, a term near the end of its range would leave no term to elect anybody in."""
+"""How far ahead of a voter another one may be.
+
+A node that was cut off stands for election about once a second, and one that restarts empty is behind by
+the whole log. A century of the first, and any log of the second, is allowed. A number further ahead is
+from no voter: a term near the end of its range, once accepted, would leave no term for an election."""
 
 
 class Entry(NamedTuple):
     """One entry of the replicated log; the field order is PySyncObj's."""
 
     command: bytes
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants of an entry
+    index: int  # type: ignore[assignment]  # hides tuple.index, of no use for an entry
     term: int
 
 
@@ -105,7 +107,7 @@ class SnapshotReply:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow:
-    """The leader asks the receiver to stand for election at once."""
+    """The receiver should stand for election at once: its leader stands down."""
 
     term: int
 
@@ -148,7 +150,7 @@ class RecoveryReply:
     last_index: int
     formed: bool
     voter_set: VoterSet | None
-    """In force by the sender's log; None from the release before, and to it (versions.py)."""
+    """In force by the sender's log; None from the previous release, and to it (versions.py)."""
 
 
 Message = (

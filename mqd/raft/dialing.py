@@ -1,6 +1,6 @@
 """In which introduction version each node is called, and which releases run. Pure.
 
-A node of the release before speaks version 2 only, and closes a connection at a hello of version 3.
+A node of the previous release speaks version 2 only, and closes a connection at a hello of version 3.
 So a call begins with version 3. When that is closed before the challenge, the next call uses version
 2, where it is allowed (versions.py); when that fails too, the next one uses version 3 again: one
 version a call, at the pace of the calls.
@@ -17,7 +17,7 @@ class Dialing:
     def __init__(self) -> None:
         self._use_2: set[int] = set()
         self._met: dict[int, tuple[UUID, bool]] = {}
-        """The latest life of each node that was met, and whether it has spoken version 3."""
+        """The newest known incarnation of each node, and whether it has used version 3."""
 
     def uses_2(self, peer: int) -> bool:
         """Whether the next call should use version 2."""
@@ -30,9 +30,10 @@ class Dialing:
         self._use_2.discard(peer)
 
     def met(self, peer: int, incarnation: UUID, *, in_version_3: bool) -> bool:
-        """A life of `peer` has introduced itself, or was called. True for the first sign of one of the release before.
+        """A process of `peer` has introduced itself, or was called. True the first time that one of the
+        previous release did.
 
-        A life that spoke version 3 once is of this release, though a call may have ended at a bad moment."""
+        A process that used version 3 once is of this release, also where a later call ended early."""
         known, spoke_3 = self._met.get(peer, (None, False))
         self._met[peer] = (incarnation, in_version_3 or (known == incarnation and spoke_3))
         return known != incarnation and not in_version_3

@@ -1,16 +1,16 @@
 """The three files of a voter as bytes. Pure: bytes in, values out; journal.py does the reading and writing.
 
 `quorum-state`  one JSON line (term, vote, who this node is), then a line with its CRC-32C. It exists from the moment
-                a node is formatted: a node that has it and lacks its journal has lost its memory.
+                a node is formatted: a node that has it and lacks its journal has lost entries.
 `snapshot`      the machine's state after one entry, with the cluster it belongs to, under one CRC-32C.
 `journal`       a header that names its owner and the entry before its first, then records, only ever appended.
 
 A record: 4 bytes magic, uint32 CRC-32C, uint32 payload size, uint8 kind, uint64 index, uint64 term, uint64 durable
 position, payload. The CRC covers the record's own position in the file as well as everything after the CRC, so that
 a whole record in the wrong place is no record. An index at or below the last one replaces everything from there on:
-truncation is an append. `durable position` is how much of the file was fsynced when the record was written. That tells
-a torn tail (nothing after the damage was written later than an fsync that covered it: cut it off) from corruption
-(something was: refuse). A MARK says only that; one is written when the journal falls quiet.
+truncation is an append. `durable position` is how much of the file was fsynced when the record was written. That
+distinguishes a torn tail (nothing after the damage was written later than an fsync that covered it: cut it off)
+from corruption (something was: refuse). A MARK records only that; one is written when the journal falls quiet.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Damaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """What a voter must never forget, and who it is."""
+    """The term and vote that a voter must keep, and its identity."""
 
     cluster_id: str
     node_id: int
@@ -49,7 +49,7 @@ class QuorumState:
     term: int
     vote: int | None
     formed: bool = True
-    """False from formatting until this voter knows that it has forgotten nothing, see elections.py."""
+    """False from formatting until this voter is a full one (voter_recovery.py)."""
     voters: frozenset[int] | None = None
     """The voter set of epoch 0 (voters.py); None before this node answered another one."""
     forced: Forced | None = None
@@ -89,7 +89,7 @@ def decode_state(data: bytes) -> QuorumState:
     forced = None
     if (found := fields.get("forced")) is not None:
         forced = Forced(VoterSet(found["epoch"], frozenset(found["voters"])), found["term"])
-    version = fields.get("metadata_version", 1)  # the release before did not write it
+    version = fields.get("metadata_version", 1)  # the previous release did not write it
     return QuorumState(
         fields["cluster_id"], fields["node_id"], uuid, fields["term"], fields["vote"], formed, voters, forced, version
     )
@@ -237,7 +237,7 @@ class Scan(NamedTuple):
     entries: list[Entry]
     end: int
     proven: bool
-    """A later record says that every entry was fsynced. Else what was read may be in the page cache only."""
+    """A later record shows that every entry was synced. Else some may be in the page cache only."""
 
 
 def scan_records(data: bytes, start: int, base: Entry) -> Scan:

@@ -10,7 +10,7 @@ Six messages, each in a frame of API key 32000 (caller) or the response to one (
     listener  welcome    its identity, HMAC-SHA256(key, "listener names" + everything above)    or: a refusal, in text
 
 The key is made of the cluster secret and the cluster id, so that proofs are worth nothing in another cluster. An identity: both node
-ids, the life (incarnation), and what the node knows of the voters (voters.py). It is bound to both fresh numbers, and worth nothing on
+ids, the incarnation, and what the node knows of the voters (voters.py). It is bound to both fresh numbers, and worth nothing on
 another connection. A stranger that connects, or that listens at the address of a node, learns the protocol version and nothing else:
 neither the cluster id nor the id of a node. The caller proves first: a stranger that calls gets nothing to try secrets on.
 
@@ -34,7 +34,7 @@ from mqd.raft.incarnations import Caller
 from mqd.raft.voters import Position, VoterSet, decode_set, disagreement, encode_set
 
 PROTOCOL_VERSION = 3
-"""1: one frame, not answered, nothing proven. 2: names before the proof; the release before speaks it (introduction_v2.py)."""
+"""1: one frame, not answered, nothing proven. 2: names before the proof; the previous release speaks it (introduction_v2.py)."""
 ANSWER_BYTES_MAX = 1024
 """Of a listener's frame: its caller accepts no more before it knows who sends."""
 
@@ -49,11 +49,11 @@ _GRANTED, _REFUSED = b"\x00", b"\x01"
 
 
 class IntroductionFailed(ConnectionError):
-    """The other side closed the connection, or is not what was expected: the text says which."""
+    """The other side closed the connection, or is not the expected one: the text has the reason."""
 
 
 class Refused(IntroductionFailed):
-    """One of the two nodes refuses the other: the text tells the operator why."""
+    """One of the two nodes refuses the other: the text has the reason, for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def encode_identity(identity: Identity) -> bytes:
     position = identity.position
     assert position is not None
     sets = (VoterSet(0, position.file), position.current, position.committed)
-    fixed = _IDENTITY.pack(identity.sender, identity.receiver, identity.incarnation.bytes, position.remembers)
+    fixed = _IDENTITY.pack(identity.sender, identity.receiver, identity.incarnation.bytes, position.intact)
     return fixed + b"".join(map(encode_set, sets))
 
 
@@ -77,13 +77,13 @@ def decode_identity(data: bytes) -> Identity:
     """Raises ProtocolError."""
     if len(data) < _IDENTITY.size:
         raise ProtocolError(f"An identity of {len(data)} bytes.")
-    sender, receiver, incarnation, remembers = _IDENTITY.unpack_from(data)
+    sender, receiver, incarnation, intact = _IDENTITY.unpack_from(data)
     file, end = decode_set(data, _IDENTITY.size)
     current, end = decode_set(data, end)
     committed, end = decode_set(data, end)
     if end != len(data):
         raise ProtocolError("An identity with bytes after its end.")
-    return Identity(sender, receiver, UUID(bytes=incarnation), Position(file.voters, current, committed, remembers))
+    return Identity(sender, receiver, UUID(bytes=incarnation), Position(file.voters, current, committed, intact))
 
 
 def _version_of(body: bytes, *, allow_2: bool) -> int:
@@ -95,7 +95,7 @@ def _version_of(body: bytes, *, allow_2: bool) -> int:
         return version
     if version == introduction_v2.VERSION:
         raise ProtocolError(
-            f"an introduction of protocol version {version}, which the release before speaks; this node speaks {PROTOCOL_VERSION}:"
+            f"an introduction of protocol version {version}, which the previous release speaks; this node speaks {PROTOCOL_VERSION}:"
             " mqd.metadata.version is finalized, or this node has no metadata yet. Upgrade the caller"
         )
     if version != PROTOCOL_VERSION:
@@ -153,7 +153,7 @@ class Doorkeeper:
         return self._new_uuid().bytes + self._new_uuid().bytes
 
     def proof(self, *transcript: bytes) -> bytes:
-        """The first part says what is proven: one side's proof is never one of the other side."""
+        """The first part names the side: one side's proof is never one of the other side."""
         return hmac.digest(self._key, b"".join(len(part).to_bytes(4, "big") + part for part in transcript), sha256)
 
     def identity(self, receiver: int) -> bytes:
@@ -190,7 +190,8 @@ class AnyCall:
 
 
 class CallOfVersion2(AnyCall):
-    """To a node of the release before: send `hello()`, give the response to `prove` and send what it returns, give the last to `finish`."""
+    """A call to a node of the previous release: send `hello()`, pass the response to `prove`, send
+    what that returns, and pass the last response to `finish`."""
 
     version = introduction_v2.VERSION
 
@@ -309,7 +310,7 @@ class Visit:
 
     def refuse(self, why: str, correlation_id: int) -> bytes:
         """A caller that has proven its identity is not accepted all the same: the response in place of the welcome."""
-        self.refusal = f"{self.caller.peer} says that it is node {self.node_id}: {why}"
+        self.refusal = f"{self.caller.peer} claims to be node {self.node_id}: {why}"
         self.node_id = self.incarnation = self.position = None
         return _answer(correlation_id, _REFUSED + why.encode()[:_REFUSAL_BYTES_MAX])
 
@@ -330,7 +331,7 @@ class Visit:
         assert side.hello is not None
         if (welcome := side.welcome(body)) is None:
             raise _No(
-                f"says that it is node {side.hello.sender}: ",
+                f"claims to be node {side.hello.sender}: ",
                 "its cluster secret is not that of this node: give all nodes the same cluster_secret in their peers files",
             )
         self.node_id, self.incarnation = side.hello.sender, side.hello.incarnation
@@ -353,7 +354,7 @@ class Visit:
         if not hmac.compare_digest(proof, keeper.proof(b"caller names", self._hello, self._challenge, named)):
             raise ProtocolError("an identity with a wrong proof")
         identity = decode_identity(named)
-        who = f"says that it is node {identity.sender}: "
+        who = f"claims to be node {identity.sender}: "
         if identity.receiver != keeper.node_id:
             raise _No(who, f"it wants node {identity.receiver}; this is node {keeper.node_id}: check the peers files")
         if identity.sender == keeper.node_id:

@@ -1,16 +1,16 @@
-"""Introduction version 2, which the release before speaks: both sides, for the time of a rolling upgrade. Pure.
+"""Introduction version 2, of the previous release: both sides, for the time of a rolling upgrade. Pure.
 
 Four messages, in the frames of introduction.py:
 
-    caller    hello      cluster id, both node ids, its life, whether it has a secret, a fresh number
-    listener  challenge  its life, a fresh number                                       or: a refusal
+    caller    hello      cluster id, both node ids, its incarnation, whether it has a secret, a fresh number
+    listener  challenge  its incarnation, a fresh number                                or: a refusal
     caller    proof      HMAC-SHA256(secret, "caller" + everything above)
     listener  welcome    HMAC-SHA256(secret, "listener" + everything above)             or: a refusal
 
 The caller names the cluster and the nodes before any proof, and an impostor at the address of a node
-gets a proof to try secrets on. That is why version 3 replaced it, and why it is spoken only while the
+gets a proof to try secrets on. That is why version 3 replaced it, and why it is used only while the
 finalized metadata version is 1 (versions.py). The listener's refusals before the proof name nothing,
-other than those of the release before. Nothing here says anything of voters.
+other than those of the previous release. Nothing here is about voters.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class CallerSide:
         return self._own.proof(b"caller", self.hello, challenge)
 
     def incarnation_of(self, welcome: bytes) -> UUID | None:
-        """The listener's life; None where it does not know the secret."""
+        """The listener's incarnation; None where it does not know the secret."""
         if not hmac.compare_digest(welcome, self._own.proof(b"listener", self.hello, self._challenge)):
             return None
         return UUID(bytes=bytes(_CHALLENGE.unpack(self._challenge)[0]))

@@ -2,7 +2,7 @@
 
 Everything a turn does to it happens in memory; `flush` is the only writer, so that one call in a worker thread makes
 a whole turn durable, in the order quorum-state, snapshot, entries. A crash inside leaves files that `open_journal` accepts
-and whose difference nobody has been told of, because messages and acknowledgements leave after `flush` returned.
+and whose difference no other node knows, because messages and acknowledgements leave after `flush` returned.
 
 Invariants:
 - entries[0] is the base (no command of its own); entries are contiguous from it on; base_index <= snapshot_index or
@@ -10,7 +10,7 @@ Invariants:
 - durable_index <= last_index: entries up to it are on disk here. Nothing beyond it is applied, acknowledged or counted.
 - A write or fsync that failed is never tried again: every later `flush` raises StorageError. A disk without space is no failure:
   the reserve is given up step by step; beyond it `flush` raises StorageError(out_of_space=True), the file ends where it was durable,
-  memory keeps what is due, and `flush` may be called again. To everybody else that is a slow disk.
+  memory keeps what is due, and `flush` may be called again. To all other nodes that is a slow disk.
 
 Disk calls go through the Disk that the service passes in; formats.py knows the bytes.
 """
@@ -46,9 +46,11 @@ RESERVE_NAME = "reserve"
 _BEGINNING = Entry(NO_OP, 1, 0)
 _WIPE = "Repair the disk, or let this node start from nothing, one voter at a time and never from an old copy: then remove"
 _RESTORE = "Repair the disk, or restore from a copy: no other node has what is in"
-"""The remedy for a lost memory. A voter that starts from nothing knows that it has forgotten, and votes only when it has learned what the
-others promised (elections.py, Amnesia); one with an old copy does not know it, and could help to elect a leader that lacks committed
-entries. A quorum of one has no others: without its memory it would take every partition on its disks for one that was deleted."""
+"""The remedy for lost files.
+
+A voter with an empty log recovers before it votes (voter_recovery.py). One with an old copy does not
+know that it lacks entries, and could help to elect a leader that lacks committed ones. A quorum of one
+has no others: without its log it would take every partition on its disks for a deleted one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +139,12 @@ class Journal:
 
     @property
     def term(self) -> int:
-        """The highest term this node has heard of: never behind its own log."""
+        """The highest term that this node knows: never behind its own log."""
         return max(self._state.term, self.entries[-1].term)
 
     @property
     def vote(self) -> int | None:
-        """For whom this node voted in `term`."""
+        """The node that this one voted for in `term`."""
         return self._state.vote if self._state.term == self.term else None
 
     @property
@@ -152,7 +154,7 @@ class Journal:
 
     @property
     def metadata_version(self) -> int | None:
-        """The highest finalized one that this node has applied, in any of its lives (versions.py)."""
+        """The highest finalized one that this node has ever applied (versions.py)."""
         return self._state.metadata_version
 
     @property
@@ -236,7 +238,7 @@ class Journal:
         self._state_dirty = True
 
     def set_formed(self) -> None:
-        """This voter knows that it has forgotten nothing; for good."""
+        """This voter is intact: it keeps every vote and entry from now on (voter_recovery.py)."""
         self._state = replace(self._state, formed=True)
         self._state_dirty = True
 
@@ -270,7 +272,7 @@ class Journal:
             self._record(formats.KIND_ENTRY, index, term, command)
 
     def truncate_from(self, index: int) -> None:
-        """Forget entries from `index` on: they contradict the leader, so the leader's follow in the same turn.
+        """Remove the entries from `index` on: they contradict the leader, so the leader's follow in the same turn.
 
         On disk they stay until those replace them, which is as good: they were never committed."""
         assert self.snapshot_index < index <= self.last_index, (self.snapshot_index, index, self.last_index)
@@ -298,7 +300,7 @@ class Journal:
         self.entries[: base_index - self.base_index + 1] = [base]
 
     def _voters_of_snapshot(self, index: int) -> VoterSet | None:
-        """None before any is in the log: the release before cannot read such a snapshot, and may have to."""
+        """None before any is in the log: the previous release cannot read such a snapshot, and may have to."""
         voter_set = self.voter_set_at(index)
         return voter_set if self._voter_sets and voter_set is not None and voter_set.epoch > 0 else None
 
@@ -309,7 +311,7 @@ class Journal:
         self.restart_at(snapshot)
 
     def restart_at(self, snapshot: Snapshot) -> None:
-        """Forget every entry; the log goes on after a snapshot that is already on disk."""
+        """Remove every entry; the log continues behind a snapshot that is already on disk."""
         self.entries = [Entry(NO_OP, snapshot.index, snapshot.term)]
         self._voter_sets = [(snapshot.index, snapshot.voters)] if snapshot.voters is not None else []
         self.snapshot_index, self.snapshot_term = snapshot.index, snapshot.term
@@ -338,7 +340,7 @@ class Journal:
         self._quiet = True
 
     def mark(self) -> None:
-        """Let the next flush note that what is on disk now is durable: later damage to it will be told from a torn tail."""
+        """Let the next flush note that what is on disk now is durable: later damage to it is distinct from a torn tail."""
         if not self._marked and not self.dirty:
             self._record(formats.KIND_MARK, self.last_index, 0, b"")
 
@@ -464,7 +466,7 @@ def open_journal(
 ) -> Journal:
     """Read a voter's directory, or format an empty one. Blocks (fsync). `reserve_bytes`: what to hold back for when the disk is full.
 
-    Raises StorageError when the files are another node's, damaged, or do not fit together: the message says which file
+    Raises StorageError when the files are another node's, damaged, or do not fit together: the message names the file
     and what to do. Repairs what a crash leaves: a torn tail, a snapshot newer than the journal beside it."""
     remedy = f"{_RESTORE if sole_voter else _WIPE} {directory}"
     try:
@@ -497,7 +499,7 @@ def force_voters(data_directory: Path, *, cluster_id: str, node_id: int, voters:
 
 
 def _format(disk: Disk, directory: Path, *, cluster_id: str, node_id: int, node_uuid: UUID, remedy: str) -> None:
-    """quorum-state comes last: it says that the rest was written."""
+    """quorum-state comes last: it shows that the rest was written."""
     path = directory / JOURNAL_NAME
     if disk.exists(directory / SNAPSHOT_NAME) or (disk.exists(path) and not _is_blank(disk.read_bytes(path))):
         raise StorageError(
@@ -530,14 +532,14 @@ def _open(disk: Disk, directory: Path, *, cluster_id: str, node_id: int, remedy:
         path = journal_path
         if not disk.exists(path):
             raise StorageError(
-                f"{path} is missing, though {state_path} says that this node was formatted: it has lost what it promised to"
-                f" remember. {remedy}"
+                f"{path} is missing, though {state_path} shows that this node was formatted: its votes and entries are"
+                f" lost. {remedy}"
             )
         data = disk.read_bytes(path)
         header, start = formats.decode_header(data)
         _check_owner(path, header.cluster_id, header.node_id, cluster_id=cluster_id, node_id=node_id)
         if header.node_uuid != state.node_uuid:
-            raise StorageError(f"{path} was written by another life of node {node_id} than {state_path}. {remedy}")
+            raise StorageError(f"{path} was written by another instance of node {node_id} than {state_path}. {remedy}")
         base = Entry(NO_OP, header.base_index, header.base_term)
         scan = formats.scan_records(data, start, base)
     except Damaged as damage:

@@ -1,4 +1,4 @@
-"""What the quorum and its users say to each other: the state machine it drives, and the answers it gives.
+"""The interface of the quorum: the state machine that it drives, its status, and its exceptions.
 
 Nothing here runs. `RaftService` (service.py) applies committed commands to a `Machine`; those who propose
 commands get an index back, or one of the two exceptions below.
@@ -54,7 +54,7 @@ class PeerStatus:
     match_index: int
     """Its log is known to equal the leader's up to here."""
     last_heard_at: float
-    """Monotonic seconds of its last answer in this term; -inf when there was none."""
+    """Monotonic seconds of its last reply in this term; -inf when there was none."""
     caught_up_at: float
     """Monotonic seconds at which it last held everything that the leader had then (KIP-836); -inf when it never did."""
 
@@ -80,15 +80,16 @@ class RaftStatus:
     observers: tuple[int, ...] = ()
     """Nodes that follow the log and are never counted."""
     majority_heard_at: float = -inf
-    """Monotonic seconds at which a majority of the voters, this one included, had last been heard by this node as their
-    leader; -inf where it does not lead. A quorum of one hears itself: always now."""
+    """Monotonic seconds at which a majority of the voters, this one included, had last replied to
+    this node as their leader; -inf where it does not lead. A quorum of one: always now."""
     led_at: float = -inf
     """Monotonic seconds at which this node surely led and no other one did (authority.py); -inf where it does not lead. A
     quorum of one: now."""
     peers: tuple[PeerStatus, ...] = ()
-    """Everybody else, voters and observers, by id."""
+    """All other nodes, voters and observers, by id."""
     abstains: str | None = None
-    """Why this voter does not vote yet, and what it waits for, in words; None for one that does, and for observers."""
+    """For the operator: why this voter does not vote yet, and what it waits for; None for one that does,
+    and for observers."""
 
 
 class NotLeader(Exception):

@@ -2,7 +2,7 @@
 
 Importing this file refuses any other version or source (ImportError), and then replaces, inside PySyncObj:
 - its clock: each call into a node reads the `now` that came with the call, through a context variable, so that any number
-  of nodes live in one process, each in its own time; whoever else uses PySyncObj there keeps its clock;
+  of nodes live in one process, each in its own time; other users of PySyncObj there keep its clock;
 - its journal: the one that the caller passes instead of a file name;
 - pickle: raises. Nothing from a socket, a file or a peer can reach it.
 
@@ -186,7 +186,7 @@ class LogFace:
         return self._journal.snapshot_index
 
     def setRaftCommitIndex(self, _index: int) -> None:  # noqa: N802
-        """Not kept: a node finds it anew from its leader, or by becoming one."""
+        """Not kept: after a restart a node gets it from its leader, or by becoming one."""
 
     def onOneSecondTimer(self) -> None:  # noqa: N802
         self._journal.on_timer()

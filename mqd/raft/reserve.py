@@ -3,8 +3,8 @@
 The file holds bytes that no file system can compress or leave out. When a write finds no space the file is cut by a
 step and the write is tried again; when the disk has room the file grows back. What is in it is never read.
 
-Invariant: it grows only while `RAFT_RESERVE_STEP_BYTES` and what logs ask for stay free, so that it does not take what was just
-given to a write. A reserve that cannot be made is not an error: the journal's own writes tell what is wrong with a disk.
+Invariant: it grows only while `RAFT_RESERVE_STEP_BYTES` and what logs require stay free, so that it does not take what was just
+given to a write. A reserve that cannot be made is not an error: the journal's own writes report what is wrong with a disk.
 """
 
 from __future__ import annotations

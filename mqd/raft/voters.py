@@ -2,7 +2,7 @@
 
 The voter set in force is in the log, not in the peers file. A configuration entry holds an epoch and all voters. A node uses
 the latest one in its log from the moment that it is appended, committed or not, and the one before where that entry is truncated.
-Snapshots carry the set, too. The peers file says what the operator wants. The leader changes the set, by at most one voter:
+Snapshots carry the set, too. The peers file is what the operator wants. The leader changes the set, by at most one voter:
 
     file of most nodes: {1, 2, 3, 4}      log: epoch 1 {1, 2, 3}      ->  the leader appends epoch 2 {1, 2, 3, 4}
 
@@ -22,14 +22,14 @@ Before the first configuration entry there is epoch 0: the set of the peers file
 one, stored durably before the answer leaves. The cluster forms only when all voters of the file have met with the same file
 (elections.py), and the first leader appends epoch 1 with that set. So a file that changes between forming and epoch 1 has no effect.
 
-Where a majority of the voters is lost for good, nobody can change the set any more. `mqd force-voters`, run on every remaining voter
+Where a majority of the voters is lost for good, no node can change the set any more. `mqd force-voters`, run on every remaining voter
 while all nodes are stopped, puts the set of the peers file in force (`Forced`). That is safe only as far as its operator is right: what
-only lost voters had is lost, and a lost voter that comes back with its disk could decide with others that were not forced.
+only lost voters had is lost, and a lost voter that returns with its disk could decide with others that were not forced.
 
-Nodes compare their files when they introduce themselves (`disagreement`). It refuses what only a mistake can bring about, in words,
+Nodes compare their files when they introduce themselves (`disagreement`). It refuses what only a mistake can cause, with a reason,
 before it costs availability: files that differ by more than one voter; different files before epoch 1; a voter by the one file that
-its own file does not let vote; and a voter by the log that remembers nothing and by its own file need not remember: it would
-acknowledge entries without the care of elections.py.
+its own file does not let vote; and a voter by the log that has an empty log and is no voter by its own file: it would
+acknowledge entries without the care of voter_recovery.py.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Position:
     """In force by its log."""
     committed: VoterSet
     """The latest that it knows to be committed."""
-    remembers: bool
-    """It has forgotten no vote and no acknowledgement (elections.py)."""
+    intact: bool
+    """It has lost no vote and no acknowledgement (voter_recovery.py)."""
 
 
 def encode_set(voter_set: VoterSet) -> bytes:
@@ -188,7 +188,7 @@ def disagreement(us: int, ours: Position, them: int, theirs: Position) -> str | 
                 f"{both}: node {voter} is a voter by the file of node {other} and not by its own. Give both the same file;"
                 " restart a new voter first, and one that is removed last"
             )
-        if other_position.current.epoch and voter in other_position.current.voters and not position.remembers:
+        if other_position.current.epoch and voter in other_position.current.voters and not position.intact:
             return (
                 f"{both}: node {voter} starts from nothing and is still a voter by the log of node {other}."
                 f" Set voter = true for node {voter} in all peers files until it has caught up"

@@ -20,8 +20,8 @@ THREE = frozenset({1, 2, 3})
 _uuids = count(1)
 
 
-def position(file: frozenset[int] = THREE, *, voters: frozenset[int] = THREE, epoch: int = 1, remembers: bool = True) -> Position:
-    return Position(file, VoterSet(epoch, voters), VoterSet(epoch, voters), remembers)
+def position(file: frozenset[int] = THREE, *, voters: frozenset[int] = THREE, epoch: int = 1, intact: bool = True) -> Position:
+    return Position(file, VoterSet(epoch, voters), VoterSet(epoch, voters), intact)
 
 
 def keeper(node: int, *, cluster: str = "c", secret: bytes | None = SECRET, incarnation: int = 7, at: Position | None = None) -> Doorkeeper:
@@ -68,15 +68,15 @@ def test_a_node_that_has_proven_its_identity_may_still_be_refused() -> None:
     answer = visit.refuse("two nodes run under id 2", 5)
     with pytest.raises(Refused, match="node 1 refuses this node: two nodes run under id 2"):
         call.finish(answer[4:])
-    assert (visit.node_id, visit.incarnation, visit.refusal) == (None, None, "a:1 says that it is node 2: two nodes run under id 2")
+    assert (visit.node_id, visit.incarnation, visit.refusal) == (None, None, "a:1 claims to be node 2: two nodes run under id 2")
 
 
 @pytest.mark.parametrize(
     ("caller", "receiver", "who", "reason"),
     [
-        (keeper(2), 3, "says that it is node 2", "wants node 3; this is node 1: check the peers files"),
-        (keeper(1), 1, "says that it is node 1", "two nodes run under one id"),
-        (keeper(9), 1, "says that it is node 9", r"no node of this cluster; the nodes are \[1, 2, 3\]"),
+        (keeper(2), 3, "claims to be node 2", "wants node 3; this is node 1: check the peers files"),
+        (keeper(1), 1, "claims to be node 1", "two nodes run under one id"),
+        (keeper(9), 1, "claims to be node 9", r"no node of this cluster; the nodes are \[1, 2, 3\]"),
         (keeper(2, cluster="d"), 1, "is not of this cluster", "cluster ids or the cluster secrets differ"),
         (keeper(2, secret=None), 1, "is not of this cluster", "or only one node has a secret"),
         (keeper(2, secret=OTHER), 1, "is not of this cluster", "cluster ids or the cluster secrets differ"),
@@ -175,7 +175,7 @@ def test_malformed_introductions_cost_the_connection() -> None:
     for bad, reason in [
         (b"", "not an mqd node"),
         (b"GET " + good[4:], "not an mqd node"),
-        (good[:4] + b"\x00\x02" + good[6:], "protocol version 2, which the release before speaks"),
+        (good[:4] + b"\x00\x02" + good[6:], "protocol version 2, which the previous release speaks"),
         (good[:20], "20 bytes"),
         (good + b"x", "39 bytes"),
     ]:

@@ -30,7 +30,7 @@ WELCOME = bytes.fromhex("000000250000000100f57bce5f9609093ce393c8ba88f0c4bc624af
 
 def keeper(node: int, *, allows_2: bool = True, cluster: str = CLUSTER, secret: bytes | None = SECRET) -> Doorkeeper:
     numbers = count(0xA0 if node == 2 else 0xB0)
-    position = Position(THREE, VoterSet(0, THREE), VoterSet(0, THREE), remembers=True)
+    position = Position(THREE, VoterSet(0, THREE), VoterSet(0, THREE), intact=True)
     return Doorkeeper(
         cluster_id=cluster,
         node_id=node,
@@ -66,7 +66,7 @@ def test_this_release_answers_the_one_before() -> None:
 
 def test_once_the_new_version_is_finalized_version_2_costs_the_connection() -> None:
     visit = keeper(1, allows_2=False).answer(Calling(), 0.0)
-    with pytest.raises(ProtocolError, match=r"which the release before speaks.*Upgrade the caller"):
+    with pytest.raises(ProtocolError, match=r"which the previous release speaks.*Upgrade the caller"):
         hear(visit, HELLO)
     assert visit.node_id is None and visit.refusal is None
 

@@ -191,7 +191,7 @@ def test_a_record_in_the_wrong_place_is_no_record() -> None:
 
 def test_missing_files_are_refused_with_file_and_remedy() -> None:
     for path, reason in [
-        (JOURNAL, "raft/journal is missing, though raft/quorum-state says that this node was formatted"),
+        (JOURNAL, "raft/journal is missing, though raft/quorum-state shows that this node was formatted"),
         (STATE, "raft/quorum-state is missing beside a log"),
         (SNAPSHOT, "raft/journal starts after entry 9, but raft/snapshot is missing"),
     ]:
@@ -242,7 +242,7 @@ def test_other_owners_are_refused() -> None:
     state = formats.decode_state(disk.read_bytes(STATE))
     other = formats.QuorumState("c", 1, UUID(int=8), state.term, state.vote)
     set_bytes(disk, STATE, formats.encode_state(other))
-    with pytest.raises(StorageError, match="another life of node 1"):
+    with pytest.raises(StorageError, match="another instance of node 1"):
         opened(disk)
 
 

@@ -622,7 +622,7 @@ async def test_a_second_process_under_a_node_s_id_is_refused_where_the_node_is_h
         real, term = service._introductions.incarnations.current(follower), service.status().term
         visit = introduced_as(follower, service, Calling("10.9.9.9:1", service._clock.monotonic()))
         assert visit.node_id is None and f"two nodes run under id {follower}" in (visit.refusal or "")
-        assert "10.9.9.9:1 says that it is node" in caplog.text
+        assert "10.9.9.9:1 claims to be node" in caplog.text
         assert service._introductions.incarnations.current(follower) == real
         await service.propose(b"goes on")
         await until(lambda: voters.machines[follower].commands == [b"goes on"])

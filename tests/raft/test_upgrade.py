@@ -253,5 +253,5 @@ async def test_nodes_of_both_releases_form_one_quorum_until_the_version_is_final
         voters.refused.clear()
         voters.make = ServiceOfTheReleaseBefore
         await voters.start(3)
-        await until(lambda: any("version 2, which the release before speaks" in why for why in voters.refused))
+        await until(lambda: any("version 2, which the previous release speaks" in why for why in voters.refused))
         await until(lambda: all(3 not in voters.services[i].status().connected for i in (1, 2)))

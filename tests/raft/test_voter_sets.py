@@ -325,23 +325,23 @@ def test_what_a_change_waits_for() -> None:
 THREE, FOUR = voters(1, 2, 3), voters(1, 2, 3, 4)
 
 
-def at(file: frozenset[int], current: frozenset[int], *, epoch: int = 1, remembers: bool = True) -> Position:
-    return Position(file, VoterSet(epoch, current), VoterSet(epoch, current), remembers)
+def at(file: frozenset[int], current: frozenset[int], *, epoch: int = 1, intact: bool = True) -> Position:
+    return Position(file, VoterSet(epoch, current), VoterSet(epoch, current), intact)
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "why"),
     [
         (at(THREE, THREE), at(THREE, THREE), None),
-        (at(FOUR, THREE), at(THREE, THREE, remembers=False), "node 4 is a voter by the file of node 1 and not by its own"),
+        (at(FOUR, THREE), at(THREE, THREE, intact=False), "node 4 is a voter by the file of node 1 and not by its own"),
         (at(THREE, THREE), at(FOUR, THREE), None),
         (at(THREE, THREE), at(voters(1, 2, 3, 4, 5), THREE), "may differ by one voter"),
         (at(THREE, THREE), at(voters(1, 2, 4), THREE), "may differ by one voter"),
         (at(THREE, FOUR), at(THREE, FOUR), None),
-        (at(THREE, FOUR), at(THREE, FOUR, remembers=False), "node 4 starts from nothing and is still a voter by the log of node 1"),
+        (at(THREE, FOUR), at(THREE, FOUR, intact=False), "node 4 starts from nothing and is still a voter by the log of node 1"),
         (at(THREE, THREE, epoch=0), at(FOUR, FOUR, epoch=0), "no voter set is committed yet"),
         (at(THREE, THREE, epoch=0), at(THREE, FOUR, epoch=0), "no voter set is committed yet"),
-        (at(THREE, THREE), at(FOUR, FOUR, epoch=0, remembers=False), None),
+        (at(THREE, THREE), at(FOUR, FOUR, epoch=0, intact=False), None),
     ],
 )
 def test_who_does_not_talk_to_whom(ours: Position, theirs: Position, why: str | None) -> None:

@@ -42,7 +42,7 @@ class Silent:
 
     def __init__(self, gone: trio.Event, node_id: int, voters: frozenset[int]) -> None:
         self.gone = gone
-        position = Position(voters, VoterSet(0, voters), VoterSet(0, voters), remembers=True)
+        position = Position(voters, VoterSet(0, voters), VoterSet(0, voters), intact=True)
         keeper = Doorkeeper(
             cluster_id="c",
             node_id=node_id,
