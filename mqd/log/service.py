@@ -111,6 +111,8 @@ class LogService:
         """Whether every directory was left by an orderly stop."""
         self.suspect = False
         """Whether `start` found acknowledged records missing, or a write or sync had failed: this node cannot vouch for what it wrote."""
+        self._storing = trio.Lock()
+        """Two tasks must not write one file at a time."""
         self._checkpoint_seconds = max(CHECKPOINT_SECONDS_MIN, checkpoint_seconds)
         self._disk = disk
         self._clock = clock
@@ -700,8 +702,8 @@ class LogService:
 
     async def _store(self, name: str) -> None:
         """Write one kind of checkpoint in every directory that is online."""
-
-        await store_checkpoint(self._disk, name, self.directories.values(), self.logs.values(), self._not_stored)
+        async with self._storing:
+            await store_checkpoint(self._disk, name, self.directories.values(), self.logs.values(), self._not_stored)
 
     def _not_stored(self, path: Path, error: OSError) -> None:
         self._unless_it_passes(path.parent, storage_error(f"cannot write {path}", error))

@@ -369,7 +369,7 @@ class FollowerFetch:
                 if row[1] in _UNKNOWN:  # it names the partition again when it has waited: a session holds what exists
                     session.forget(followed.topic, followed.partition)
             else:
-                followed.told = row[2:5]
+                followed.told = row[2:5] if len(row) == 8 else None  # who must cut its log first takes over no ends
                 self._told(fetching, followed, row)
             if len(row) > 9 and row[9] is not None:
                 leaders.add(row[9][0])

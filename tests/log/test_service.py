@@ -693,3 +693,28 @@ async def test_records_below_the_log_start_that_were_never_synced_may_be_torn(tm
     await harness.service.start()
     assert not harness.service.fenced
     harness.kill()
+
+
+async def test_checkpoints_of_one_name_are_written_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cleaner and the recovery points both write the cleaner's: each renames the temporary file that it wrote."""
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    harness.open().cleaned_to = 0
+    writing = most = 0
+    store = harness.disk.offload
+
+    async def slow(*args: Any, **options: Any) -> Any:
+        nonlocal writing, most
+        writing += 1
+        most = max(most, writing)
+        await trio.lowlevel.checkpoint()
+        result = await store(*args, **options)
+        writing -= 1
+        return result
+
+    monkeypatch.setattr(harness.disk, "offload", slow)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(harness.service._store, "cleaner-offset-checkpoint")
+        nursery.start_soon(harness.service._store, "cleaner-offset-checkpoint")
+    assert most == 1
+    harness.kill()

@@ -665,6 +665,22 @@ async def test_a_parked_follower_learns_what_retention_has_removed(tmp_path: Pat
         assert row(follower.answer()).log_start_offset == 1
 
 
+async def test_a_follower_that_must_cut_its_log_learns_the_log_start_afterwards(tmp_path: Path) -> None:
+    """It takes over no log start with a divergence: the leader must not count it as told."""
+    async with rig(tmp_path) as node:
+        replicated(node, isr=(ME,))
+        client = await node.connect()
+        await client.produce("t", batch(b"a", b"b"))
+        node.lead("t", ME)
+        await client.produce("t", batch(b"c"))
+        node.logs.delete_records(node.partition("t").log, 2)
+        follower = await Follower.connect(node)
+        got = row(await follower.fetch(("t", 0, 3), epoch=1, last_fetched_epoch=0, log_start_offset=0))
+        assert got.diverging_epoch.end_offset == 2
+        followed = next(one for one in node.replica.follower_sessions._sessions[OTHER].wanted.values())
+        assert followed.told is None
+
+
 # -- fetches of many partitions
 
 MANY = 600
