@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from uuid import UUID
 import trio
 
 from mqd import limits
-from mqd.errors import ErrorCode, MqError, ProtocolError, StorageError
+from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
@@ -39,6 +39,7 @@ from mqd.raft import codec, versions
 from mqd.raft.building import build, load
 from mqd.raft.codec import COMMAND, NO_OP, Message
 from mqd.raft.elections import Timing
+from mqd.raft.flushing import InThread, JournalFlusher
 from mqd.raft.incarnations import Caller
 from mqd.raft.introduction import Doorkeeper, Visit
 from mqd.raft.introductions import Introductions
@@ -65,9 +66,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs a blocking call elsewhere. A simulation on virtual time runs it in place."""
-
 TICK_SECONDS_MAX = 0.1
 """With peers, a turn at least this often; the next election or heartbeat is met exactly."""
 ALONE_TICK_SECONDS = 1.0
@@ -76,9 +74,6 @@ PROPOSAL_TIMEOUT_SECONDS = 10.0
 LEADERLESS_GRACE_SECONDS = 2.0
 """Without a leader for this long, the log names the missing voters; elections take less."""
 LEADERLESS_LOG_SECONDS = 5.0
-SPACE_RETRY_SECONDS = 1.0
-"""How often a full disk is tried again."""
-SPACE_LOG_SECONDS = 30.0
 STAND_DOWN_SECONDS = 1.0
 """How long a stopping leader waits for another one."""
 PEERS_FILE_LOG_SECONDS = 10.0
@@ -148,6 +143,7 @@ class RaftService:
         broke, and a new one was refused at once (ECONNREFUSED). A hint, not a proof."""
         self._proposal_timeout = proposal_timeout
         self._blocking: InThread = in_thread if in_thread is not None else disk.offload
+        self._flusher = JournalFlusher(self._blocking, clock)
         self._doorkeeper = Doorkeeper(
             cluster_id=cluster_id,
             node_id=node_id,
@@ -180,9 +176,6 @@ class RaftService:
         self._was_leaderless = True
         self._refusing = False
         self._stopping = False
-        self._stop_wanted = trio.Event()
-        self._full: str | None = None
-        """The error of proposals while the disk has no space for the journal."""
         self._node: RaftNode | None = None
         self._journal: Journal | None = None
         self._status = RaftStatus(
@@ -235,7 +228,9 @@ class RaftService:
     def short_of_space(self) -> bool:
         """The disk of the journal is full, or was a moment ago: do not propose what can wait."""
         journal = self._journal
-        return self._full is not None or (journal is not None and journal.short_of_space)
+        if self._flusher.full is not None:
+            return True
+        return journal is not None and journal.short_of_space
 
     def statistics(self) -> RaftStatistics:
         journal, node = self._journal, self._node
@@ -268,8 +263,8 @@ class RaftService:
         if not self._status.ready or self._refusing:
             leader_id = self._status.leader_id
             raise NotLeader(leader_id if leader_id != self._node_id else None)
-        if self._full is not None:
-            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, self._full)
+        if self._flusher.full is not None:
+            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, self._flusher.full)
         waiting = self._proposals.add(entry)
         self._wake.set()
         timeout = self._proposal_timeout if timeout is None else timeout
@@ -425,7 +420,7 @@ class RaftService:
                 await self._changed.wait()
         await self.transfer_leadership()
         self._stopping = True
-        self._stop_wanted.set()
+        self._flusher.stop()
         self._wake.set()
 
     def _warn_of_open_listener(self) -> None:
@@ -472,37 +467,11 @@ class RaftService:
 
     async def _flush_and_send(self, node: RaftNode, journal: Journal) -> None:
         """Durable first, then sent. Where the node stops before the flush, nothing is sent."""
-        if journal.dirty and not await self._flush(journal):
+        if journal.dirty and not await self._flusher.flush(journal):
             return
         for peer, message in node.flushed():
             if peer in self._links:  # a voter by the log may be in no file any more
                 self._links[peer].queue.put(message)
-
-    async def _flush(self, journal: Journal) -> bool:
-        """Retry where the disk has no space. False: the node stops first, and not all is on
-        disk."""
-        logged_at = -math.inf
-        while True:
-            try:
-                await self._blocking(journal.flush)
-                if self._full is not None:
-                    logger.info("raft: the disk has space again, the metadata is written")
-                self._full = None
-                return True
-            except StorageError as error:
-                if not error.out_of_space:
-                    raise
-                self._full = (
-                    f"the disk of the metadata is full: {error}; free some space, then it continues"
-                )
-                if self._stopping:
-                    logger.warning("raft: stopped while %s", self._full)
-                    return False
-                if self._clock.monotonic() - logged_at >= SPACE_LOG_SECONDS:
-                    logged_at = self._clock.monotonic()
-                    logger.error("raft: %s", self._full)
-            with trio.move_on_after(SPACE_RETRY_SECONDS):
-                await self._stop_wanted.wait()
 
     def _publish(self, node: RaftNode) -> None:
         journal = self._journal

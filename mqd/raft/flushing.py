@@ -1,0 +1,65 @@
+"""The journal's flush off the event loop, repeated while the disk has no space.
+
+A disk without space, its reserve used up, is no failure: to all other nodes it is a slow disk,
+since no message of the turn was sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from mqd.errors import StorageError
+from mqd.io.clock import Clock
+from mqd.raft.journal import Journal
+
+logger = logging.getLogger(__name__)
+
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a blocking call elsewhere. A simulation on virtual time runs it in place."""
+
+SPACE_RETRY_SECONDS = 1.0
+"""How often a full disk is tried again."""
+SPACE_LOG_SECONDS = 30.0
+
+
+class JournalFlusher:
+    def __init__(self, blocking: InThread, clock: Clock) -> None:
+        self._blocking = blocking
+        self._clock = clock
+        self._stop_wanted = trio.Event()
+        self.full: str | None = None
+        """The error of proposals while the disk has no space for the journal."""
+
+    def stop(self) -> None:
+        """Retry no more where the disk has no space."""
+        self._stop_wanted.set()
+
+    async def flush(self, journal: Journal) -> bool:
+        """False: `stop` came first, and not all is on disk. Raises StorageError."""
+        logged_at = -math.inf
+        while True:
+            try:
+                await self._blocking(journal.flush)
+                if self.full is not None:
+                    logger.info("raft: the disk has space again, the metadata is written")
+                self.full = None
+                return True
+            except StorageError as error:
+                if not error.out_of_space:
+                    raise
+                self.full = (
+                    f"the disk of the metadata is full: {error}; free some space, then it continues"
+                )
+                if self._stop_wanted.is_set():
+                    logger.warning("raft: stopped while %s", self.full)
+                    return False
+                if self._clock.monotonic() - logged_at >= SPACE_LOG_SECONDS:
+                    logged_at = self._clock.monotonic()
+                    logger.error("raft: %s", self.full)
+            with trio.move_on_after(SPACE_RETRY_SECONDS):
+                await self._stop_wanted.wait()
