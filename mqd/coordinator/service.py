@@ -1,10 +1,11 @@
 """The runtime of a coordinator: its shards, each where the partition of its internal topic is led.
 
-One decision at a time, and nothing waits within it: decide, append, replay, write; then wait until the high watermark has passed
-everything the answer saw, and answer. The state is what the log says, so whoever leads the partition next has it too.
+A call runs without awaits through decide, append, replay and write. Its answer is sent when the high
+watermark has passed everything that the shard had replayed. The state of a shard is the replay of
+its log, so the next leader of the partition has the same state.
 
-A partition that begins to be led here is read first (COORDINATOR_LOAD_IN_PROGRESS meanwhile); one that is not led any longer lets go of
-its shard, and of everybody who waits there (NOT_COORDINATOR: they ask for the coordinator again).
+A new leader loads the partition first; clients get COORDINATOR_LOAD_IN_PROGRESS until then. When the
+leadership ends, the shard is dropped, and waiting calls end with NOT_COORDINATOR.
 """
 
 from __future__ import annotations
@@ -78,12 +79,12 @@ class _Held:
     leader_epoch: int
     shard: Shard
     last_absence: float
-    """Monotonic seconds at which the node lost contact with the controller, the last time that the shard has heard of."""
+    """Monotonic seconds: the last loss of contact with the controller that the shard knows."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     """Of the task that loads it."""
     loading: bool = True
     failed: bool = False
-    """Loading raised an unexpected exception: a bug. The shard is not served until a later try succeeds."""
+    """Loading raised an unexpected exception, a bug. The shard is not served until a retry succeeds."""
     end: Offset = 0
     """Of what the shard has replayed: an answer waits until the high watermark is there."""
     waiting: dict[Ticket, _Waiting] = field(default_factory=dict)
@@ -131,8 +132,9 @@ class CoordinatorService:
     ) -> None:
         """`make_shard(partition)`: an empty one. `partitions()`: of the topic, 0 before it exists.
 
-        `check(op)`: MqError for what every shard refuses. This node says so itself where it has not the shard, as Kafka does.
-        `perform(partition, leader epoch, effect)`: what decisions want done once they are committed.
+        `check(op)`: MqError for calls that every shard refuses. As in Kafka, that error comes first
+        also on a node that does not have the shard.
+        `perform(partition, leader epoch, effect)`: carries out the effects of committed decisions.
         """
         self.topic = topic
         self._make_shard = make_shard
@@ -145,16 +147,16 @@ class CoordinatorService:
         self._perform = perform
         self._commit_seconds = commit_seconds
         self._held: dict[int, _Held] = {}
-        self._unaware: dict[_Held, None] = {}
+        self._metadata_due: dict[_Held, None] = {}
         """Shards whose `on_metadata` is due."""
         self._tickets = count(1)
         self._to_load: deque[_Held] = deque()
         self._load_wanted = trio.Event()
         self._load_turn = trio.Lock()
-        """Shards are read one after the other: the first are ready early, and the loop has others to serve meanwhile."""
+        """Shards are loaded one after the other, so that the first are ready early."""
         self._earlier = trio.Event()
         self._sleeping_until = math.inf
-        """Monotonic seconds; infinite, so that every deadline is news, while the shards are looked at."""
+        """Monotonic seconds. Infinite while the task examines the shards: any deadline wakes it then."""
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
@@ -170,7 +172,8 @@ class CoordinatorService:
     async def call(self, key: str, op: Any) -> Answer:
         """Have the shard of `key` decide, and wait for its answer.
 
-        MqError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and what the shard says.
+        MqError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and
+        the errors of the shard.
         """
         try:
             held = self._usable(self.partition_of(key))
@@ -199,7 +202,8 @@ class CoordinatorService:
                 held.shard.abandoned((ticket,))
 
     async def call_everywhere(self, op: Any) -> list[Answer]:
-        """Have every shard decide that is led here. MqError COORDINATOR_LOAD_IN_PROGRESS while one is not loaded."""
+        """The answers of all shards that are led here. MqError COORDINATOR_LOAD_IN_PROGRESS while
+        one is not loaded."""
         answers = []
         for index in sorted(self._held):
             try:
@@ -212,7 +216,7 @@ class CoordinatorService:
     async def write_marker(
         self, index: int, producer: Producer, coordinator_epoch: int, committed: bool, transaction_version: int = 0
     ) -> None:
-        """End a producer's transaction in one partition of the topic, and wait until that is committed.
+        """Write a transaction marker to one partition of the topic, and wait for its commit.
 
         MqError as `call`, and those of `ReplicaService.append_marker_nowait`.
         """
@@ -233,7 +237,7 @@ class CoordinatorService:
             held.waiting.pop(ticket, None)
 
     async def write_seal(self, index: int, producer: Producer, coordinator_epoch: int) -> None:
-        """Seal a producer's transaction in one partition of the topic (KIP-939), and wait until that is committed.
+        """Seal a transaction in one partition of the topic (KIP-939), and wait for its commit.
 
         MqError as `call`, and those of `sealing.append_seal_nowait`.
         """
@@ -254,7 +258,8 @@ class CoordinatorService:
         return [held.shard for held in self._held.values()]
 
     def holds(self, index: int, leader_epoch: int) -> bool:
-        """Whether that partition is led here in that epoch: its shard may be loading, or away from the controller, but is not let go of."""
+        """Whether this node leads the partition in this epoch, also while the shard loads or the
+        node has no contact with the controller."""
         held = self._held.get(index)
         return held is not None and held.leader_epoch == leader_epoch
 
@@ -265,7 +270,8 @@ class CoordinatorService:
         if held.failed:
             raise MqError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"{self.topic}-{index} was not loaded because of a bug. The log of this node has the stack trace.",
+                f"{self.topic}-{index} was not loaded because of a bug. "
+                "The log of this node has the stack trace.",
             )
         if held.loading:
             raise MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{index} is being loaded.")
@@ -280,15 +286,16 @@ class CoordinatorService:
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, held: _Held, decision: Decision, asker: Ticket = INTERNAL) -> None:
-        """Append, replay and write in one stretch; the rest follows when that is committed. What is refused, `asker` hears as well as all
-        who were to be answered."""
+    def _carry_out(self, held: _Held, decision: Decision, caller: Ticket = INTERNAL) -> None:
+        """Append, replay and write without awaits; the rest follows after the commit. If the append
+        is refused, `caller` and all receivers of replies get the error."""
         if decision.records:
             try:
                 self._append(held, decision)
             except MqError as error:
                 logger.warning("a decision is not written partition=%s reason=%s", held.partition.assignment.topic_partition, error)
-                self._answer(held, [(ticket, client_error(error.code)) for ticket in (asker, *(ticket for ticket, _ in decision.replies))])
+                refused = (caller, *(ticket for ticket, _ in decision.replies))
+                self._answer(held, [(ticket, client_error(error.code)) for ticket in refused])
                 self._note_deadline(held)
                 return
             for record in decision.records:
@@ -347,7 +354,7 @@ class CoordinatorService:
     # -- who leads -------------------------------------------------------------------------------------------------
 
     def role_changed(self, partition: Partition) -> None:
-        """A partition begins or ends to be led here, or goes on in another epoch."""
+        """The leadership of a partition on this node begins, ends, or gets another epoch."""
         topic, index = partition.assignment.topic_partition
         if topic != self.topic:
             return
@@ -366,14 +373,14 @@ class CoordinatorService:
     def _let_go(self, held: _Held) -> None:
         topic_partition = held.partition.assignment.topic_partition
         del self._held[topic_partition.partition]
-        self._unaware.pop(held, None)
+        self._metadata_due.pop(held, None)
         held.scope.cancel()
         held.effects.clear()
-        refusal = MqError(ErrorCode.NOT_COORDINATOR, f"This node leads {topic_partition} no longer.")
+        refusal = MqError(ErrorCode.NOT_COORDINATOR, f"This node no longer leads {topic_partition}.")
         self._answer(held, [(ticket, refusal) for ticket in list(held.waiting)])
 
     def _load_anew(self, held: _Held) -> None:
-        """What the shard holds in memory is not what its log says."""
+        """Drop the shard, whose state may differ from its log, and load it again."""
         index = held.partition.assignment.topic_partition.partition
         if self._held.get(index) is held:
             self._let_go(held)
@@ -386,13 +393,13 @@ class CoordinatorService:
         try:
             yield
         except Exception:
-            self._replica.end_of_turn()  # what was appended and not replayed is in the log before it is read
+            self._replica.end_of_turn()  # write the appended batch, so that loading reads it
             self._load_anew(held)
             raise
 
     def topics_changed(self) -> None:
-        """The metadata of topics is another: shards that care decide anew, soon."""
-        self._unaware.update(dict.fromkeys(self._held.values()))
+        """The metadata of topics changed: `on_metadata` of every shard is due."""
+        self._metadata_due.update(dict.fromkeys(self._held.values()))
         self._earlier.set()
 
     def _decide(self, held: _Held, decide: Callable[[Moment], Decision]) -> None:
@@ -442,10 +449,12 @@ class CoordinatorService:
             self._decide(held, lambda _: decision)
 
     async def _replay_log(self, held: _Held) -> None:
-        """Every record of the partition, committed or not: what is not yet will be, for this node leads.
+        """Replay every record of the partition. Uncommitted ones too: this node leads, so they will
+        be committed.
 
-        What cannot be decoded is skipped: a later release wrote it, or a client that may write to internal topics. Any other
-        exception is a bug, and rises: a shard that misses a record would answer from half a state.
+        A record that cannot be decoded is skipped: a later release wrote it, or a client that may
+        write to internal topics. Any other exception is a bug and is raised: a shard that lacks a
+        record would answer from half a state.
         """
         log, shard = held.partition.log, held.shard
         skipped = SkippedRecords()
@@ -482,8 +491,8 @@ class CoordinatorService:
                 if held.last_absence != self._replica.lost_contact_at:
                     held.last_absence = self._replica.lost_contact_at
                     held.shard.on_absence(now - held.last_absence)
-                if held in self._unaware:
-                    del self._unaware[held]
+                if held in self._metadata_due:
+                    del self._metadata_due[held]
                     self._decide(held, held.shard.on_metadata)
                     await trio.lowlevel.checkpoint()
                     if not self._is_usable(held):

@@ -1,12 +1,13 @@
 """What a coordinator is made of: one state machine for each partition of its internal topic.
 
-A shard decides and the runtime (service.py) carries out: `handle` reads the state and gives a `Decision`; the runtime appends its records
-to the partition, calls `replay` with each of them in the same stretch, and answers when the high watermark covers all that the
-answer has seen. A node that comes to lead the partition reads the log and calls the same `replay`.
+A shard decides, and the runtime (service.py) carries out. `handle` reads the state and returns a
+`Decision`. The runtime appends its records to the partition and calls `replay` with each of them,
+without awaits. It answers when the high watermark covers everything that the shard had replayed. A
+new leader of the partition reads the log and calls the same `replay`.
 
-What a restart may forget (who is connected, who waits, when a session ends) may change in `handle`; what is in records changes in
-`replay` only: a decision whose records are refused has changed nothing that is in records. When a write fails after `replay`, the shard
-is dropped and loaded again: nothing is ever undone.
+State that a restart may lose (waiting calls, ends of sessions) may change in `handle`. State in
+records changes in `replay` only, so a refused decision leaves it unchanged. When a write fails after
+`replay`, the shard is dropped and loaded again: no change is ever undone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from mqd.errors import MqError
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID
 
 Ticket = int
-"""Names one call that waits for its answer. Each is answered once, by the decision that takes it or by any later one."""
+"""The number of a call that waits for its answer. Each is answered once, by the decision on the call
+or by a later one."""
 
 INTERNAL: Ticket = 0
 """The ticket of what nobody waits for."""
@@ -35,7 +37,7 @@ class Moment(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A request of a client, as it was decoded: the cores answer with the fields of the API's response."""
+    """A decoded request of a client. The answer has the fields of the API's response."""
 
     api: str
     """As `Api.name`, such as JoinGroup."""
@@ -67,7 +69,8 @@ NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_EPOCH)
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a shard wants done, in this order: append and replay, wait until that is committed, answer, then the effects."""
+    """What the runtime is to do, in this order: append and replay the records, wait for their
+    commit, send the replies, carry out the effects."""
 
     records: Sequence[CoordinatorRecord] = ()
     """Appended as one batch: all of them or none."""
@@ -76,7 +79,7 @@ class Decision:
     producer: Producer = NO_PRODUCER
     """Records are part of this producer's transaction (TxnOffsetCommit)."""
     effects: Sequence[Hashable] = ()
-    """What others are to do when the records are committed; the runtime hands each to whom the daemon plugged in."""
+    """For `perform` of the runtime, when the records are committed."""
 
 
 NOTHING = Decision()
@@ -91,11 +94,14 @@ class Shard(Protocol):
         ...
 
     def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
-        """Decide what becomes of a `Call` or an operation of the node's own. MqError answers the ticket and changes nothing."""
+        """Decide on a `Call`, or on an operation of the node itself. MqError answers the ticket and
+        changes nothing."""
         ...
 
     def replay(self, record: CoordinatorRecord, producer: Producer = NO_PRODUCER) -> None:
-        """The record is in the log. The only change of what is written down, live and while loading alike."""
+        """The record is in the log. The only change of persistent state, live and while loading.
+
+        RecordFormatError for a record that cannot be decoded; any other exception is a bug."""
         ...
 
     def replay_end(self, producer: Producer, committed: bool) -> None:
@@ -103,7 +109,7 @@ class Shard(Protocol):
         ...
 
     def on_loaded(self, now: Moment) -> Decision:
-        """Everything in the log was replayed, and this node leads: set deadlines, go on with what was begun."""
+        """The whole log was replayed, and this node leads: set deadlines, resume open work."""
         ...
 
     def on_metadata(self, now: Moment) -> Decision:
@@ -111,8 +117,8 @@ class Shard(Protocol):
         ...
 
     def on_absence(self, seconds: float) -> None:
-        """For so long clients were sent away, for this node was out of contact with the controller, and leads on: what they had to do
-        meanwhile may be done later by as much."""
+        """This node had no contact with the controller for `seconds`, refused clients meanwhile, and
+        still leads: deadlines of clients move by as much."""
         ...
 
     def next_deadline(self) -> float | None:
@@ -155,19 +161,20 @@ class TopicsView(Protocol):
         ...
 
     def digest(self, name: str) -> bytes:
-        """As subscriptions.topic_digest makes it of the topic as it is; empty for one that does not exist."""
+        """The digest of subscriptions.topic_digest; empty for a topic that does not exist."""
         ...
 
     def is_internal(self, name: str) -> bool: ...
 
 
 class GroupOptions(Protocol):
-    """Options by Kafka's dotted names, as they are now: the node's, and of a group where it has its own (KIP-848)."""
+    """Present values of options by Kafka's dotted names: of the node, and of groups (KIP-848)."""
 
     def node(self, name: str) -> Any:
         """Typed value of a node option, such as `group.initial.rebalance.delay.ms`."""
         ...
 
     def group(self, group_id: str, name: str) -> Any:
-        """Typed value of a group option (such as `consumer.session.timeout.ms`), or the node's default for it, within the node's bounds."""
+        """Typed value of a group option (such as `consumer.session.timeout.ms`), or the node's
+        default for it, within the node's bounds."""
         ...
