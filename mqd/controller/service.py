@@ -402,7 +402,7 @@ class ControllerService:
         """
         now = self._clock.monotonic()
         status = self._quorum.status()
-        if not status.ready or status.majority_heard_at < now - self._sessions.timeout / 2:
+        if not status.ready or status.majority_replied_at < now - self._sessions.timeout / 2:
             raise self._not_controller()
         if status.led_at < now - self._sessions.authority:
             await self._confirm_authority()

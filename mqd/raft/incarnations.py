@@ -38,7 +38,7 @@ class Caller(Protocol):
         ...
 
     @property
-    def heard_at(self) -> float:
+    def received_at(self) -> float:
         """Monotonic seconds of the last bytes received; -inf once nothing more can be received."""
         ...
 
@@ -80,13 +80,13 @@ class Incarnations:
         """
         current = self._current.get(node_id)
         if current is not None and current.id == incarnation:
-            is_open = (known for known in current.callers if known.heard_at > -math.inf)
+            is_open = (known for known in current.callers if known.received_at > -math.inf)
             current.callers = [*is_open, caller]
             return False
         if current is not None:
             self._check_over(now, node_id, current, called_at)
             for known in current.callers:
-                if known.heard_at > -math.inf:  # late bytes there are not of this incarnation
+                if known.received_at > -math.inf:  # late bytes there are not of this incarnation
                     known.finish()
         self._current[node_id] = _Incarnation(incarnation, now, [caller])
         return True
@@ -94,9 +94,9 @@ class Incarnations:
     def _check_over(
         self, now: float, node_id: int, current: _Incarnation, called_at: float
     ) -> None:
-        latest = max(current.callers, key=lambda caller: caller.heard_at)
+        latest = max(current.callers, key=lambda caller: caller.received_at)
         address = latest.peer.rpartition(":")[0]
-        if now - latest.heard_at <= self._silence:
+        if now - latest.received_at <= self._silence:
             raise IncarnationRefused(
                 f"another process at {address} runs under this id and is connected: two nodes run"
                 f" under id {node_id}; stop the one that does not belong, or give it its own id"
@@ -106,7 +106,7 @@ class Incarnations:
                 f"another process at {address} introduced itself under this id meanwhile;"
                 f" do two nodes run under id {node_id}?"
             )
-        if latest.heard_at > -math.inf:
+        if latest.received_at > -math.inf:
             logger.warning(
                 "raft: node %d has a new process; the one before, at %s, is connected still and"
                 " silent: its machine lost power or the network, or two nodes run under one id",

@@ -53,7 +53,7 @@ class PeerStatus:
     voter: bool
     match_index: int
     """Its log is known to equal the leader's up to here."""
-    last_heard_at: float
+    last_replied_at: float
     """Monotonic seconds of its last reply in this term; -inf when there was none."""
     caught_up_at: float
     """Monotonic seconds at which it last held everything that the leader had then (KIP-836); -inf when it never did."""
@@ -79,7 +79,7 @@ class RaftStatus:
     """Other voters to which this node has an open connection."""
     observers: tuple[int, ...] = ()
     """Nodes that follow the log and are never counted."""
-    majority_heard_at: float = -inf
+    majority_replied_at: float = -inf
     """Monotonic seconds at which a majority of the voters, this one included, had last replied to
     this node as their leader; -inf where it does not lead. A quorum of one: always now."""
     led_at: float = -inf

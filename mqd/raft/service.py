@@ -200,7 +200,7 @@ class RaftService:
         """As of the last turn."""
         if self._alone and self._status.role is Role.LEADER:
             now = self._clock.monotonic()
-            return replace(self._status, majority_heard_at=now, led_at=now)
+            return replace(self._status, majority_replied_at=now, led_at=now)
         return self._status
 
     @property
@@ -490,7 +490,7 @@ class RaftService:
             voters=tuple(sorted(node.voters)),
             connected=tuple(peer for peer in node.connected_peers if peer in node.voters),
             observers=tuple(sorted(self._everyone - node.voters)),
-            majority_heard_at=node.majority_replied_at(self._clock.monotonic()),
+            majority_replied_at=node.majority_replied_at(self._clock.monotonic()),
             led_at=node.led_at(self._clock.monotonic()),
             peers=node.peers(),
             abstains=node.abstains,
@@ -580,7 +580,7 @@ class RaftService:
         journal.close()
         before = self._status
         ended = replace(before, role=Role.FOLLOWER, ready=False, leader_id=None, connected=())
-        self._status = replace(ended, majority_heard_at=-math.inf, led_at=-math.inf)
+        self._status = replace(ended, majority_replied_at=-math.inf, led_at=-math.inf)
         self._announce(before)
 
 

@@ -546,7 +546,7 @@ class Connection:
         self.frame_bytes_max = self.owner.request_bytes_max
 
     @property
-    def heard_at(self) -> float:
+    def received_at(self) -> float:
         """Monotonic seconds: when a request last came or an answer left; -inf once nothing more can come."""
         return self.last_active if self.open and not self._closing else -math.inf
 

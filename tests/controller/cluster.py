@@ -50,7 +50,7 @@ class FakeQuorum:
         self.failure: Exception | None = None
         """Raised after the commit: an outcome that its proposer does not learn."""
         self.commands: list[bytes] = []
-        self.majority_heard_at: float | None = None
+        self.majority_replied_at: float | None = None
         """None: just now."""
         self.led_at: float | None = None
         """None: just now."""
@@ -97,7 +97,7 @@ class FakeQuorum:
             snapshot_index=0,
             voters=(1,),
             connected=(),
-            majority_heard_at=trio.current_time() if self.majority_heard_at is None else self.majority_heard_at,
+            majority_replied_at=trio.current_time() if self.majority_replied_at is None else self.majority_replied_at,
             led_at=trio.current_time() if self.led_at is None else self.led_at,
         )
 

@@ -419,10 +419,10 @@ async def test_a_controller_without_its_majority_answers_no_heartbeat(autojump_c
     await nursery.start(controller.run)
     await trio.sleep(10)
     assert 9.0 <= controller.contact_at - trio.current_time() + 10 <= 10.0
-    quorum.majority_heard_at = trio.current_time()
+    quorum.majority_replied_at = trio.current_time()
     await trio.sleep(1.4)
     contact = controller.contact_at
-    assert contact > quorum.majority_heard_at
+    assert contact > quorum.majority_replied_at
     await trio.sleep(5)
     assert controller.contact_at <= contact + 0.5
     epoch = controller.image.brokers[ONE].epoch

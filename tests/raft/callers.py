@@ -9,9 +9,9 @@ from dataclasses import dataclass
 @dataclass
 class Calling:
     peer: str = "a:1"
-    heard_at: float = 0.0
+    received_at: float = 0.0
 
     def close(self) -> None:
-        self.heard_at = -math.inf
+        self.received_at = -math.inf
 
     finish = close

@@ -7,7 +7,7 @@ from math import inf
 from hypothesis import given, strategies as st
 
 from mqd.raft.authority import _TIMES_MAX, Authority
-from tests.raft.test_elections import led
+from tests.raft.directed import led
 
 
 def test_a_reply_proves_when_its_message_was_sent() -> None:

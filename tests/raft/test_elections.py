@@ -102,7 +102,7 @@ def test_one_of_two_followers_is_enough_to_lead() -> None:
         ours.exchange([1, 2], 1)
     assert ours.leads(1) and ours.now - ours.nodes[1].majority_replied_at(ours.now) < 0.5
     statuses = {status.node_id: status for status in ours.nodes[1].peers()}
-    assert ours.now - statuses[2].last_heard_at < 0.5 < ours.now - statuses[3].last_heard_at
+    assert ours.now - statuses[2].last_replied_at < 0.5 < ours.now - statuses[3].last_replied_at
     assert ours.now - statuses[2].caught_up_at < 0.5 < ours.now - statuses[3].caught_up_at
     assert statuses[2].match_index == ours.log(1)[-1][0]
 

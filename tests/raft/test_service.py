@@ -276,7 +276,7 @@ class Voters:
         visit, buffer = self.services[i].begin_introduction(calling) if i in self.services else None, bytearray()
         async with stream:
             while visit is not None and i in self.services and (data := await stream.receive_some(65536)):
-                calling.heard_at = SystemClock().monotonic()
+                calling.received_at = SystemClock().monotonic()
                 buffer += data
                 while len(buffer) >= 4 and len(buffer) >= 4 + (size := unpack_from(">i", buffer)[0]):
                     frame = bytes(buffer[4 : 4 + size])
@@ -493,7 +493,7 @@ async def test_when_the_leader_s_process_ends_another_leads_at_once(tmp_path: Pa
         second = await voters.wait_leader(other_than=leader, seconds=30.0)
         assert trio.current_time() - began < 4.0  # the shortest time-out is 5 s, and a short one at most 2.5 s
         assert sorted(gone) == [(i, leader) for i in (1, 2, 3) if i != leader]
-        assert voters.services[second].status().majority_heard_at > began
+        assert voters.services[second].status().majority_replied_at > began
 
 
 async def test_a_connection_that_breaks_is_no_death(tmp_path: Path) -> None:

@@ -375,7 +375,7 @@ def test_nothing_more_is_heard_of_who_has_ended_his_stream_though_his_answer_is_
     owner.now = 5.0
     owner.sock.incoming.append(b"\0\0\0\x08" + bytes(8))
     owner.connection.on_ready(READABLE)
-    assert owner.connection.heard_at == 5.0
+    assert owner.connection.received_at == 5.0
     owner.sock.incoming.append(b"")
     owner.connection.on_ready(READABLE)
-    assert owner.connection.open and owner.connection.heard_at == -math.inf
+    assert owner.connection.open and owner.connection.received_at == -math.inf

@@ -49,7 +49,7 @@ def _described(context: Context, status: RaftStatus) -> dict[str, Any]:
             "replica_id": peer.node_id,
             "replica_directory_id": _NO_DIRECTORY,
             "log_end_offset": peer.match_index + 1 if peer.match_index > 0 else -1,
-            "last_fetch_timestamp": milliseconds(peer.last_heard_at),
+            "last_fetch_timestamp": milliseconds(peer.last_replied_at),
             "last_caught_up_timestamp": milliseconds(peer.caught_up_at),
         }
 
