@@ -152,7 +152,9 @@ def _nodes(seen: Observed) -> Iterable[Finding]:
             "nodes",
             BAD,
             f"node {node} at {broker.host}:{broker.port}{rack} is fenced: the controller does not hear it",
-            f"start it, or look into its log; if it will not come back: `mqctl broker drain {node}`, then `mqctl broker unregister {node}`",
+            "look into its log: a node that runs is refused where its peers file names other voters;"
+            " start it if it does not run; only if its machine is gone for good:"
+            f" `mqctl broker drain {node}`, then `mqctl broker unregister {node}`",
         )
     for node, why in sorted(seen.unreachable.items()):
         yield Finding(

@@ -89,7 +89,10 @@ def test_an_observer_that_lags_is_told() -> None:
 
 def test_a_fenced_node_and_one_out_of_reach_are_told_apart() -> None:
     fenced, unreachable = found(observed(fenced=(3,), unreachable={2: "nothing listens at host:9092"}), "nodes")
-    assert "node 3 at host:9093, rack r is fenced" in fenced.what and "broker drain 3" in fenced.remedy
+    assert "node 3 at host:9093, rack r is fenced" in fenced.what
+    look, unregister = fenced.remedy.split("; only if its machine is gone for good: ")
+    assert look.startswith("look into its log: a node that runs is refused where its peers file")
+    assert "drain" not in look and "broker drain 3" in unregister and "unregister 3" in unregister
     assert "node 2 does not answer" in unreachable.what and "nothing listens" in unreachable.what
 
 
