@@ -38,8 +38,9 @@ from mqd.io.disk import Disk, OsDisk, raise_descriptor_limit
 from mqd.io.entropy import Entropy, RandomEntropy
 from mqd.io.net import Listener, Network, OsNetwork
 from mqd.limits import DESCRIPTORS_OTHERS, DISK_RESERVE_BYTES
-from mqd.log import known_directories, last_registration
+from mqd.log import disk_serials, known_directories, last_registration
 from mqd.log.compactor import CompactorOptions
+from mqd.log.disk_serials import load_disk_serials, older_copies, store_disk_serials
 from mqd.log.known_directories import KnownDirectories, load_known_directories, store_known_directories
 from mqd.log.last_registration import (
     NO_BROKER_EPOCH,
@@ -169,6 +170,8 @@ class _Daemon:
         self.metadata_directory = options.data_directory / "metadata"
         self.directories_file = options.data_directory / known_directories.NAME
         self.registration_file = options.data_directory / last_registration.NAME
+        self.serials_file = options.data_directory / disk_serials.NAME
+        self.recorded_serials: Mapping[UUID, int] = {}
         descriptors = raise_descriptor_limit() if seams.owns_process else _DESCRIPTORS_SHARED
         descriptors_for_logs = max(descriptors - self.config.integer("max.connections") - DESCRIPTORS_OTHERS, descriptors // 2)
         logger.info("open files limit=%d for_logs=%d", descriptors, descriptors_for_logs)
@@ -332,12 +335,43 @@ class _Daemon:
 
     def _vouch_for_nothing_lost(self) -> None:
         """Of what the logs lack only the checkpoints tell, and even a start that fails writes them anew: so this is durable before."""
-        if self.logs.suspect:
-            try:
+        try:
+            self.recorded_serials = load_disk_serials(self.seams.disk, self.serials_file)
+            older = self._report_older_copies()
+            if older or self.logs.suspect:
                 forget_last_registration(self.seams.disk, self.registration_file)
-            except OSError:
-                self.logs.release_locks()
-                raise
+        except OSError:
+            self.logs.release_locks()
+            raise
+        if older:
+            self._store_disk_serials(self.logs.found_serials())
+        self.logs.on_ends_stored = self._store_disk_serials
+
+    def _report_older_copies(self) -> bool:
+        """Whether any log directory is an older copy of itself."""
+        found = self.logs.found_serials()
+        older = older_copies(self.recorded_serials, found)
+        for directory in self.logs.directories.values():
+            if directory.id in older:
+                logger.error(
+                    "log directory is an older copy, acknowledged records may be missing: this"
+                    " node copies them from other replicas; what has none stays lost unless you"
+                    " stop the node and restore the newer directory"
+                    " directory=%s expected_disk_serial=%d found_disk_serial=%d",
+                    directory.path, older[directory.id], found[directory.id],
+                )  # fmt: skip
+        return bool(older)
+
+    def _store_disk_serials(self, serials: Mapping[UUID, int]) -> None:
+        """In a worker thread while the node runs. A directory that is not here now keeps its line."""
+        recorded = {**self.recorded_serials, **serials}
+        if recorded == self.recorded_serials:
+            return
+        try:
+            store_disk_serials(self.seams.disk, self.serials_file, recorded)
+            self.recorded_serials = recorded
+        except OSError as error:  # the next start is guarded a little less; the controller knows
+            logger.warning("not written file=%s reason=%s", self.serials_file, error)
 
     def _usable_directories(self) -> frozenset[UUID]:
         return frozenset(one.id for one in self.logs.directories.values() if one.failed is None and one.id is not None)

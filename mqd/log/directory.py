@@ -160,6 +160,7 @@ class LogDirectory:
         "carried",
         "ends",
         "failed",
+        "found_serial",
         "id",
         "lock",
         "lost",
@@ -197,6 +198,8 @@ class LogDirectory:
         """CRC-32C of the recovery points that go with that checkpoint."""
         self.serial = 0
         """Disk serial of that checkpoint (ends.py); 0 where there is none."""
+        self.found_serial = 0
+        """The serial that the start found, before it wrote any checkpoint."""
         self.lost = 0
         """How many logs lack what that checkpoint names."""
         self.to_sync: dict[PartitionLog, bool] = {}
@@ -331,6 +334,7 @@ def load_directory(
     points, starts, marks, cleaned = (load_offsets(disk, path / name) for name in (*_CHECKPOINTS, CLEANER_CHECKPOINT))
     ends = load_ends(disk, path)
     directory.serial, directory.pair = ends.serial, ends.pair
+    directory.found_serial = ends.serial
     compared = clean or (ran_on and not suspect)
     loaded = Loaded()
     partitions: list[TopicPartition] = []
@@ -515,4 +519,5 @@ def say_closed(disk: Disk, directory: LogDirectory, logs: list[PartitionLog], br
     plan = plan_ends(directory, logs, serial, is_news=serial != directory.serial)
     plan.run(disk)
     plan.done(disk)
+    directory.serial = serial
     store_clean_shutdown(disk, directory.path, broker_epoch)

@@ -14,7 +14,7 @@ What a disk may do to us (RELIABILITY §3):
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
@@ -121,6 +121,8 @@ class LogService:
         self._on_directory_failed = on_directory_failed
         self.disk_serial = 0
         """How often the checkpoints of ends have moved on, as every directory says (ends.py). What the controller may be told."""
+        self.on_ends_stored: Callable[[Mapping[UUID, int]], None] = lambda serials: None
+        """Receives the disk serial of each directory, by id, in a worker thread. Set after `start`."""
         self._claim, self._kept, self._ran_on = claim, kept, ran_on
         self._retention_seconds = retention_check_interval_ms / 1000
         self._producer_expiry_ms = producer_id_expiration_ms
@@ -181,7 +183,17 @@ class LogService:
 
     def found_serial(self, directory_ids: Collection[UUID]) -> int:
         """The least disk serial that `start` has found in these directories; one may be an older copy of itself."""
-        return min((one.serial for one in self.directories.values() if one.failed is None and one.id in directory_ids), default=0)
+        return min((serial for one, serial in self.found_serials().items() if one in directory_ids), default=0)
+
+    def found_serials(self) -> dict[UUID, int]:
+        """Directory id -> the disk serial that `start` has found, before it wrote anything."""
+        online = (one for one in self.directories.values() if one.failed is None)
+        return {one.id: one.found_serial for one in online if one.id is not None}
+
+    async def _report_serials(self) -> None:
+        """The checkpoints of ends are on the disk."""
+        serials = {one.id: one.serial for one in self.directories.values() if one.id is not None}
+        await self._disk.offload(self.on_ends_stored, serials)
 
     async def _start_directory(self, directory: LogDirectory, refusals: list[StorageError]) -> None:
         now_ms = self._clock.wall_ms()
@@ -667,6 +679,7 @@ class LogService:
         self.disk_serial = await store_ends(
             self._disk, self.directories.values(), self.logs.values(), self.disk_serial, self._not_stored
         )
+        await self._report_serials()
         for partition in stale:
             self._stale_points.pop(partition, None)
 
@@ -728,6 +741,7 @@ class LogService:
                 logger.warning("no clean marker, the next start scans directory=%s reason=%s", directory.path, error)
             except OSError as error:
                 self._unless_it_passes(directory.path, storage_error(f"cannot close {directory.path}", error))
+        await self._report_serials()
         self.release_locks()
         for log in self.logs.values():
             log.failed, log.heals = "the node is shutting down", False

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import trio
 
 from mqd.client.admin import Admin
 from mqd.log.service import CHECKPOINT_SECONDS
 from mqd.testing import Cluster, run
+from mqd.testing.disk import Directory, MemoryDisk
 from tests.log.test_missing_records import ORDERS, consume, partition, produce
 
 
@@ -69,5 +72,77 @@ def test_without_a_loss_the_same_node_leads(seed: int) -> None:
             await cluster.nodes[leader].start()
             await trio.sleep(20)
             assert partition(cluster).leader == leader
+
+    run(main, seed=seed)
+
+
+DATA = Path("/data")
+
+
+def put_back_logs(disk: MemoryDisk, copy: Directory) -> None:
+    """The log directory as it was in `copy`; the metadata beside it stays. No process may be alive."""
+    data = copy.names[DATA.name]
+    assert isinstance(data, Directory)
+    current = disk.directory(DATA)
+    current.change(("logs", data.names["logs"]))
+    current.sync()
+
+
+async def stop_with_an_older_copy(cluster: Cluster, replicas: int, *, put_back: bool) -> int:
+    """The leader of all replicas, stopped last and in order, before its heartbeat reports a new disk serial."""
+    client = await cluster.client()
+    await Admin(client).create_topic("orders", 1, replicas, configs={"min.insync.replicas": str(replicas)})
+    await trio.sleep(2)
+    await produce(client, 0, 3)
+    leader = partition(cluster).leader
+    await cluster.nodes[leader].stop()
+    copy = cluster.disk(leader).copy()
+    await cluster.nodes[leader].start()
+    await trio.sleep(20)
+    await produce(await cluster.client(), 3, 6)
+    leader = partition(cluster).leader if replicas == 1 else leader
+    for node_id in sorted(partition(cluster).replicas, key=lambda one: one == leader):
+        await cluster.nodes[node_id].stop()
+        await trio.sleep(1)
+    if put_back:
+        put_back_logs(cluster.disk(leader), copy)
+    return leader
+
+
+@pytest.mark.parametrize("put_back", [True, False])
+def test_a_log_directory_that_is_put_back_after_a_clean_stop_is_reported(put_back: bool) -> None:
+    async def main() -> None:
+        async with Cluster(nodes=1) as cluster:
+            node_id = await stop_with_an_older_copy(cluster, 1, put_back=put_back)
+            for starts in range(2):
+                cluster.world.logs.lines.clear()
+                await cluster.nodes[node_id].start()
+                await trio.sleep(5)
+                lines = [line for line in cluster.world.logs.lines if "is an older copy" in line]
+                log = cluster.daemon(node_id).logs.logs[ORDERS]
+                assert log.log_end_offset == (3 if put_back else 6)
+                assert len(lines) == (put_back and starts == 0), "it is reported once"
+                if lines:
+                    line = "directory=/data/logs expected_disk_serial=2 found_disk_serial=1"
+                    assert line in lines[0]
+                cluster.nodes[node_id].kill()
+
+    run(main, seed=1)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_log_directory_that_is_put_back_does_not_cost_acknowledged_records(seed: int) -> None:
+    async def main() -> None:
+        async with Cluster(nodes=4) as cluster:
+            older = await stop_with_an_older_copy(cluster, 2, put_back=True)
+            (other,) = set(partition(cluster).replicas) - {older}
+            await cluster.nodes[older].start()
+            await trio.sleep(20)
+            found = partition(cluster)
+            assert older not in {found.leader, *found.isr, *found.elr}
+            await cluster.nodes[other].start()
+            await trio.sleep(20)
+            assert sorted(await consume(await cluster.client(), 6)) == list(range(6))
+            assert set(partition(cluster).isr) == {older, other}
 
     run(main, seed=seed)
