@@ -451,9 +451,9 @@ class PartitionLog:
             tail.batches.append((last_offset, size, max_timestamp))
             if base_offset > self.log_end_offset and self.cleaned_to is None:
                 self.cleaned_to = self.log_start_offset
+            if epoch > epochs.latest:  # behind a gap it may have begun earlier: an older replica must not keep what it has there
+                epochs.assign(epoch, self.log_end_offset)
             self.log_end_offset = last_offset + 1
-            if epoch > epochs.latest:
-                epochs.assign(epoch, base_offset)
             if producer_id >= 0:
                 if attributes & CONTROL_MASK:
                     self._replay_marker(tail, view[position:stop], last_offset)

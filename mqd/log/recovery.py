@@ -406,6 +406,8 @@ class _Loader:
                 if following is not None and header.last_offset >= following and not self.known.kept:  # a cut was not synced, or a removal
                     raise BadBatch(position, f"offset {header.last_offset} is in the next segment, too")
                 self.has_gaps |= header.base_offset > segment.next_offset
+                if header.partition_leader_epoch > self.epochs.latest:
+                    self.epochs.assign(header.partition_leader_epoch, min(header.base_offset, segment.next_offset))
                 if header.last_offset > segment.base_offset + RELATIVE_OFFSET_MAX:
                     raise BadBatch(position, f"offset {header.last_offset} is too far from the segment's base")
                 segment.add(header.last_offset, len(view), header.max_timestamp, self.config.index_interval_bytes)

@@ -186,6 +186,22 @@ async def test_gaps_of_a_leader_that_is_or_was_compacted_are_taken_over(leader: 
     assert follower.open(ours.config).cleaned_to == 0, "a start trusts what is below the recovery point, and does not look"
 
 
+async def test_an_epoch_behind_a_gap_begins_at_the_gap(leader: Harness, follower: Harness) -> None:
+    """Its first batch was cleaned: a replica that has another batch of an older epoch there must cut it off (KIP-101)."""
+    log = leader.open()
+    leader.write(log, batch(b"a"), batch(b"b"), epoch=0)
+    leader.write(log, batch(b"c"), batch(b"d"), epoch=3)
+    data = content(log)
+    batches = [data[position : position + size] for position, size, _ in iterate_batches(data)]
+    ours = follower.open(LogConfig(cleanup_policy=frozenset({"compact"})))
+    cleaned = b"".join(batches[:2] + batches[3:])
+    assert append(follower, ours, cleaned) == len(cleaned)
+    assert ours.epochs.entries() == [(0, 0), (3, 2)]
+    (ours.path / "leader-epoch-checkpoint").unlink(missing_ok=True)
+    await follower.restart()
+    assert follower.open(ours.config).epochs.entries() == [(0, 0), (3, 2)], "also where a start reads the batches"
+
+
 async def test_a_gap_that_is_wider_than_a_segment(leader: Harness, follower: Harness) -> None:
     data = bytearray(content(written(leader, 2)))
     second = next(iterate_batches(data))[1]
