@@ -23,6 +23,8 @@ from mqd.limits import (
 )
 from mqd.protocol import batch
 from mqd.protocol.batch import (
+    CODEC_MASK,
+    CODEC_POSITION,
     HEADER_BYTES,
     KEYS_AT_ONCE,
     BatchHeader,
@@ -33,17 +35,13 @@ from mqd.protocol.batch import (
     parse_header,
     record_bytes,
 )
-from mqd.protocol.bricks import Slices
+from mqd.protocol.bricks import WHOLE_SLICE, Slices
 from mqd.protocol.compression import Codec
 from mqd.types import Offset
 
-_SLICE = 200
-"""Each step here is as much work as a slice of rows."""
 _COMPRESSED_AT_ONCE_BYTES = 16 * KIB
 _RECORDS_COUNT = Struct(">i").unpack_from
 _RECORDS_COUNT_POSITION = 57
-_CODEC_POSITION = 22
-_CODEC_MASK = 0x07
 
 
 def bytes_max(max_message_bytes: int) -> int:
@@ -55,7 +53,7 @@ def is_large(view: memoryview, start: int, stop: int) -> bool:
     """Whether a look at the keys of the batch in [start, stop) takes more than some milliseconds."""
     if start < 0 or stop - start < HEADER_BYTES:
         return False
-    if view[start + _CODEC_POSITION] & _CODEC_MASK and stop - start > _COMPRESSED_AT_ONCE_BYTES:
+    if view[start + CODEC_POSITION] & CODEC_MASK and stop - start > _COMPRESSED_AT_ONCE_BYTES:
         return True
     return bool(_RECORDS_COUNT(view, start + _RECORDS_COUNT_POSITION)[0] > KEYS_AT_ONCE)
 
@@ -92,13 +90,13 @@ class Looking:
     def _examining(view: memoryview, header: BatchHeader, max_message_bytes: int) -> Slices[None]:
         limit = bytes_max(max_message_bytes)
         _check_weight(header, limit)
-        yield _SLICE
+        yield WHOLE_SLICE
         records = record_bytes(view, header, limit)
-        yield _SLICE
+        yield WHOLE_SLICE
         keyless: list[int] = []
         for index in keyless_records(records, header):
             if index < 0:
-                yield _SLICE
+                yield WHOLE_SLICE
                 continue
             keyless.append(index)
             if len(keyless) == RECORD_ERRORS_MAX:
@@ -193,10 +191,10 @@ def first_record_since(
     if not header.is_log_append_time and header.records_count * LOOKED_AT_BYTES_PER_RECORD <= limit:
         try:
             if is_large(view, 0, len(view)):
-                yield _SLICE
+                yield WHOLE_SLICE
             records = record_bytes(view, header, limit)
             if len(records) > _COMPRESSED_AT_ONCE_BYTES:
-                yield _SLICE
+                yield WHOLE_SLICE
             looking = batch.first_record_since(records, header, timestamp, start_offset)
             found = None
             while True:
@@ -205,7 +203,7 @@ def first_record_since(
                 except StopIteration as end:
                     found = end.value
                     break
-                yield _SLICE
+                yield WHOLE_SLICE
         except MqError:
             return whole if whole[0] < limit_offset else None
         if found is not None:

@@ -14,7 +14,7 @@ from mqd.log.looking import first_record_since
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
 from mqd.protocol.batch import BatchHeader
-from mqd.protocol.bricks import Slices
+from mqd.protocol.bricks import WHOLE_SLICE, Slices
 from mqd.protocol.files import scan_batches
 from mqd.types import NO_TIMESTAMP, Offset
 
@@ -98,9 +98,6 @@ class FoundRecord(NamedTuple):
 HEADERS_AT_ONCE = 500
 """Headers between two pauses of a lookup by time: some milliseconds where each needs a read."""
 
-_SLICE = 200
-"""Each step is as much work as a slice of rows."""
-
 
 def offset_for_timestamp(log: PartitionLog, timestamp: int, limit_offset: Offset, opened: Opened) -> Slices[FoundRecord | None]:
     """The first record whose timestamp is `timestamp` or later, between the log start and `limit_offset` (exclusive).
@@ -139,7 +136,7 @@ def _first_since(log: PartitionLog, offset: Offset, timestamp: int, limit_offset
             return None
         offset, batch = walked
         if batch is None:
-            yield _SLICE
+            yield WHOLE_SLICE
             continue
         _position, header, view = batch
         found = yield from first_record_since(
@@ -189,7 +186,7 @@ def _largest_timestamp(log: PartitionLog, limit_offset: Offset, opened: Opened) 
             largest = max(largest, segment.max_timestamp)
     while (walked := _walk_younger(log, max(offset, log.log_start_offset), largest, limit_offset, opened)) is not None:
         offset, largest = walked
-        yield _SLICE
+        yield WHOLE_SLICE
     return largest
 
 

@@ -18,6 +18,7 @@ from mqd.log.looking import bytes_max
 from mqd.protocol.batch import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
+    CODEC_POSITION,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
@@ -45,12 +46,12 @@ def is_wanted(config: LogConfig, view: memoryview, start: int, stop: int) -> boo
     """Whether the batch in [start, stop) has another codec than its topic stores."""
     if config.compression_type == PRODUCER or start < 0 or stop - start < HEADER_BYTES:
         return False
-    return view[start + ATTRIBUTES_POSITION + 1] & CODEC_MASK != _CODECS[config.compression_type]
+    return view[start + CODEC_POSITION] & CODEC_MASK != _CODECS[config.compression_type]
 
 
 def is_small(config: LogConfig, view: memoryview, start: int, stop: int) -> bool:
     """Whether that takes no more than a millisecond: what is compressed may become large, and high levels of zstd are slow."""
-    if view[start + ATTRIBUTES_POSITION + 1] & CODEC_MASK or stop - start > _SMALL_BYTES:
+    if view[start + CODEC_POSITION] & CODEC_MASK or stop - start > _SMALL_BYTES:
         return False
     return config.compression_type != "zstd" or config.compression_zstd_level <= _ZSTD_LEVEL_AT_ONCE_MAX
 

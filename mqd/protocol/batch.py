@@ -46,6 +46,8 @@ LEADER_EPOCH_POSITION: Final = 12
 MAGIC_POSITION: Final = 16
 CRC_POSITION: Final = 17
 ATTRIBUTES_POSITION: Final = 21
+CODEC_POSITION: Final = ATTRIBUTES_POSITION + 1
+"""The low byte of the attributes: the codec is in its last three bits (`CODEC_MASK`)."""
 """Also where the bytes under the CRC begin."""
 LAST_OFFSET_DELTA_POSITION: Final = 23
 BASE_TIMESTAMP_POSITION: Final = 27

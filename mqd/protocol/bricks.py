@@ -19,6 +19,8 @@ NodeEndpoint = tuple[int, str, int, str | None]
 Message = TypeVar("Message")
 Slices = Generator[int, None, Message]
 """Yields the number of rows that were read or written since, and returns the message."""
+WHOLE_SLICE = 200
+"""What a step yields that is as much work as a slice by itself: rows of the server's slices, one to three milliseconds."""
 SLICE_ROWS = limits.DECODED_AT_ONCE_ROWS
 SLICE_BYTES = 32 * limits.KIB
 """Of a request without its records: a row may have thousands of tagged fields."""

@@ -46,11 +46,11 @@ _LARGE_FRAME_BYTES = 128 * KIB
 _FRAME_BUFFER_BYTES_MIN = 64 * KIB
 _NOTHING = memoryview(b"")
 _JOIN_BYTES_MAX = 256 * KIB
+"""Small answers are joined up to this and sent with one call."""
 _HTTP_STARTS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI "))
 """The first four bytes of HTTP requests, by their methods (RFC 9110, RFC 5789); the last is how HTTP/2 begins (RFC 9113)."""
 _TLS_HANDSHAKE = b"\x16\x03"
 """How a TLS client begins (RFC 8446)."""
-"""Small answers are joined up to this and sent with one call."""
 
 RESUME = 0
 """Instead of events: the connection used up its slice of an earlier turn, and gets one in this turn."""

@@ -18,8 +18,8 @@ connection that they lost (`reconnect.backoff.max.ms`) when the cluster is whole
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from struct import Struct
 from types import CoroutineType, GeneratorType
@@ -159,8 +159,22 @@ class Places:
         self._listing = trio.Semaphore(READ_AT_ONCE)
         self._large = trio.Semaphore(LARGE_REQUESTS_AT_ONCE)
 
-    def of(self, handler: Handler, *, large: bool) -> trio.Semaphore | None:
-        """Where this request takes its turn; None: it need not. `large`: its rows are decoded in slices."""
+    @asynccontextmanager
+    async def taken(self, connection: Connection, handler: Handler, *, large: bool) -> AsyncIterator[None]:
+        """Wait until a request may be carried out, or its connection has closed. `large`: its rows are decoded in slices."""
+        place, is_taken = self._of(handler, large=large), False
+        if place is not None:
+            with _until_closed(connection):
+                await place.acquire()
+                is_taken = True
+        try:
+            yield
+        finally:
+            if is_taken and place is not None:
+                place.release()
+
+    def _of(self, handler: Handler, *, large: bool) -> trio.Semaphore | None:
+        """Where this request takes its turn; None: it need not."""
         name = handler.name
         if name in READING:
             return self._reading
@@ -282,25 +296,20 @@ class Dispatcher:
 
     async def _answer_large(self, connection: Connection, slot: Slot, handler: Handler, header: RequestHeader, frame: bytes) -> None:
         """A task: decode in slices, then answer. Later requests of the connection wait."""
-        pool, place = connection.pool, self._places[connection.listener].of(handler, large=True)
+        pool, places = connection.pool, self._places[connection.listener]
         pool.bytes += len(frame)
-        taken = False
         try:
-            with _until_closed(connection):
-                if place is not None:
-                    await place.acquire()
-                    taken = True
-                decoding = handler.api.decode_request_in_slices(header.api_version, frame, header.body_position)
-                request = await finished_in_slices(decoding)
-            if connection.open:
-                work = self._handled(connection, handler, header, request)
-                await self._answer(connection, slot, handler, header, request, work)
+            async with places.taken(connection, handler, large=True):
+                with _until_closed(connection):
+                    decoding = handler.api.decode_request_in_slices(header.api_version, frame, header.body_position)
+                    request = await finished_in_slices(decoding)
+                if connection.open:
+                    work = self._handled(connection, handler, header, request)
+                    await self._answer(connection, slot, handler, header, request, work)
         except ProtocolError as error:
             connection.refuse(error)
         finally:
             pool.bytes -= len(frame)
-            if taken and place is not None:
-                place.release()
 
     async def _handled(self, connection: Connection, handler: Handler, header: RequestHeader, request: Any) -> Answer:
         """The handler's answer, whether it needs a task or not. Raises MqError."""
@@ -322,19 +331,12 @@ class Dispatcher:
         work: CoroutineType[Any, Any, Answer],
     ) -> None:
         """A task: answer a small request, whose response may be large."""
-        place = self._places[connection.listener].of(handler, large=False)
-        taken = False
         try:
-            if place is not None:
-                with _until_closed(connection):
-                    await place.acquire()
-                    taken = True
-            if connection.open:
-                await self._answer(connection, slot, handler, header, request, work)
+            async with self._places[connection.listener].taken(connection, handler, large=False):
+                if connection.open:
+                    await self._answer(connection, slot, handler, header, request, work)
         finally:
             work.close()
-            if taken and place is not None:
-                place.release()
 
     async def _answer(
         self, connection: Connection, slot: Slot, handler: Handler, header: RequestHeader, request: Any, work: Awaitable[Answer]

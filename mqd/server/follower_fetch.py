@@ -31,7 +31,7 @@ from mqd.replica.partition import Partition
 from mqd.replica.waiters import FetchWaiter
 from mqd.server.connection import Connection, Slot
 from mqd.server.context import Node
-from mqd.server.partitions import FetchRow, endpoints, refused_fetch_row, unknown_partition
+from mqd.server.partitions import FetchRow, endpoints, fetch_topics, refused_fetch_row, unknown_partition
 from mqd.server.slices import SLICE_ROWS, finished_in_slices
 from mqd.types import NO_EPOCH, NodeId
 
@@ -170,9 +170,8 @@ class FollowerFetch:
         self._add_rows(fetching, topics, leaders, plan.rows)
         if connection.open:
             addresses = endpoints(self._node, leaders)
-            parts = encode_fetch_response_parts(
-                fetching.version, fetching.correlation_id, 0, 0, session.id, _listed(fetching, topics), addresses
-            )
+            answer = fetch_topics(topics, by_id=fetching.version >= _BY_ID_FROM)
+            parts = encode_fetch_response_parts(fetching.version, fetching.correlation_id, 0, 0, session.id, answer, addresses)
             fetching.slot.complete(parts)
         if session.id == NO_SESSION:
             session.close()
@@ -354,7 +353,7 @@ class FollowerFetch:
         for several in _portions(plan.rows):
             self._add_rows(fetching, topics, leaders, several)
             yield SLICE_ROWS
-        answer, addresses = _listed(fetching, topics), endpoints(self._node, leaders)
+        answer, addresses = fetch_topics(topics, by_id=fetching.version >= _BY_ID_FROM), endpoints(self._node, leaders)
         version, session_id = fetching.version, fetching.session.id
         return (yield from encode_fetch_response_in_slices(version, fetching.correlation_id, 0, 0, session_id, answer, addresses))
 
@@ -397,11 +396,6 @@ def _damage(given: FileRange, offset: int) -> str:
     if crc_of(given.file.read_at(given.position, header.size), 0, header.size) != header.crc:
         return "its CRC-32C is wrong"
     return "" if header.last_offset >= offset else f"it ends at offset {header.last_offset}"
-
-
-def _listed(fetching: _Fetching, topics: dict[bytes, list[FetchRow]]) -> list[tuple[bytes | None, bytes | None, list[FetchRow]]]:
-    by_id = fetching.version >= _BY_ID_FROM
-    return [(None, topic, found) if by_id else (topic, None, found) for topic, found in topics.items()]
 
 
 def _portions(items: list[T]) -> Iterator[list[T]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
+from mqd.protocol.hot_fetch import FetchAnswerTopic
 from mqd.replica.partition import Partition
 from mqd.server.context import Node
 from mqd.types import NO_EPOCH, NO_NODE, NodeId, TopicPartition
@@ -73,6 +74,11 @@ def current_leader(
         return None
     found = topic.partitions[index]
     return None if found.leader in (NO_NODE, node.node_id) else (found.leader, found.leader_epoch)
+
+
+def fetch_topics(rows: Mapping[bytes, list[FetchRow]], *, by_id: bool) -> list[FetchAnswerTopic]:
+    """The topics of a fetch response, each with its rows: named by id or by name, as its version does."""
+    return [(None, topic, found) if by_id else (topic, None, found) for topic, found in rows.items()]
 
 
 def refused_fetch_row(

@@ -15,7 +15,9 @@ from typing import TypeVar
 
 import trio
 
-SLICE_ROWS = 200
+from mqd.protocol.bricks import WHOLE_SLICE
+
+SLICE_ROWS = WHOLE_SLICE
 """Rows between two checkpoints, and from how many on slices are worth a task: one to three milliseconds."""
 
 KEY_CHARS_A_ROW = 30
@@ -120,14 +122,21 @@ async def finished_in_slices(work: Generator[int, None, Result]) -> Result:
         _leave(lock)
 
 
-async def finished_soon(work: Generator[int, None, Result]) -> Result:
-    """The same, with the first slice at once, whoever else waits for one: most work is no larger."""
+def first_slice(work: Generator[int, None, Result]) -> tuple[Result] | None:
+    """Run one slice at once. What the work returns, where that was all of it."""
     weight = 0
     try:
         while weight < SLICE_ROWS:
             weight += next(work)
     except StopIteration as end:
-        result: Result = end.value
-        return result
+        return (end.value,)
+    return None
+
+
+async def finished_soon(work: Generator[int, None, Result]) -> Result:
+    """As `finished_in_slices`, with the first slice at once, whoever else waits for one: most work is no larger."""
+    finished = first_slice(work)
+    if finished is not None:
+        return finished[0]
     await others_first()
     return await finished_in_slices(work)

@@ -42,7 +42,7 @@ from mqd.server.bugs import raised_in_core
 from mqd.server.connection import Connection, Slot
 from mqd.server.context import PEER, Node
 from mqd.server.follower_fetch import FollowerFetch
-from mqd.server.partitions import FetchRow as Row, endpoints, refused_fetch_row, unknown_partition
+from mqd.server.partitions import FetchRow as Row, endpoints, fetch_topics, refused_fetch_row, unknown_partition
 from mqd.server.slices import finished_in_slices
 from mqd.types import NO_EPOCH, NodeId
 
@@ -447,8 +447,7 @@ class Fetch:
     def _encoding(self, fetching: _Fetching, response: _Response) -> Slices[list[Any]]:
         """The parts of the response, a slice at a time. A session of too many unknown partitions ends with it."""
         session, version = fetching.session, fetching.version
-        by_id = version >= _BY_ID_FROM
-        topics = [(None, topic, found) if by_id else (topic, None, found) for topic, found in response.topics.items()]
+        topics = fetch_topics(response.topics, by_id=version >= _BY_ID_FROM)
         session_id = session.id if session is not None else NO_SESSION
         if session is not None and response.unknown > FETCH_SESSION_UNKNOWN_MAX:
             self._replica.sessions.end(session)

@@ -21,7 +21,7 @@ from mqd.protocol.bricks import Slices, all_slices
 from mqd.replica.partition import Partition
 from mqd.server.context import Context
 from mqd.server.partitions import leading
-from mqd.server.slices import SLICE_ROWS, finished_in_slices
+from mqd.server.slices import SLICE_ROWS, finished_in_slices, first_slice
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
 
 LATEST = -1
@@ -47,14 +47,8 @@ def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapp
         return finished_in_slices(work)
     if all(one.timestamp in _CHEAP for topic in request.topics for one in topic.partitions):
         return all_slices(work)
-    try:  # most lookups take a fraction of a millisecond
-        weight = 0
-        while weight < SLICE_ROWS:
-            weight += next(work)
-    except StopIteration as end:
-        answer: Mapping[str, Any] = end.value
-        return answer
-    return finished_in_slices(work)
+    finished = first_slice(work)  # most lookups take a fraction of a millisecond
+    return finished[0] if finished is not None else finished_in_slices(work)
 
 
 def _answering(context: Context, request: Any) -> Generator[int, None, Mapping[str, Any]]:

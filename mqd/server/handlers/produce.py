@@ -30,7 +30,7 @@ from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.limits import DECODED_AT_ONCE_ROWS, KIB, MIB, PRODUCED_AT_ONCE_BYTES_MAX
 from mqd.log.looking import is_large
 from mqd.log.recompression import PRODUCER, is_small, is_wanted, recompressed
-from mqd.protocol.batch import HEADER_BYTES, MAGIC, PRODUCER_ID_POSITION, TRANSACTIONAL_MASK, parse_header
+from mqd.protocol.batch import CODEC_MASK, CODEC_POSITION, HEADER_BYTES, MAGIC, PRODUCER_ID_POSITION, TRANSACTIONAL_MASK, parse_header
 from mqd.protocol.bricks import Slices
 from mqd.protocol.hot import (
     ProducePartition,
@@ -51,9 +51,6 @@ from mqd.server.verification import Speaks, Verification, produce_refusal
 
 _NONE = -1
 _ZSTD = 4
-_ATTRIBUTES_POSITION = 22
-"""The low byte of a batch's attributes: the codec is in its last three bits."""
-_CODEC_MASK = 0x07
 _NO_PARTITIONS: dict[int, Partition] = {}
 _NO_VIEWS: Mapping[int, memoryview | MqError] = {}
 _PRODUCER = Struct(">qhi").unpack_from
@@ -275,10 +272,10 @@ class Produce:
                     assert partition is not None
                     if second is not None:
                         self._check_second(partition, view, start, stop, second)
-                attributes = view[start + _ATTRIBUTES_POSITION] if stop - start > _ATTRIBUTES_POSITION else 0
+                attributes = view[start + CODEC_POSITION] if stop - start > CODEC_POSITION else 0
                 if attributes & TRANSACTIONAL_MASK and transactional_id is None:
                     raise MqError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the request names no transactional id")
-                if version < 7 and attributes & _CODEC_MASK == _ZSTD:
+                if version < 7 and attributes & CODEC_MASK == _ZSTD:
                     raise MqError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later")
                 log = partition.log
                 batch = examined.get(start) if examined else None
@@ -345,7 +342,7 @@ class Produce:
             raise second.refusals[partition]
         if partition not in second.asked and stop - start >= HEADER_BYTES:
             producer_id, epoch, _ = _PRODUCER(view, start + PRODUCER_ID_POSITION)
-            if view[start + _ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK and not partition.log.producers.in_transaction(producer_id, epoch):
+            if view[start + CODEC_POSITION] & TRANSACTIONAL_MASK and not partition.log.producers.in_transaction(producer_id, epoch):
                 raise MqError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node did not lead the partition when the request came: try again")
 
     # -- large requests --------------------------------------------------------------------------------------------
@@ -522,7 +519,7 @@ class Produce:
                 if partition is None or not partition.serves or stop - start < HEADER_BYTES:
                     continue
                 producer_id, epoch, sequence = _PRODUCER(view, start + PRODUCER_ID_POSITION)
-                transactional = producer_id >= 0 and view[start + _ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK
+                transactional = producer_id >= 0 and view[start + CODEC_POSITION] & TRANSACTIONAL_MASK
                 if transactional and not partition.log.producers.in_transaction(producer_id, epoch):
                     waiting[partition] = producer_id, epoch, sequence
         return waiting
@@ -598,7 +595,7 @@ def _producers(view: memoryview, asked: Sequence[ProduceTopic]) -> Slices[set[tu
     count = 0
     for _, _, partitions in asked:
         for _, start, stop in partitions:
-            if stop - start >= HEADER_BYTES and view[start + _ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK:
+            if stop - start >= HEADER_BYTES and view[start + CODEC_POSITION] & TRANSACTIONAL_MASK:
                 producers.add(_PRODUCER(view, start + PRODUCER_ID_POSITION)[:2])
             count += 1
             if not count % DECODED_AT_ONCE_ROWS:
