@@ -405,13 +405,12 @@ class _Loader:
                     raise BadBatch(position, f"base offset {header.base_offset} where {segment.next_offset} was due")
                 if following is not None and header.last_offset >= following and not self.known.kept:  # a cut was not synced, or a removal
                     raise BadBatch(position, f"offset {header.last_offset} is in the next segment, too")
-                self.has_gaps |= header.base_offset > segment.next_offset
-                if header.partition_leader_epoch > self.epochs.latest:
-                    self.epochs.assign(header.partition_leader_epoch, min(header.base_offset, segment.next_offset))
+                due = segment.next_offset
+                self.has_gaps |= header.base_offset > due
                 if header.last_offset > segment.base_offset + RELATIVE_OFFSET_MAX:
                     raise BadBatch(position, f"offset {header.last_offset} is too far from the segment's base")
                 segment.add(header.last_offset, len(view), header.max_timestamp, self.config.index_interval_bytes)
-                aborted = self._replay(header, view)
+                aborted = self._replay(header, view, due)
                 if aborted is not None:
                     segment.add_aborted((aborted,))
                 if position - reported >= SCAN_BYTES:
@@ -448,18 +447,21 @@ class _Loader:
 
     # -- producers and epochs --------------------------------------------------------------------------------------
 
-    def _replay(self, header: BatchHeader, view: memoryview) -> AbortedTransaction | None:
+    def _replay(self, header: BatchHeader, view: memoryview, due: Offset) -> AbortedTransaction | None:
+        """`due`: where the batch before it ended. Behind a gap an epoch begins there, as at a follower that copies it."""
         if header.partition_leader_epoch > self.epochs.latest:
-            self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+            self.epochs.assign(header.partition_leader_epoch, due)
         return replay_batch(self.producers, header, view) if header.base_offset >= self.replay_from else None
 
     def _replay_trusted(self, end_offset: Offset) -> None:
         """Batches of trusted segments that are younger than the snapshot."""
+        due = max(self.replay_from, self.segments[0].base_offset)
         try:
             for header, view in batches_from(self.disk, self.path, self.segments, self.replay_from, self.config):
                 if header.base_offset >= end_offset:
                     break
-                self._replay(header, view)
+                self._replay(header, view, min(due, header.base_offset))
+                due = header.next_offset
         except BadBatch as bad:
             raise LogDamaged(f"{self.path} {bad}, where all was said to be well. {_REMEDY}") from None
 

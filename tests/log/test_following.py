@@ -202,6 +202,23 @@ async def test_an_epoch_behind_a_gap_begins_at_the_gap(leader: Harness, follower
     assert follower.open(ours.config).epochs.entries() == [(0, 0), (3, 2)], "also where a start reads the batches"
 
 
+async def test_an_epoch_behind_a_gap_begins_at_the_gap_where_segments_are_trusted(leader: Harness, follower: Harness) -> None:
+    """The recovery point is behind it, and the checkpoint of the epochs is gone: a start reads the batches all the same."""
+    log = leader.open()
+    leader.write(log, batch(b"a" * 100), batch(b"b" * 100), epoch=0)
+    leader.write(log, batch(b"c" * 100), batch(b"d" * 100), batch(b"e" * 100), batch(b"f" * 100), epoch=3)
+    data = content(log)
+    batches = [data[position : position + size] for position, size, _ in iterate_batches(data)]
+    ours = follower.open(LogConfig(segment_bytes=len(batches[0]) + 50, cleanup_policy=frozenset({"compact"})))
+    cleaned = b"".join(batches[:2] + batches[3:])
+    assert append(follower, ours, cleaned) == len(cleaned) and len(ours.segments) > 3
+    ours.on_synced(ours.written_end_offset)
+    await follower.service.checkpoint_recovery_points()
+    (ours.path / "leader-epoch-checkpoint").unlink(missing_ok=True)
+    await follower.restart()
+    assert follower.open(ours.config).epochs.entries() == [(0, 0), (3, 2)]
+
+
 async def test_a_gap_that_is_wider_than_a_segment(leader: Harness, follower: Harness) -> None:
     data = bytearray(content(written(leader, 2)))
     second = next(iterate_batches(data))[1]
