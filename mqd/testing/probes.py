@@ -78,6 +78,8 @@ class Shadow:
     """What was seen at the last look."""
     agreed: int = 0
     """Batches from the front that were compared with the committed ones and are the same."""
+    compared_below: int = 0
+    """Of a compacted log: its batches below this offset were compared with the committed ones since its files were read whole."""
     lost_power: bool = False
     """Whether what it had in memory only may be gone; known again when it has restarted."""
     set_aside: bool = False
@@ -570,9 +572,10 @@ class Probes:
     @staticmethod
     def _compare_compacted(shadow: Shadow, committed: Committed, end: int, what: str) -> None:
         """What the replica has is what was committed, or less of it; above what any replica has compacted nothing is missing."""
-        ours = {batch.base_offset: batch for batch in shadow.batches if batch.next_offset <= end}
+        first = (shadow.compared_below,)  # what came before was compared, and the log was not rewritten since
+        ours = {batch.base_offset: batch for batch in shadow.batches[bisect_left(shadow.batches, first) :] if batch.next_offset <= end}
         start = shadow.batches[0].base_offset if shadow.batches else shadow.start
-        for theirs in committed.batches:
+        for theirs in committed.batches[bisect_left(committed.batches, first) :]:
             if theirs.next_offset > end:
                 break
             batch = ours.pop(theirs.base_offset, None)
@@ -581,6 +584,7 @@ class Probes:
                     raise Violation(f"{what} has no batch at {theirs.base_offset}, which was committed, above all that is compacted")
             elif batch[1:3] != theirs[1:3] or (batch.crc != theirs.crc and batch.base_offset >= committed.cleaned_to):
                 raise Violation(f"{what} has {batch[:4]}, and {theirs[:4]} was committed (base, next, leader epoch, CRC)")
+            shadow.compared_below = theirs.next_offset
         if any(base_offset >= committed.first_offset for base_offset in ours):
             raise Violation(f"{what} has a batch at {min(ours)} that nobody committed")
 
@@ -593,6 +597,7 @@ class Probes:
             self._extend(node_id, log, shadow, where)
             return
         before, end_before = shadow.batches, shadow.end
+        shadow.compared_below = 0
         shadow.start = log.segments[0].base_offset
         fresh = Shadow()
         fresh.end = log.segments[0].base_offset

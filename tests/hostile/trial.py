@@ -21,6 +21,8 @@ from tests.hostile.wire import Wire
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY_SECONDS = 60.0
+PARTITIONS_A_REQUEST = 5_000
+"""Apache Kafka's controller writes at most 10,000 metadata records for one request."""
 
 
 class Waits(NamedTuple):
@@ -61,9 +63,13 @@ def create_topics(port: int, known: int) -> None:
     """The good client's topic and the attacked one; returns when both are led."""
     wire = Wire(port)
     for name, partitions in ((TOPIC, 1), (KNOWN_TOPIC, known)):
-        topic = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+        topic = {"name": name, "num_partitions": min(partitions, PARTITIONS_A_REQUEST), "replication_factor": 1}
         answer = wire.ask("create_topics", 7, {"topics": [topic], "timeout_ms": 60_000})
         assert answer.topics[0].error_code == 0, answer
+        for count in range(PARTITIONS_A_REQUEST, partitions, PARTITIONS_A_REQUEST):
+            more = {"name": name, "count": min(count + PARTITIONS_A_REQUEST, partitions), "assignments": None}
+            answer = wire.ask("create_partitions", 3, {"topics": [more], "timeout_ms": 60_000, "validate_only": False})
+            assert answer.results[0].error_code == 0, answer
         ends_at = time.monotonic() + READY_SECONDS
         rows = [{"partition_index": partitions - 1, "timestamp": -1}]
         while wire.ask("list_offsets", 7, {"topics": [{"name": name, "partitions": rows}]}).topics[0].partitions[0].error_code:
