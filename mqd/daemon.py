@@ -11,7 +11,6 @@ synced, and a marker says that the stop was clean.
 from __future__ import annotations
 
 import errno
-import gc
 import logging
 import math
 import os
@@ -36,6 +35,7 @@ from mqd.errors import PASSING_ERRNOS, ErrorCode, MqError, StorageError
 from mqd.io.clock import Clock, SystemClock
 from mqd.io.disk import Disk, OsDisk, raise_descriptor_limit
 from mqd.io.entropy import Entropy, RandomEntropy
+from mqd.io.garbage import Garbage
 from mqd.io.net import Listener, Network, OsNetwork
 from mqd.limits import DESCRIPTORS_OTHERS, DISK_RESERVE_BYTES
 from mqd.log import disk_serials, known_directories, last_registration
@@ -436,8 +436,7 @@ class _Daemon:
                     serving.start_soon(self.publisher.run, self.machine.image)
                     await serving.start(self.controller.run)
                     if self.seams.owns_process:
-                        gc.collect()
-                        gc.freeze()
+                        background.start_soon(Garbage().run)
                     self.seams.announce(f"mqd node {self.me.id} ready on {self.me.host}:{listeners[CLIENT].port}")
                 await self.stop.wait()
                 await self._leave()

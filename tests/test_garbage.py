@@ -1,0 +1,88 @@
+"""The garbage collector of a node: pauses in proportion to what is new, and cycles are found all the same."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import trio
+import trio.testing
+
+from mqd.io.garbage import Garbage
+
+OLD_MAX = 60_000
+"""Objects that a collection may have to walk: a few young generations, and what one step made."""
+
+
+class Node:
+    """An object that can refer to itself."""
+
+
+@pytest.fixture(autouse=True)
+def thresholds_of_cpython() -> object:
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+async def test_no_collection_walks_what_lives_long(nursery: trio.Nursery) -> None:
+    nursery.start_soon(Garbage().run)
+    await trio.testing.wait_all_tasks_blocked()
+    held = []
+    longest = 0
+    for _ in range(30):
+        held.append([[number] for number in range(20_000)])
+        await trio.lowlevel.checkpoint()
+        longest = max(longest, len(gc.get_objects(generation=2)))
+    assert gc.get_freeze_count() > 400_000
+    assert longest < OLD_MAX, "a full collection would have walked them"
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_cycle_that_lived_on_is_found(nursery: trio.Nursery) -> None:
+    nursery.start_soon(Garbage().run)
+    await trio.testing.wait_all_tasks_blocked()
+    node = Node()
+    node.itself = node  # type: ignore[attr-defined]
+    found = weakref.ref(node)
+    gc.collect(1)  # it lives on: the oldest generation has it
+    del node
+    held = []
+    for _ in range(10):
+        held.append([[number] for number in range(20_000)])
+        await trio.lowlevel.checkpoint()
+    assert found() is None
+    nursery.cancel_scope.cancel()
+
+
+async def test_frozen_cycles_are_found_when_the_frozen_objects_are_many(
+    nursery: trio.Nursery, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqd.io.garbage._FROZEN_MORE_MIN", 0)
+    monkeypatch.setattr("mqd.io.garbage._FROZEN_TIMES", 1)
+    nursery.start_soon(Garbage().run)
+    await trio.testing.wait_all_tasks_blocked()
+    node = Node()
+    node.itself = node  # type: ignore[attr-defined]
+    found = weakref.ref(node)
+    held = []
+    for _ in range(10):
+        held.append([[number] for number in range(20_000)])
+        await trio.lowlevel.checkpoint()
+    del node
+    assert found() is not None, "frozen"
+    await trio.sleep(61)
+    assert found() is None
+    nursery.cancel_scope.cancel()
+
+
+async def test_it_gives_back_what_it_changed(nursery: trio.Nursery) -> None:
+    nursery.start_soon(Garbage().run)
+    await trio.testing.wait_all_tasks_blocked()
+    assert gc.get_threshold()[2] > 10
+    nursery.cancel_scope.cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    assert gc.get_threshold() == (700, 10, 10)
