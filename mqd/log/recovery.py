@@ -308,6 +308,8 @@ class _Loader:
             segment.next_offset = following
 
     def _miss(self, end: Offset, following: Offset) -> None:
+        if following <= self.known.log_start_offset:
+            return  # retention renamed the segments in between, and a power cut brought this one back
         hole = f"{self.path}: offsets {end} to {following - 1} are missing between two segments. {_REMEDY}"
         self.report.hole = self.report.hole or hole
 

@@ -14,7 +14,7 @@ What a disk may do to us (RELIABILITY §3):
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
@@ -684,34 +684,56 @@ class LogService:
             self._stale_points.pop(partition, None)
 
     async def retain(self) -> None:
-        """Remove what retention and log starts allow, roll what is old enough, forget producers that went away."""
+        """Remove what retention and log starts allow, roll what is old enough, forget producers that went away.
+
+        Log starts are written down before a file is renamed. After a power cut any of the renamed files may be back under its old
+        name, and a start must not take the gap between two segments for lost records.
+        """
         now_ms = self._clock.wall_ms()
-        for log in list(self.logs.values()):
-            if not log.opened or log.failed is not None or log.queue:  # also one that was deleted since, whose name another may have
-                continue
+        plans: dict[PartitionLog, tuple[Offset, str]] = {}
+        for log in self._cleanable():
             log.producers.expire(now_ms, self._producer_expiry_ms)
+            count, reason = plan_retention(log, now_ms)
+            if not log.may_roll:
+                count = min(count, len(log.segments) - 1)
+            if count:
+                end = log.segments[count - 1].next_offset
+                plans[log] = (end, reason)
+                self._move_log_start(log, end)
+            await trio.lowlevel.checkpoint()
+        if self._log_starts_moved:
+            self._log_starts_moved = False
+            await self._store(LOG_START_CHECKPOINT)
+        for log in self._cleanable():
+            end, reason = plans.get(log, (0, ""))
             try:
-                count, reason = plan_retention(log, now_ms)
-                if not log.may_roll:
-                    count = min(count, len(log.segments) - 1)
-                elif count == len(log.segments) or rolls_by_time(log, now_ms):
+                if log.may_roll and ((log.active.size and log.active.next_offset <= end) or rolls_by_time(log, now_ms)):
                     self._roll(log, log.log_end_offset, encode_producer_snapshot(log.producers.snapshot()))
+                count = sum(segment.next_offset <= end for segment in log.segments[:-1])
                 if count:
                     self._retire(log, count, reason)
             except OSError as error:
                 self._unless_it_passes(log.directory, storage_error(f"cannot clean {log.path}", error))
             await trio.lowlevel.checkpoint()
 
+    def _cleanable(self) -> Iterator[PartitionLog]:
+        """Logs that are open and idle when the caller comes to them. One that was deleted since is not: another may have its name."""
+        for log in list(self.logs.values()):
+            if log.opened and log.failed is None and not log.queue:
+                yield log
+
+    def _move_log_start(self, log: PartitionLog, offset: Offset) -> None:
+        if offset > log.log_start_offset:
+            log.advance_log_start(offset)
+            self._log_starts_moved = True
+            self._on_log_start_moved(log)
+
     def _retire(self, log: PartitionLog, count: int, reason: str) -> None:
         """Take the oldest segments out of the log; their files go after `file.delete.delay.ms`."""
         end = log.segments[count - 1].next_offset
         logger.info("removing segments partition=%s count=%d up_to=%d reason=%s", log.topic_partition, count, end, reason)
-        self._log_starts_moved = True
         self._retired_segments += count
-        before = log.log_start_offset
         self._removals.add_all(retire_oldest(self._disk, log, count), log.config.file_delete_delay_ms)
-        if log.log_start_offset != before:
-            self._on_log_start_moved(log)
 
     async def _store(self, name: str) -> None:
         """Write one kind of checkpoint in every directory that is online."""

@@ -553,6 +553,31 @@ async def test_retention_and_time_rolls(tmp_path: Path) -> None:
     harness.kill()
 
 
+async def test_a_power_cut_brings_a_removed_segment_back(tmp_path: Path) -> None:
+    """The second of two renames was durable, the first was not: the gap between the segments is no lost record."""
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open(LogConfig(segment_bytes=200, retention_ms=1000))
+    for number in range(4):
+        harness.write(log, batch(b"x" * 100, timestamp=NOW + number))
+    harness.service.checkpoint_high_watermark(PARTITION, 4)
+    harness.clock.now_ms = NOW + 1002
+    await harness.service.retain()
+    assert log.log_start_offset == 2
+    back = sorted(log.path.glob("00000000000000000000.*.deleted"))
+    assert back
+    harness.kill()
+    for path in back:
+        path.rename(path.with_suffix(""))
+    harness.service = harness.new_service(kept=False)
+    await harness.service.start()
+    log = harness.open(LogConfig(segment_bytes=200))
+    assert (log.log_start_offset, log.log_end_offset, log.failed) == (2, 4, None)
+    await harness.service.retain()
+    assert log.segments[0].base_offset == 2
+    harness.kill()
+
+
 async def test_an_orderly_stop_leaves_what_the_next_start_needs(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
