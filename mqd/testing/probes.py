@@ -89,6 +89,11 @@ class Shadow:
     latest_epoch: int = -1
     """The last entry of its leader epochs."""
 
+    def lies_below(self, cleaned_to: int) -> bool:
+        """Whether it ends inside what another replica has compacted. A leader that has no batch left of its last epoch lets it begin again
+        before the gap: all that it loses is superseded by committed records that it does not have yet, so it is in no ISR and no ELR."""
+        return self.end <= cleaned_to
+
 
 def _epoch_led_in_passing(log: Any, shadow: Shadow, before: tuple[Any, ...]) -> int | None:
     """The epoch in which the node, which does not lead now, led since it was looked at: several entries of the metadata may be applied
@@ -472,7 +477,7 @@ class Probes:
         where = f"{topic_partition} on node {node_id}"
         if not log.log_start_offset <= high_watermark <= log.log_end_offset:
             raise Violation(f"I4: {where}: start {log.log_start_offset}, high watermark {high_watermark}, end {log.log_end_offset}")
-        if shadow.life == life and not shadow.set_aside and not shadow.unassigned:
+        if shadow.life == life and not shadow.set_aside and not shadow.unassigned and not shadow.lies_below(committed.cleaned_to):
             if high_watermark < shadow.high_watermark and not self.may_lose(topic_partition.topic):
                 raise Violation(f"I5: the high watermark of {where} went back from {shadow.high_watermark} to {high_watermark}")
             if partition.last_stable_offset < shadow.stable and not self.may_lose(topic_partition.topic):
@@ -613,6 +618,7 @@ class Probes:
         if log.cleaned_to or log.cleanings:  # what is missing in between, or has fewer records, was compacted
             cut_at, shadow.agreed = min(shadow.batches[-1].next_offset if shadow.batches else 0, end_before), 0
         excused = shadow.lost_power or shadow.set_aside or shadow.unassigned or self.may_lose(log.topic_partition.topic)
+        excused |= shadow.lies_below(self.committed[log.topic_id, log.topic_partition.partition].cleaned_to)
         if life != shadow.life and not died_in_cut:
             if cut_at < end_before and not excused:
                 raise Violation(f"I1: a restarted process lost what was written: {where} ended at {end_before}, now at {cut_at}")
