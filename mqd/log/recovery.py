@@ -149,6 +149,8 @@ class _Loader:
         self.replay_from: Offset = 0
         """Where the producer snapshot ends."""
         self.has_gaps = False
+        self.brought_back: Offset = 0
+        """Segments below this offset were removed by retention, and a power cut undid the renames of some."""
         """Whether offsets are missing between batches: the log was cleaned, here or where it was copied from."""
         self.unstored: Offset = FOREVER_MS
         """From here on transaction indexes are not on disk: there was no space."""
@@ -294,7 +296,7 @@ class _Loader:
 
     def _remove(self, later: list[Offset]) -> None:
         for base in later:
-            self.report.note(f"segment {base} behind the end is removed")
+            self.report.note(f"segment {base} is removed")
             remove_segment(self.disk, self.path, base)
 
     def _join(self, segment: Segment, following: Offset) -> None:
@@ -309,7 +311,8 @@ class _Loader:
 
     def _miss(self, end: Offset, following: Offset) -> None:
         if following <= self.known.log_start_offset:
-            return  # retention renamed the segments in between, and a power cut brought this one back
+            self.brought_back = following
+            return
         hole = f"{self.path}: offsets {end} to {following - 1} are missing between two segments. {_REMEDY}"
         self.report.hole = self.report.hole or hole
 
@@ -491,6 +494,9 @@ class _Loader:
                 "a log ends below its high watermark, acknowledged records are lost partition=%s high_watermark=%d log_end=%d",
                 self.topic_partition, known.high_watermark, end,
             )  # fmt: skip
+        if start >= self.brought_back:
+            self._remove([segment.base_offset for segment in self.segments if segment.base_offset < self.brought_back])
+            self.segments = [segment for segment in self.segments if segment.base_offset >= self.brought_back]
         anew = not self.segments or start > end
         if anew:
             if self.segments:
