@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqd.errors import ErrorCode, MqError
+from mqd.limits import CONNECTIONS_IDLE_LEAST_MS
 from mqd.option_table import GROUP_OPTIONS, NODE_OPTIONS, OPTIONS, TOPIC_OPTIONS
 from mqd.options import ConfigError, Option, OptionType, StartError, Status, Value
 from mqd.peers import PeerNode, Peers, load_peers
@@ -423,4 +424,10 @@ def _check_relations(config: NodeConfig) -> None:
     if batch > request:
         raise ConfigError(
             f"message.max.bytes ({batch}) is above socket.request.max.bytes ({request}); no such batch could arrive: raise the latter"
+        )
+    idle = config.integer("connections.max.idle.ms")
+    if 0 <= idle < CONNECTIONS_IDLE_LEAST_MS:
+        raise ConfigError(
+            f"connections.max.idle.ms ({idle}) is below {CONNECTIONS_IDLE_LEAST_MS}; clients would be disconnected between two"
+            f" requests: set it to {CONNECTIONS_IDLE_LEAST_MS} or more, or to -1 for no bound"
         )

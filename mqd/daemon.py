@@ -27,7 +27,7 @@ from uuid import UUID
 import trio
 
 from mqd.config import NodeConfig, PeerNode, StartError, StartOptions, topic_options
-from mqd.controller.configs import effective_node_config
+from mqd.controller.configs import effective_node_config, warn_of_static_overrides
 from mqd.controller.image import Delta, MetadataImage, MetadataMachine
 from mqd.controller.placement import default_replication_factor
 from mqd.controller.service import BrokerAddress, ControllerService
@@ -738,6 +738,7 @@ class _Publisher:
 
     def _set_rates(self, image: MetadataImage) -> None:
         """The replication quotas of this node (KIP-73) and the options of its cleaner, which may change while it runs."""
+        warn_of_static_overrides(image, self.node_id)
         config = effective_node_config(self.config, image, self.node_id)
         for throttle, role in ((self.replica.leader_throttle, "leader"), (self.replica.follower_throttle, "follower")):
             rate = config.integer(f"{role}.replication.throttled.rate")

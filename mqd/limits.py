@@ -11,6 +11,8 @@ MIB = 1024 * KIB
 
 # -- frames (protocol/frame.py, server/connection.py)
 REQUEST_BYTES_MAX = 100 * MIB
+REQUEST_BYTES_LEAST = 4 * KIB
+"""The least value of `socket.request.max.bytes`: with less, tools could not send their requests."""
 """Default of `socket.request.max.bytes`: the largest frame a client may send."""
 FRAME_BYTES_MIN = 8
 """An API key, a version and a correlation id: nothing shorter is a request."""
@@ -40,6 +42,10 @@ STRING_BYTES_MAX = 32_767
 # -- connections (io/net.py, server/)
 CONNECTIONS_MAX = 1_000
 """Default of `max.connections`: finite, where Kafka's is not."""
+CONNECTIONS_LEAST = 10
+"""The least value of `max.connections`: with less, no client and no tool could work."""
+CONNECTIONS_IDLE_LEAST_MS = 1_000
+"""The least value of `connections.max.idle.ms`: a client needs time between two requests."""
 CONNECTIONS_IDLE_MAX_MS = 600_000
 FRAME_RECEIVE_TIMEOUT_MS = 30_000
 """A frame that has begun must have arrived whole after this long."""

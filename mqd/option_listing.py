@@ -29,6 +29,7 @@ def _row(option: Option) -> dict[str, Any]:
         "default": option.format(option.default),
         "scope": sorted(option.scopes),
         "status": option.status.value,
+        "dynamic": option.dynamic,
         "meaning": option.meaning,
         "note": option.note,
         "synonyms": [synonym for synonym, _ in option.synonyms if synonym != option.name],
@@ -36,10 +37,10 @@ def _row(option: Option) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    lines = [("NAME", "TYPE", "DEFAULT", "SCOPE", "STATUS", "MEANING")]
+    lines = [("NAME", "TYPE", "DEFAULT", "SCOPE", "STATUS", "DYNAMIC", "MEANING")]
     for row in rows:
         meaning = f"{row['meaning']} ({row['note']})" if row["note"] else row["meaning"]
         default = "-" if row["default"] in (None, "") else row["default"]
-        lines.append((row["name"], row["type"], default, ",".join(row["scope"]), row["status"], meaning))
-    widths = [max(len(line[column]) for line in lines) for column in range(5)]
-    return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths)), line[5]]) for line in lines)
+        lines.append((row["name"], row["type"], default, ",".join(row["scope"]), row["status"], "yes" if row["dynamic"] else "no", meaning))
+    widths = [max(len(line[column]) for line in lines) for column in range(6)]
+    return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths)), line[6]]) for line in lines)

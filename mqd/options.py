@@ -65,7 +65,8 @@ class Option(NamedTuple):
     valid: tuple[str, ...] = ()
     """The words a string may be, or the elements that a list may have."""
     dynamic: bool = False
-    """Whether Kafka lets it change while the node runs."""
+    """Whether clients may change it while the node runs: where they may in Kafka, except bounds on a node's memory, connections
+    and metadata, which protect it from clients."""
     synonyms: tuple[tuple[str, int], ...] = ()
     """Of a topic's or a group's key: the node keys that stand in for it, first set one first, each with the factor to its unit."""
 

@@ -217,6 +217,10 @@ def test_an_unknown_variable_is_told_with_its_own_name() -> None:
         ("remote.log.storage.system.enable=true", ["refused", "tiered"]),
         ("create.topic.policy.class.name=org.example.Mine", ["refused", "Java"]),
         ("broker.heartbeat.interval.ms=9000", ["broker.session.timeout.ms", "fenced"]),
+        ("max.connections=0", ["max.connections", "10"]),
+        ("max.connections.per.ip=0", ["max.connections.per.ip"]),
+        ("connections.max.idle.ms=0", ["connections.max.idle.ms", "1000", "-1"]),
+        ("group.members.memory.bytes=0", ["group.members.memory.bytes"]),
         ("message.max.bytes=104857601", ["socket.request.max.bytes"]),
     ],
 )

@@ -147,6 +147,7 @@ def test_config_list_tells_every_key(capsys: pytest.CaptureFixture[str]) -> None
         "default": "604800000",
         "scope": ["topic"],
         "status": "implemented",
+        "dynamic": True,
         "meaning": "Age at which old segments go; -1 is never",
         "note": "",
         "synonyms": ["log.retention.ms", "log.retention.minutes", "log.retention.hours"],
@@ -155,7 +156,7 @@ def test_config_list_tells_every_key(capsys: pytest.CaptureFixture[str]) -> None
     assert yaml.safe_load(capsys.readouterr().out) == rows
     assert main(["config", "list"]) == OK
     table = capsys.readouterr().out.splitlines()
-    assert table[0].split() == ["NAME", "TYPE", "DEFAULT", "SCOPE", "STATUS", "MEANING"]
+    assert table[0].split() == ["NAME", "TYPE", "DEFAULT", "SCOPE", "STATUS", "DYNAMIC", "MEANING"]
     assert len(table) == len(OPTIONS) + 1
     assert not any(line != line.rstrip() for line in table)
 

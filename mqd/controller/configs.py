@@ -7,6 +7,7 @@ Codes are Apache Kafka 4.3's: a bad value is INVALID_CONFIG for a topic or a gro
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -35,6 +36,8 @@ from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONFIG_RESOURCES_MAX, CONFIGURED_GROUPS_MAX, COORDINATOR_KEY_BYTES_MAX
 from mqd.options import OptionType, Status
 from mqd.types import Decision, NodeId
+
+logger = logging.getLogger(__name__)
 
 _OPTIONS = {TOPIC: TOPIC_OPTIONS, NODE: NODE_OPTIONS, GROUP: GROUP_OPTIONS}
 _NODE_NAME = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -258,11 +261,31 @@ def _validate(image: MetadataImage, config: NodeConfig, kind: str, present: Mapp
 
 
 def effective_node_config(config: NodeConfig, image: MetadataImage, node_id: NodeId | None) -> NodeConfig:
-    """What holds on a node: its own dynamic options, then those of every node, then what it was started with. None: on any node."""
+    """What holds on a node: its own dynamic options, then those of every node, then those of its start.
+
+    `node_id` None: on any node. Options that are not dynamic hold as started, although an earlier
+    version may have put others into the metadata.
+    """
     for texts, source in ((image.node_configs(None), Source.DYNAMIC_DEFAULT), (image.node_configs(node_id), Source.DYNAMIC)):
-        if texts:
-            config = config.replaced({name: NODE_OPTIONS[name].parse(text) for name, text in texts.items()}, source)
+        options = ((NODE_OPTIONS[name], text) for name, text in texts.items())
+        dynamic = {option.name: option.parse(text) for option, text in options if option.dynamic}
+        if dynamic:
+            config = config.replaced(dynamic, source)
     return config
+
+
+def warn_of_static_overrides(image: MetadataImage, node_id: NodeId) -> None:
+    """Log the values in the metadata, from an earlier version, that only a start can set."""
+    for resource in (None, node_id):
+        texts = image.node_configs(resource).items()
+        static = sorted(f"{name}={text[:_NAME_SHOWN]}" for name, text in texts if not NODE_OPTIONS[name].dynamic)
+        if static:
+            logger.warning(
+                "ignoring configs in the metadata that only the file, the environment or -o can set:"
+                " delete them resource=broker:%s configs=%s",
+                "<default>" if resource is None else resource,
+                ",".join(static),
+            )
 
 
 class CurrentConfig:

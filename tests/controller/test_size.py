@@ -100,7 +100,7 @@ def test_configs_of_topics_and_of_nodes() -> None:
     create_topics(replica, new_topic("t"))
     wide = ",".join(f"{n}:1" for n in range(2_000))
     throttled = changes(ResourceType.TOPIC, "t", ("leader.replication.throttled.replicas", wide))
-    rate = changes(ResourceType.BROKER, "1", ("log.cleaner.io.buffer.size", "1" + " " * 12_000))
+    rate = changes(ResourceType.BROKER, "1", ("log.cleaner.backoff.ms", "1" + " " * 12_000))
     rules = room_for(replica, 8_000)
     assert codes(alter(replica, rules, throttled, rate)) == [FULL, FULL]
     assert not replica.image.configs
@@ -131,8 +131,8 @@ def test_what_keeps_a_full_cluster_at_work_has_a_reserve() -> None:
     number = 0
     while codes(replica.run(decide_create_topics, CreateTopics((new_topic(f"t{number}", 1, 1),), 1, 1), rules)) == [ErrorCode.NONE]:
         number += 1
-    raised = changes(ResourceType.BROKER, "", ("metadata.image.max.bytes", str(2 * MIB)))
-    assert codes(alter(replica, rules, raised)) == [ErrorCode.NONE], "or nobody could raise the bound while nodes run"
+    faster = changes(ResourceType.BROKER, "", ("log.retention.ms", "60000"))
+    assert codes(alter(replica, rules, faster)) == [ErrorCode.NONE], "or nobody could make room while nodes run"
     moved = AlterReassignments((Reassignment(TopicPartition("t0", 0), (NodeId(2), NodeId(3))),))
     assert codes(replica.run(decide_alter_reassignments, moved, rules)) == [ErrorCode.NONE], "or no node could be drained"
     for name in ("__consumer_offsets", "__transaction_state"):

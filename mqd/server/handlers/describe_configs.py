@@ -151,7 +151,8 @@ def _node_candidates(node: Node, key: str) -> Candidates:
     names = _STAND_INS.get(key, (key,))
     found: Candidates = []
     for texts, source in ((node.image.node_configs(node.node_id), Source.DYNAMIC), (node.image.node_configs(None), Source.DYNAMIC_DEFAULT)):
-        found += [(name, NODE_OPTIONS[name].parse(texts[name]), source) for name in names if name in texts]
+        dynamic = [NODE_OPTIONS[name] for name in names if name in texts and NODE_OPTIONS[name].dynamic]
+        found += [(option.name, option.parse(texts[option.name]), source) for option in dynamic]
     for name in names:
         if (source := node.config.source(name)) is not Source.DEFAULT:
             found.append((name, node.config[name], source))
@@ -160,11 +161,14 @@ def _node_candidates(node: Node, key: str) -> Candidates:
 
 
 def _all_nodes(node: Node, request: Any) -> Iterator[dict[str, Any]]:
-    """What was set for every node, and nothing else: there is no node whose other values these could be."""
+    """What was set for every node, and nothing else: there is no node whose other values these could be.
+
+    A static option, set in an earlier version and without effect since, is shown as it was set: it is to be deleted.
+    """
     for key, text in sorted(node.image.node_configs(None).items()):
         option = NODE_OPTIONS[key]
-        value, source = option.parse(text), Source.DYNAMIC_DEFAULT
-        yield _row(key, option, value, source, [(key, value, source)], request, read_only=False)
+        value, source = option.parse(text) if option.dynamic else text, Source.DYNAMIC_DEFAULT
+        yield _row(key, option, value, source, [(key, value, source)], request, read_only=not option.dynamic)
 
 
 def _row(

@@ -119,6 +119,50 @@ async def test_dynamic_options_of_one_node_and_of_all() -> None:
         assert await alter(node, NODE, "1", ("log.dirs", SET, "/x")) == 42
 
 
+BOUNDS = (
+    "connections.max.idle.ms",
+    "connections.max.write.stall.ms",
+    "fetch.max.bytes",
+    "group.coordinator.memory.bytes",
+    "group.members.memory.bytes",
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.io.buffer.size",
+    "max.connections",
+    "max.connections.per.ip",
+    "max.incremental.fetch.session.cache.slots",
+    "memory.budget.bytes",
+    "metadata.image.max.bytes",
+    "socket.request.max.bytes",
+    "transaction.coordinator.memory.bytes",
+)
+
+
+async def test_clients_do_not_move_the_bounds_that_protect_a_node_from_them() -> None:
+    async with running_node() as node:
+        for key in BOUNDS:
+            for name in ("", "1"):
+                assert await alter(node, NODE, name, (key, SET, "10000000")) == 42, key
+        rows = (await describe(node, NODE, "1", list(BOUNDS))).configs
+        assert [row.name for row in rows] == list(BOUNDS) and all(row.read_only and row.config_source != 2 for row in rows)
+
+
+async def test_bounds_that_an_earlier_version_took_from_a_client_have_no_effect_and_can_be_deleted() -> None:
+    async with running_node() as node:
+        for name in ("", "1"):
+            node.image.configs["node", name] = {"log.retention.ms": "5000", "max.connections": "0"}
+        (row,) = (await describe(node, NODE, "1", ["max.connections"], include_synonyms=True)).configs
+        assert (row.value, row.config_source, row.read_only) == ("1000", 5, True)
+        assert [(one.value, one.source) for one in row.synonyms] == [("1000", 5)]
+        assert (await describe(node, NODE, "1", ["log.retention.ms"])).configs[0].value == "5000"
+        rows = (await describe(node, NODE, "")).configs
+        assert [(row.name, row.value, row.read_only) for row in rows] == [
+            ("log.retention.ms", "5000", False),
+            ("max.connections", "0", True),
+        ]
+        assert await alter(node, NODE, "", ("log.retention.ms", SET, "6000"), validate_only=True) == 0, "in spite of the other"
+        assert await alter(node, NODE, "", ("max.connections", DELETE, None), validate_only=True) == 0
+
+
 async def test_synonyms_are_in_the_order_of_their_places() -> None:
     options = {"log_retention_hours": "5", "log_retention_minutes": "7", "log_segment_bytes": "3000000"}
     started = [("log.retention.minutes", "7", 4), ("log.retention.hours", "5", 4), ("log.retention.hours", "168", 5)]
