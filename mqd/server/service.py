@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import trio
 
-from mqd.controller.configs import CurrentConfig
 from mqd.errors import ProtocolError
 from mqd.io.memory import memory_bytes
 from mqd.io.net import Listener, Network, Ready, Socket
@@ -30,6 +29,7 @@ from mqd.limits import (
     TURN_SECONDS_MAX,
 )
 from mqd.peers import is_loopback
+from mqd.server.addresses import Addresses
 from mqd.server.connection import RESUME, Arena, Connection
 from mqd.server.context import CLIENT, PEER, Node
 from mqd.server.dispatch import Dispatcher
@@ -57,7 +57,8 @@ class ServerStatistics:
     frame_bytes: int
     refused_connections: int
     evicted_connections: int
-    """Connections that were closed because they held too much memory, or took none of their answers."""
+    """Connections that were closed because they held too much memory, took none of their answers,
+    or gave their place to another."""
     stalled_connections: int
     """Those of them that took no byte of their answers for `connections.max.write.stall.ms`."""
     memory_waits: int
@@ -80,12 +81,14 @@ class Server:
         self.now_ms = node.clock.wall_ms()
         self.dispatcher = Dispatcher(node, self._spawn)
         self._connections: dict[Connection, None] = {}
-        self._by_address: Counter[str] = Counter()
+        self._addresses: Addresses[Connection] = Addresses()
+        """Of clients."""
         self._by_kind: Counter[str] = Counter()
         others = (peer.host for peer in node.peers.nodes.values() if peer.id != node.node_id)
         self._strangers: Strangers[Connection] = Strangers(others)
         self._crowd_told_at = -math.inf
-        self._current_config = CurrentConfig(node.config, lambda: node.image, node.node_id)
+        self._connections_max = node.config.integer("max.connections")
+        self._connections_per_address_max = node.config.integer("max.connections.per.ip")
         self._dirty: list[Connection] = []
         budget = node.config["memory.budget.bytes"]
         shares = Shares.of(budget if isinstance(budget, int) else max(memory_bytes() // DEFAULT_PART, BUDGET_BYTES_MIN))
@@ -244,13 +247,13 @@ class Server:
                 logger.warning("refusing a connection peer=%s reason=%s", sock.peer, refusal)
                 sock.close()
                 continue
-            if kind == CLIENT:
-                self._by_address[_address(sock)] += 1
             self._by_kind[kind] += 1
             connection = Connection(self, sock, kind, self.now)
             self._connections[connection] = None
             if kind == PEER:
                 self._strangers.add(connection, _address(sock))
+            else:
+                self._addresses.add(connection, _address(sock))
 
     async def _peer_refusal(self, sock: Socket) -> str | None:
         """Why the peer listener has no place for this connection; the oldest of its pool makes room where it can."""
@@ -289,12 +292,26 @@ class Server:
         self._strangers.introduced(connection, _address(connection.sock))
 
     def _client_refusal(self, sock: Socket) -> str | None:
-        of_kind = self._by_kind[CLIENT]
-        if of_kind >= self._current_config().integer("max.connections"):
-            return f"{of_kind} connections are open and max.connections allows no more"
+        """Why there is no place for this client; the address with the most makes room if it can."""
         address = _address(sock)
-        if self._by_address[address] >= self._current_config().integer("max.connections.per.ip") and not is_loopback(address):
+        of_address = self._addresses[address]
+        if of_address >= self._connections_per_address_max and not is_loopback(address):
             return "max.connections.per.ip allows no more from this address"
+        of_kind = self._by_kind[CLIENT]
+        if of_kind < self._connections_max:
+            return None
+        idle = self._addresses.place_for(address)
+        if idle is None:
+            return f"{of_kind} connections are open and max.connections allows no more"
+        self._evicted += 1
+        logger.warning(
+            "closing a connection peer=%s reason=max.connections is reached, its address has the most"
+            " connections (%d), and this one is idle the longest: its place goes to %s",
+            idle.peer,
+            self._addresses[_address(idle.sock)],
+            sock.peer,
+        )
+        idle.close()
         return None
 
     def closed(self, connection: Connection) -> None:
@@ -302,10 +319,7 @@ class Server:
         self._strangers.discard(connection)
         self._by_kind[connection.listener] -= 1
         if connection.listener == CLIENT:
-            address = _address(connection.sock)
-            self._by_address[address] -= 1
-            if not self._by_address[address]:
-                del self._by_address[address]
+            self._addresses.discard(_address(connection.sock))
 
     @property
     def slice_is_over(self) -> bool:

@@ -43,14 +43,32 @@ async def serves(client: Client) -> bool:
 
 
 async def test_connections_above_the_limit_are_closed_and_the_others_stay(tmp_path: Path) -> None:
-    async with rig(tmp_path, max_connections="2") as node:
-        first, second, third = [await node.connect(address=f"10.0.0.{number}") for number in range(3)]
-        assert [await serves(client) for client in (first, second, third)] == [True, True, False]
+    async with rig(tmp_path, max_connections="10") as node:
+        clients = [await node.connect(address=f"10.0.0.{number}") for number in range(11)]
+        assert [await serves(client) for client in clients] == [True] * 10 + [False]
         assert node.server.statistics().refused_connections == 1
-        first.reset()
+        clients[0].reset()
         await settle()
-        assert await serves(await node.connect())
-        assert not await serves(await node.connect())
+        assert await serves(await node.connect(address="10.0.1.1"))
+        assert not await serves(await node.connect(address="10.0.1.2"))
+
+
+async def test_one_address_does_not_keep_the_others_out(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with rig(tmp_path, max_connections="10") as node:
+        flood = []
+        for _ in range(10):
+            flood.append(await node.connect(address="10.0.0.1"))
+            mock_clock.jump(0.1)
+        assert await serves(flood[0])
+        newcomers = [await node.connect(address=address) for address in ("10.0.0.2", "127.0.0.1")]
+        assert [await serves(client) for client in newcomers] == [True, True]
+        assert [number for number, client in enumerate(flood) if client.sock.closed] == [1, 2], "the longest idle"
+        assert not await serves(await node.connect(address="10.0.0.1")), "it has its share"
+        more = [await node.connect(address="10.0.0.2") for _ in range(10)]
+        assert [client.sock.closed for client in more] == [False] * 3 + [True] * 7, "5 and 4 are about as many"
+        assert await serves(newcomers[0]) and await serves(newcomers[1])
+        statistics = node.server.statistics()
+        assert (statistics.connections, statistics.evicted_connections, statistics.refused_connections) == (10, 5, 8)
 
 
 async def test_connections_of_one_address_are_limited_by_themselves(tmp_path: Path) -> None:
@@ -65,7 +83,9 @@ async def test_connections_of_one_address_are_limited_by_themselves(tmp_path: Pa
 
 
 async def test_peers_are_let_in_whatever_clients_do(tmp_path: Path) -> None:
-    async with rig(tmp_path, max_connections="1", max_connections_per_ip="1") as node:
+    async with rig(tmp_path, max_connections="10", max_connections_per_ip="1") as node:
+        others = [await node.connect(address=f"10.1.0.{number}") for number in range(9)]
+        assert all([await serves(client) for client in others])
         assert await serves(await node.connect())
         assert await serves(await node.connect(PEER))
 
@@ -120,24 +140,20 @@ async def test_nodes_have_their_own_bound_whatever_strangers_do(tmp_path: Path, 
         next(iter(node.server._strangers)).introduced(3)
 
 
-@pytest.mark.parametrize(
-    "limit",
-    [
-        "max_connections",
-        "max_connections_per_ip",
-    ],
-)
-async def test_peers_take_no_client_s_place(tmp_path: Path, limit: str) -> None:
-    async with rig(tmp_path, **{limit: "1"}) as node:
-        assert await serves(await node.connect(PEER))
-        assert await serves(await node.connect())
+async def test_peers_take_no_client_s_place(tmp_path: Path) -> None:
+    async with rig(tmp_path, max_connections="10", max_connections_per_ip="1") as node:
+        assert all([await serves(await node.connect(PEER)) for _ in range(10)])
+        assert all([await serves(await node.connect(address=f"10.1.0.{number}")) for number in range(10)])
 
 
-async def test_the_limits_are_those_of_now(tmp_path: Path) -> None:
+async def test_limits_in_the_metadata_lock_nobody_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An earlier version accepted them from clients."""
     async with rig(tmp_path) as node:
-        assert await serves(await node.connect())
-        node.change(SetConfigs("node", "", (("max.connections", "1"),)))
-        assert not await serves(await node.connect())
+        stale = (("max.connections", "0"), ("max.connections.per.ip", "0"), ("group.members.memory.bytes", "1"))
+        node.change(SetConfigs("node", "", stale), SetConfigs("node", "1", stale))
+        assert await serves(await node.connect(address="10.0.0.1"))
+        assert "resource=broker:<default> configs=group.members.memory.bytes=1,max.connections.per.ip=0" in caplog.text
+        assert "resource=broker:1 configs=group.members.memory.bytes=1" in caplog.text
 
 
 # -- for how long

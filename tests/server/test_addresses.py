@@ -1,0 +1,74 @@
+"""Which connection gives its place to a newcomer: against a search of all connections, and its cost in a flood."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+
+from mqd.server import addresses as addresses_module
+from mqd.server.addresses import Addresses
+
+
+@dataclass(eq=False)
+class Connection:
+    address: str
+    last_active: float
+    open: bool = True
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_is_the_longest_idle_of_the_address_with_the_most(seed: int) -> None:
+    chance = random.Random(seed)
+    addresses: Addresses[Connection] = Addresses()
+    connections: list[Connection] = []
+    for now in range(1500):
+        what = chance.random()
+        if what < 0.45 or not connections:
+            connections.append(Connection(chance.choice("aaaabbbcd"), now))
+            addresses.add(connections[-1], connections[-1].address)
+        elif what < 0.6:
+            chance.choice(connections).last_active = now
+        elif what < 0.9:
+            closed = connections.pop(chance.randrange(len(connections)))
+            closed.open = False
+            addresses.discard(closed.address)
+        sizes = Counter(connection.address for connection in connections)
+        newcomer = chance.choice("abcde")
+        assert addresses[newcomer] == sizes[newcomer]
+        victim = addresses.place_for(newcomer)
+        most = max(sizes.values(), default=0)
+        if most < sizes[newcomer] + 2:
+            assert victim is None
+            continue
+        assert victim is not None and victim.open and sizes[victim.address] == most
+        assert victim.last_active == min(one.last_active for one in connections if one.address == victim.address)
+
+
+def test_a_newcomer_in_a_flood_walks_over_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted: entries that go back into a heap, and heaps that are made anew."""
+    steps = Counter[str]()
+
+    def counted(name: str) -> None:
+        original = getattr(addresses_module, name)
+
+        def call(heap: list[object], *rest: object) -> object:
+            steps[name] += len(heap) if name == "heapify" else 1
+            return original(heap, *rest)
+
+        monkeypatch.setattr(addresses_module, name, call)
+
+    for name in ("heapify", "heappop", "heapreplace"):
+        counted(name)
+    addresses: Addresses[Connection] = Addresses()
+    for now in range(10_000):
+        addresses.add(Connection("flood", now), "flood")
+    for number in range(4_000):
+        victim = addresses.place_for(f"newcomer {number}")
+        assert victim is not None and victim.last_active == number
+        victim.open = False
+        addresses.discard(victim.address)
+        addresses.add(Connection(f"newcomer {number}", 10_000 + number), f"newcomer {number}")
+    assert steps.total() < 3 * 4_000
