@@ -11,6 +11,8 @@ import click
 import pytest
 
 from mqctl.__main__ import cli
+from mqd.option_table import NODE_OPTIONS
+from mqd.options import Status
 from tests.test_tidy import ROOT, python_files, tree
 
 ARCHITECTURE = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
@@ -143,3 +145,11 @@ def test_the_glossary_is_in_alphabetical_order() -> None:
     terms = [row.split(" |")[0] for row in re.findall(r"^\| (.*)", text, re.MULTILINE)][1:]
     assert len(terms) > 100
     assert terms == sorted(set(terms), key=lambda term: term.lower().replace("-", " "))
+
+
+def test_security_lists_the_node_options_that_clients_can_change() -> None:
+    security = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8")
+    section = security.split("## What clients can change\n")[1].split("\n## ")[0]
+    listed = set(re.findall(r"`([a-z]+(?:\.[a-z0-9]+)+)`", section.split("Options of nodes")[1].split("\n\n")[0]))
+    options = [option for option in NODE_OPTIONS.values() if "node" in option.scopes and option.dynamic]
+    assert listed == {option.name for option in options if option.status is Status.IMPLEMENTED}
