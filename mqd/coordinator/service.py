@@ -169,8 +169,11 @@ class CoordinatorService:
             raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet.")
         return partition_for(key, partitions)
 
-    async def call(self, key: str, op: Any) -> Answer:
-        """Have the shard of `key` decide, and wait for its answer.
+    async def call(
+        self, key: str, op: Any, decided: Callable[[], None] = lambda: None
+    ) -> Answer:
+        """Have the shard of `key` decide, and wait for its answer. `decided` is called in between,
+        when nobody reads `op` any more.
 
         MqError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and
         the errors of the shard.
@@ -180,13 +183,15 @@ class CoordinatorService:
         except MqError:
             self._check(op)
             raise
-        return await self._ask(held, op)
+        return await self._ask(held, op, decided)
 
     async def call_shard(self, index: int, op: Any) -> Answer:
         """As `call`, of the shard of one partition."""
         return await self._ask(self._usable(index), op)
 
-    async def _ask(self, held: _Held, op: Any) -> Answer:
+    async def _ask(
+        self, held: _Held, op: Any, decided: Callable[[], None] = lambda: None
+    ) -> Answer:
         ticket = next(self._tickets)
         waiting = held.waiting[ticket] = _Waiting()
         try:
@@ -196,6 +201,7 @@ class CoordinatorService:
                 except MqError as refusal:  # it rests on what was replayed, as every answer does
                     decision = Decision(replies=((ticket, refusal),))
                 self._carry_out(held, decision, ticket)
+            decided()
             return await waiting.outcome()
         finally:
             if held.waiting.pop(ticket, None) is not None:

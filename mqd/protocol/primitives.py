@@ -32,13 +32,24 @@ class Cursor:
     Invariant: position <= end <= len(view).
     """
 
-    __slots__ = ("elements_left", "end", "position", "view")
+    __slots__ = ("copies", "elements_left", "end", "kept", "position", "view")
 
-    def __init__(self, buffer: bytes | bytearray | memoryview, position: int, elements_max: int) -> None:
+    def __init__(
+        self,
+        buffer: bytes | bytearray | memoryview,
+        position: int,
+        elements_max: int,
+        *,
+        copies: bool = False,
+    ) -> None:
+        """`copies`: no value is a view of the buffer."""
         self.view = memoryview(buffer)
         self.position = position
         self.end = len(self.view)
         self.elements_left = elements_max
+        self.copies = copies
+        self.kept = 0
+        """Bytes of all strings and blobs so far."""
         assert 0 <= position <= self.end, (position, self.end)
 
     def advance(self, size: int) -> int:
@@ -181,6 +192,7 @@ class String(Construct):
         if size > limits.STRING_BYTES_MAX:
             raise ProtocolError(f"string of {size} bytes at {stream.position}")
         start = stream.advance(size)
+        stream.kept += size
         try:
             return str(stream.view[start : start + size], "utf-8")
         except UnicodeDecodeError as error:
@@ -199,20 +211,22 @@ class String(Construct):
 
 
 class Blob(Construct):
-    """Bytes that mean nothing here, record batches among them: a slice of the buffer, not a copy."""
+    """Bytes that mean nothing here, record batches among them: a slice of the buffer, or a copy."""
 
     def __init__(self, length: Length, *, nullable: bool) -> None:
         super().__init__()
         self.length = length
         self.nullable = nullable
 
-    def _parse(self, stream: Cursor, context: Any, path: str) -> memoryview | None:
+    def _parse(self, stream: Cursor, context: Any, path: str) -> bytes | memoryview | None:
         size = self.length.read(stream)
         if size < 0:
             _check_null(self.nullable, stream)
             return None
         start = stream.advance(size)
-        return stream.view[start : start + size]
+        stream.kept += size
+        part = stream.view[start : start + size]
+        return bytes(part) if stream.copies else part
 
     def _build(self, obj: bytes | bytearray | memoryview | None, stream: Any, context: Any, path: str) -> None:
         if obj is None:

@@ -277,9 +277,8 @@ class Api:
         Raises UnsupportedApi for a version that is not spoken, ProtocolError for bytes that are not this request."""
         return self._decode(self.request, "request", version, buffer, position, limits.REQUEST_ELEMENTS_MAX)
 
-    def decode_request_in_slices(self, version: int, buffer: Buffer, position: int = 0) -> Generator[int, None, Container]:
+    def decode_request_in_slices(self, version: int, stream: Cursor) -> Generator[int, None, Container]:
         """The same, returned at the end of a generator that yields now and then the number of elements decoded since."""
-        stream = Cursor(buffer, position, limits.REQUEST_ELEMENTS_MAX)
         declared = self.request.at(version, flexible=self.is_flexible(version))
         try:
             container: Container = yield from declared.parse_in_slices(stream)

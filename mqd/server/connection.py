@@ -223,6 +223,7 @@ class Connection:
         "slots",
         "sock",
         "stranger_requests",
+        "task_bytes",
         "unsent_bytes",
         "used",
         "visit",
@@ -241,6 +242,8 @@ class Connection:
         self.since = now
         self.work: Cancellable | None = None
         """What a task does for this connection, and for nobody else: it ends when the connection closes."""
+        self.task_bytes = 0
+        """Of a large request that has arrived and is not answered: a task has it, or it waits for one."""
         self.stranger_requests = 0
         """On the peer listener: requests before the introduction was complete."""
         self.frame_bytes_max = STRANGER_FRAME_BYTES_MAX if listener == PEER else owner.request_bytes_max
@@ -503,6 +506,14 @@ class Connection:
             return True
         return self.unsent_bytes > self.answers.connection_bytes_max
 
+    def hold(self, size: int) -> None:
+        """A task holds so many bytes of a request of this connection from now on, also when it has closed."""
+        more = size - self.task_bytes
+        self.task_bytes = size
+        self.pool.bytes += more
+        if not self.open:
+            self.pool.leaving += more
+
     @property
     def held_bytes(self) -> int:
         """Memory of the unfinished frame, and of the buffer for the next one."""
@@ -752,6 +763,7 @@ class Connection:
         self._note_unsent()
         self._drop_frame()
         self.drop_spare()
+        self.pool.leaving += self.task_bytes
         if self.parked is not None:
             self.parked.free()
         self.owner.closed(self)

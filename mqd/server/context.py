@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mqd.config import NodeConfig
@@ -63,3 +64,5 @@ class Context:
     """Monotonic seconds at which the request was taken up."""
     peer_node: int | None = None
     """The node that asks, on the peer listener; None for clients."""
+    waits: Callable[[], None] = lambda: None
+    """Called by a handler that waits for other clients from now on, and keeps nothing large."""

@@ -28,9 +28,16 @@ from typing import Any
 import trio
 
 from mqd.errors import ErrorCode, MqError, ProtocolError
-from mqd.limits import DECODED_AT_ONCE_BYTES_MAX, FRAME_BYTES_MIN, LARGE_REQUESTS_AT_ONCE, READ_AT_ONCE
+from mqd.limits import (
+    DECODED_AT_ONCE_BYTES_MAX,
+    FRAME_BYTES_MIN,
+    LARGE_REQUESTS_AT_ONCE,
+    READ_AT_ONCE,
+    REQUEST_ELEMENTS_MAX,
+)
 from mqd.protocol import apis
 from mqd.protocol.bricks import all_slices
+from mqd.protocol.primitives import Cursor
 from mqd.protocol.request_header import RequestHeader, decode_request_header
 from mqd.protocol.schema import Api, UnsupportedApi, encode_response_header
 from mqd.server import hello, unstable
@@ -128,9 +135,6 @@ READING = frozenset(
 LISTING = frozenset({"list_groups", "list_transactions"})
 """The same, for the state of the coordinators."""
 
-WAITING_FOR_CLIENTS = frozenset({"join_group", "sync_group"})
-"""APIs whose response may wait for other clients."""
-
 Answer = Mapping[str, Any]
 
 
@@ -160,18 +164,28 @@ class Places:
         self._large = trio.Semaphore(LARGE_REQUESTS_AT_ONCE)
 
     @asynccontextmanager
-    async def taken(self, connection: Connection, handler: Handler, *, large: bool) -> AsyncIterator[None]:
-        """Wait until a request may be carried out, or its connection has closed. `large`: its rows are decoded in slices."""
+    async def taken(
+        self, connection: Connection, handler: Handler, *, large: bool
+    ) -> AsyncIterator[Callable[[], None]]:
+        """Wait until a request may be carried out, or its connection has closed. `large`: its rows are decoded in slices.
+
+        Gives a function that leaves the place early."""
         place, is_taken = self._of(handler, large=large), False
+
+        def leave() -> None:
+            nonlocal is_taken
+            if is_taken and place is not None:
+                is_taken = False
+                place.release()
+
         if place is not None:
             with _until_closed(connection):
                 await place.acquire()
                 is_taken = True
         try:
-            yield
+            yield leave
         finally:
-            if is_taken and place is not None:
-                place.release()
+            leave()
 
     def _of(self, handler: Handler, *, large: bool) -> trio.Semaphore | None:
         """Where this request takes its turn; None: it need not."""
@@ -180,7 +194,7 @@ class Places:
             return self._reading
         if name in LISTING:
             return self._listing
-        return self._large if large and name not in WAITING_FOR_CLIENTS else None
+        return self._large if large else None
 
 
 class Dispatcher:
@@ -290,30 +304,52 @@ class Dispatcher:
         except Exception:
             self.bug(connection, handler.api.name)
 
-    def _context(self, connection: Connection, header: RequestHeader) -> Context:
+    def _context(
+        self, connection: Connection, header: RequestHeader, waits: Callable[[], None] = lambda: None
+    ) -> Context:
         now = self._node.clock.monotonic()
-        return Context(self._node, header, connection.listener, connection.peer, now, connection.peer_node)
+        return Context(self._node, header, connection.listener, connection.peer, now, connection.peer_node, waits)
 
     async def _answer_large(self, connection: Connection, slot: Slot, handler: Handler, header: RequestHeader, frame: bytes) -> None:
-        """A task: decode in slices, then answer. Later requests of the connection wait."""
-        pool, places = connection.pool, self._places[connection.listener]
-        pool.bytes += len(frame)
+        """A task: decode in slices, then answer. Later requests of the connection wait.
+
+        The frame is given up when it is decoded. A request that waits for other clients (JoinGroup,
+        SyncGroup) leaves its place first: a thousand may wait, and none may keep another from joining.
+        """
+        places = self._places[connection.listener]
+        connection.hold(len(frame))
         try:
-            async with places.taken(connection, handler, large=True):
+            async with places.taken(connection, handler, large=True) as leave:
                 with _until_closed(connection):
-                    decoding = handler.api.decode_request_in_slices(header.api_version, frame, header.body_position)
+                    cursor = Cursor(frame, header.body_position, REQUEST_ELEMENTS_MAX, copies=True)
+                    decoding = handler.api.decode_request_in_slices(header.api_version, cursor)
                     request = await finished_in_slices(decoding)
                 if connection.open:
-                    work = self._handled(connection, handler, header, request)
+                    connection.hold(cursor.kept)
+                    frame = b""
+                    del cursor, decoding
+
+                    def waits() -> None:
+                        connection.hold(0)
+                        leave()
+
+                    work = self._handled(connection, handler, header, request, waits)
                     await self._answer(connection, slot, handler, header, request, work)
         except ProtocolError as error:
             connection.refuse(error)
         finally:
-            pool.bytes -= len(frame)
+            connection.hold(0)
 
-    async def _handled(self, connection: Connection, handler: Handler, header: RequestHeader, request: Any) -> Answer:
+    async def _handled(
+        self,
+        connection: Connection,
+        handler: Handler,
+        header: RequestHeader,
+        request: Any,
+        waits: Callable[[], None],
+    ) -> Answer:
         """The handler's answer, whether it needs a task or not. Raises MqError."""
-        answer: Any = handler.handle(self._context(connection, header), request)
+        answer: Any = handler.handle(self._context(connection, header, waits), request)
         if isinstance(answer, GeneratorType):
             answer = await finished_in_slices(answer)
         elif isinstance(answer, CoroutineType):

@@ -1,4 +1,4 @@
-"""One budget for what connections make a node hold: half-received requests, unsent answers, parked fetches. A core.
+"""One budget for what connections make a node hold: requests, unsent answers, parked fetches. A core.
 
 `memory.budget.bytes` is the sum; each class has a share of it (`Shares`). Groups and transactions have bounds of their own
 (coordinator/account.py), fetch sessions too (limits.py). Nodes of the cluster have a pool of frames that no client can fill.
@@ -24,6 +24,8 @@ EVICT_SECONDS = 0.25
 """How long a connection waits for memory before another one is closed for it."""
 PARKED_ROW_BYTES = 400
 """What a partition of a parked fetch takes."""
+_TASKS_PART = 4
+"""Requests in tasks go first where they hold more than this part: parked fetches have half at most."""
 STALLED_SECONDS = 1.0
 """A frame that has been arriving for longer is judged by its rate: the slowest goes first."""
 
@@ -33,7 +35,7 @@ class Shares:
     """Bytes of each class of clients' memory."""
 
     frames: int
-    """Of half-received requests, and of large fetches that are parked."""
+    """Of requests that are received or in tasks, and of large fetches that are parked."""
     answers: int
 
     @classmethod
@@ -58,13 +60,18 @@ class Holder(Protocol):
         ...
 
     @property
+    def task_bytes(self) -> int:
+        """Of a large request that has arrived whole and that a task holds."""
+        ...
+
+    @property
     def frame_since(self) -> float | None: ...
 
     def read_again(self) -> None: ...
 
 
 class FramePool:
-    """Memory of the unfinished requests of one listener.
+    """Memory of the unfinished requests of one listener, and of large ones that tasks hold.
 
     One connection at a time may go beyond the limit, or half-received frames could wait for one another for ever.
     """
@@ -72,6 +79,8 @@ class FramePool:
     def __init__(self, bytes_max: int) -> None:
         self.bytes = 0
         self.bytes_max = bytes_max
+        self.leaving = 0
+        """Of `bytes`: what tasks hold for connections that have closed, until they end."""
         self._parked = 0
         """Bytes of parked fetches."""
         self._beyond: Holder | None = None
@@ -123,17 +132,25 @@ class FramePool:
                 holder.read_again()
 
     def to_evict(self, holders: Iterable[Holder], now: float) -> Holder | None:
-        """The connection to close for the one that has waited longest; None while nobody has waited long enough.
+        """The connection to close for the one that has waited longest; None while nobody has waited long enough, or while
+        what closed connections leave is enough.
 
-        Of frames that have been arriving for longer than STALLED_SECONDS the slowest; else the one that holds the most, if
-        that is more than what is wanted.
+        Where tasks hold more than what is arriving, and more than a quarter of the pool: the one whose task holds the most.
+        Else of frames that have been arriving for longer than STALLED_SECONDS the slowest; else the one that holds the most,
+        if that is more than what is wanted.
         """
         while self._waiting and not self._waiting[0][0].open:
             self._waiting.popleft()
         if not self._waiting or now - self._waiting[0][2] < EVICT_SECONDS:
             return None
         waiting, wanted, _ = self._waiting[0]
+        if self.leaving and self.bytes - self.leaving + self._parked + wanted <= self.bytes_max:
+            return None
+        holders = list(holders)
         others = [one for one in holders if one is not waiting and one.held_bytes and one.frame_since is not None]
+        in_tasks = sum(one.task_bytes for one in holders)
+        if in_tasks > max(sum(one.held_bytes for one in others), self.bytes_max // _TASKS_PART):
+            return max(holders, key=lambda one: one.task_bytes)
         stalled = [one for one in others if now - _since(one, now) > STALLED_SECONDS]
         if stalled:
             return min(stalled, key=lambda one: one.arrived_bytes / (now - _since(one, now)))

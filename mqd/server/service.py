@@ -360,7 +360,10 @@ class Server:
                 victim = pool.to_evict([one for one in self._connections if one.listener == kind], now)
                 if victim is not None:
                     assert isinstance(victim, Connection)
-                    self._evict(victim, f"{victim.held_bytes} bytes of an unfinished request are wanted by others")
+                    held, state = victim.held_bytes, "unfinished"
+                    if victim.task_bytes > held:
+                        held, state = victim.task_bytes, "unanswered"
+                    self._evict(victim, f"{held} bytes of an {state} request are wanted by others")
                     pool.grant()
 
     def _evict(self, connection: Connection, reason: str) -> None:

@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 
+from mqd import limits
 from mqd.errors import ProtocolError
 from mqd.protocol import apis
+from mqd.protocol.primitives import Cursor
 from mqd.protocol.schema import Api
 from tests.protocol.messages import IDS, VERSIONS, for_each, random_message
 from tests.protocol.test_schema import damaged
+
+
+def cursor(body: bytes) -> Cursor:
+    return Cursor(body, 0, limits.REQUEST_ELEMENTS_MAX, copies=True)
 
 
 def finished(work: Generator[int, None, Any]) -> tuple[Any, list[int]]:
@@ -28,17 +34,17 @@ def finished(work: Generator[int, None, Any]) -> tuple[Any, list[int]]:
 def test_the_same_message_or_the_same_refusal(api: Api, version: int) -> None:
     def check(dice: Random) -> None:
         body = api.encode_request(version, random_message(dice, api.request, version))
-        found, _ = finished(api.decode_request_in_slices(version, body))
+        found, _ = finished(api.decode_request_in_slices(version, cursor(body)))
         assert found == api.decode_request(version, body)
         broken = damaged(body, dice)
         try:
             expected = api.decode_request(version, broken)
         except ProtocolError as error:
             with pytest.raises(ProtocolError) as refusal:
-                finished(api.decode_request_in_slices(version, broken))
+                finished(api.decode_request_in_slices(version, cursor(broken)))
             assert str(refusal.value) == str(error)
         else:
-            assert finished(api.decode_request_in_slices(version, broken))[0] == expected
+            assert finished(api.decode_request_in_slices(version, cursor(broken)))[0] == expected
 
     for_each(20, check)
 
@@ -75,5 +81,15 @@ def test_the_other_side_of_a_forward(api: Api, version: int) -> None:
 def test_slices_are_small(name: str, version: int, body: dict[str, Any]) -> None:
     api = apis.by_name(name)
     assert api is not None
-    _, slices = finished(api.decode_request_in_slices(version, api.encode_request(version, body)))
+    _, slices = finished(api.decode_request_in_slices(version, cursor(api.encode_request(version, body))))
     assert sum(slices) >= 5000 and max(slices) <= 100
+
+
+def test_what_is_kept_of_a_request_is_counted_and_no_view_of_it() -> None:
+    api = apis.by_name("join_group")
+    assert api is not None
+    rows = [{"name": "range", "metadata": b"m" * 1000}]
+    stream = cursor(api.encode_request(9, {"group_id": "g" * 50, "protocols": rows})[:-1] + b"\x01\x09\x02no")
+    request, _ = finished(api.decode_request_in_slices(9, stream))
+    assert type(request.protocols[0].metadata) is bytes
+    assert stream.kept == 50 + len("range") + 1000

@@ -13,10 +13,11 @@ import trio
 from trio.testing import MockClock
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import READ_AT_ONCE
+from mqd.limits import KIB, LARGE_REQUESTS_AT_ONCE, READ_AT_ONCE
 from mqd.protocol import apis
 from mqd.protocol.hot import decode_produce_request
 from mqd.protocol.hot_fetch import decode_fetch_request
+from mqd.protocol.primitives import pack_unsigned_varint
 from mqd.protocol.schema import encode_request_header
 from mqd.server.context import CLIENT, PEER
 from tests.log.support import batch
@@ -26,6 +27,7 @@ PRODUCE = 0
 FETCH = 1
 LIST_OFFSETS = 2
 METADATA = 3
+JOIN_GROUP = 11
 ALTER_PARTITION = 56
 DESCRIBE_CLUSTER = 60
 
@@ -331,6 +333,57 @@ async def test_work_for_a_connection_ends_when_it_closes(tmp_path: Path) -> None
         late = await node.connect()
         await asked(late)
         assert len(late.answers()) == 1
+
+
+def large_join(padding: int = 8 * KIB) -> bytes:
+    """A JoinGroup with a tagged field that nobody knows."""
+    api = apis.by_name("join_group")
+    assert api is not None
+    field = b"\x01\x09" + pack_unsigned_varint(padding) + bytes(padding)
+    body = api.encode_request(9, {"group_id": "g", "protocols": [{"name": "r", "metadata": b"m"}]})
+    return encode_request_header(api, 9, 1, "test") + body[:-1] + field
+
+
+class Joining(Gate):
+    """A JoinGroup that waits for the other members."""
+
+    async def handle(self, context: Any, request: Any) -> Mapping[str, Any]:
+        self.inside += 1
+        context.waits()
+        await self.opened.wait()
+        return {"error_code": 0, "protocol_name": "r"}
+
+
+async def test_large_joins_wait_for_a_place_to_be_decoded(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        work = Work()
+        replaced(node, JOIN_GROUP, work.handle)
+        clients = [await node.connect() for _ in range(LARGE_REQUESTS_AT_ONCE + 3)]
+        for client in clients:
+            client.send_frame(large_join())
+        await settle()
+        assert work.inside == LARGE_REQUESTS_AT_ONCE
+        for client in clients[:2]:
+            client.reset()
+        work.opened.set()
+        await settle()
+        assert [len(client.frames()) for client in clients[2:]] == [1] * (len(clients) - 2)
+        assert node.server.pool(CLIENT).bytes == node.server.pool(CLIENT).leaving == 0
+
+
+async def test_joins_that_wait_for_members_have_no_place_and_no_frame(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        joining = Joining()
+        replaced(node, JOIN_GROUP, joining.handle)
+        clients = [await node.connect() for _ in range(LARGE_REQUESTS_AT_ONCE + 3)]
+        for client in clients:
+            client.send_frame(large_join())
+        await settle()
+        assert joining.inside == len(clients)
+        assert node.server.pool(CLIENT).bytes == 0
+        joining.opened.set()
+        await settle()
+        assert [len(client.frames()) for client in clients] == [1] * len(clients)
 
 
 # -- mistakes of ours

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from mqd.limits import KIB, MIB, SEND_QUEUE_BYTES_MAX, SEND_QUEUE_BYTES_MIN
@@ -13,6 +14,7 @@ from mqd.server.context import CLIENT, PEER
 from mqd.server.memory import EVICT_SECONDS, STALLED_SECONDS, Answers, FramePool
 from tests.log.support import batch
 from tests.server.rig import Client, Rig, rig, settle
+from tests.server.test_dispatch import large_join
 
 
 async def half_sent(node: Rig, *, sent: int, size: int) -> Client:
@@ -123,8 +125,9 @@ class Holding:
 
     open = True
 
-    def __init__(self, held: int, arrived: int, since: float) -> None:
+    def __init__(self, held: int, arrived: int, since: float | None, in_task: int = 0) -> None:
         self.held_bytes, self.arrived_bytes, self.frame_since = held, arrived, since
+        self.task_bytes = in_task
         self.reads = 0
 
     def read_again(self) -> None:
@@ -139,6 +142,49 @@ def test_the_slowest_stalled_frame_goes_before_the_largest() -> None:
     assert pool.to_evict(holders, 9.0 + EVICT_SECONDS / 2) is None
     assert pool.to_evict(holders, 9.0 + EVICT_SECONDS) is trickle
     assert pool.to_evict([fresh, waiting], 9.9 + STALLED_SECONDS / 2) is fresh, "nobody stalls: the one that holds more than is wanted"
+
+
+def test_requests_in_tasks_go_first_where_they_hold_more() -> None:
+    pool = FramePool(8 * MIB)
+    slow, waiting = Holding(MIB, 10, 0.0), Holding(0, 0, 9.0)
+    small, large = Holding(0, 0, None, in_task=MIB), Holding(0, 0, None, in_task=2 * MIB)
+    pool.bytes = 8 * MIB
+    pool.wait(waiting, MIB, 9.0)
+    late = 9.0 + EVICT_SECONDS
+    assert pool.to_evict([slow, small, large, waiting], late) is large
+    assert pool.to_evict([slow, small, waiting], late) is slow, "they hold little"
+    arriving = [Holding(2 * MIB, MIB, 9.2), Holding(3 * MIB, MIB, 9.2)]
+    assert pool.to_evict([*arriving, small, large, waiting], late) is arriving[1]
+    pool.leaving = MIB
+    assert pool.to_evict([slow, small, large, waiting], late) is None, "there will be room"
+    pool.leaving = MIB - 1
+    assert pool.to_evict([slow, small, large, waiting], late) is large
+
+
+async def test_requests_that_wait_for_a_place_close_no_good_client(
+    tmp_path: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t")
+        node.server.pool(CLIENT).bytes_max = 8 * MIB
+        node.server.dispatcher._places[CLIENT]._large = trio.Semaphore(0)
+        hogs = []
+        for _ in range(5):
+            hogs.append(await node.connect())
+            hogs[-1].send_frame(large_join(1_600_000))
+            await settle()
+        half = [await half_sent(node, sent=700_000, size=6_000_000)]
+        assert not node.server.pool(CLIENT).is_wanted, "it is the one that may go beyond the limit"
+        good = [await node.connect() for _ in range(3)]
+        for client in good:
+            client.post("produce", 9, node.produce_body("t", batch(b"x" * 600_000)))
+        with caplog.at_level(logging.WARNING):
+            await passes(mock_clock, 1.0)
+        assert not any(client.sock.closed for client in good + half)
+        assert all(client.answers()[0].responses[0].partition_responses[0].error_code == 0 for client in good)
+        assert 0 < sum(hog.sock.closed for hog in hogs) < len(hogs)
+        assert "bytes of an unanswered request are wanted by others" in caplog.text
+        assert node.server.pool(CLIENT).leaving == 0
 
 
 def test_parked_fetches_get_half_of_the_pool() -> None:

@@ -7,6 +7,7 @@ v9 a static leader that comes back may be told not to assign anew (KIP-814). Ans
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
+from functools import partial
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
@@ -29,13 +30,22 @@ def handle(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
 
 async def _answer(context: Context, request: Any) -> Mapping[str, Any]:
     try:
-        answer = await context.node.groups.call(request.group_id, call_of(context, request))
+        call = call_of(context, request)
+        answer = await context.node.groups.call(
+            request.group_id, call, partial(_waits, context, request)
+        )
     except MqError as error:
         member_id = request.member_id if error.code in _OF_THE_REQUEST else ""
         answer = {**failed(request, error), "member_id": member_id, "protocol_name": None}
     if context.header.api_version < _PROTOCOL_MAY_BE_NULL_FROM and answer.get("protocol_name") is None:
         return {**answer, "protocol_name": ""}
     return answer
+
+
+def _waits(context: Context, request: Any) -> None:
+    """The member has what was sent, within its bounds: nothing large waits with the request."""
+    request.protocols, request.reason = (), None
+    context.waits()
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:

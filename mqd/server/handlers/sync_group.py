@@ -6,6 +6,7 @@ v3 static members (KIP-345). v5 protocol type and name, which are checked (KIP-5
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
+from functools import partial
 from typing import Any
 
 from mqd.errors import MqError
@@ -19,7 +20,7 @@ def handle(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
         return _answer_large(context, request)
     for row in request.assignments:
         row.assignment = bytes(row.assignment)  # what is received into is used again before the task begins
-    return context.node.groups.call(request.group_id, call_of(context, request))
+    return _answer(context, request)
 
 
 async def _answer_large(context: Context, request: Any) -> Mapping[str, Any]:
@@ -27,7 +28,18 @@ async def _answer_large(context: Context, request: Any) -> Mapping[str, Any]:
     for row in request.assignments:
         row.assignment = bytes(row.assignment)
         await pace.row()
-    return await context.node.groups.call(request.group_id, call_of(context, request))
+    return await _answer(context, request)
+
+
+def _answer(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
+    call = call_of(context, request)
+    return context.node.groups.call(request.group_id, call, partial(_waits, context, request))
+
+
+def _waits(context: Context, request: Any) -> None:
+    """Assignments are written, or not wanted of this member: none wait with the request."""
+    request.assignments = ()
+    context.waits()
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -34,11 +37,14 @@ class Coordinators:
     def partition_of(self, key: str) -> int:
         return len(key)
 
-    async def call(self, key: str, op: Call) -> Any:
-        return await self.call_shard(key, op)
+    async def call(self, key: str, op: Call, decided: Callable[[], None] = lambda: None) -> Any:
+        try:
+            return await self.call_shard(key, op)
+        finally:
+            decided()
 
     async def call_shard(self, index: Any, op: Call) -> Any:
-        self.calls.append((index, op))
+        self.calls.append((index, op._replace(request=deepcopy(op.request))))
         answer = self._answer(index, op) if callable(self._answer) else self._answer
         if isinstance(answer, Exception):
             raise answer
@@ -76,6 +82,27 @@ async def test_what_members_say_is_copied_before_anybody_waits() -> None:
         ("g", "JoinGroup", 9, "me", "/10.0.0.1"),
         ("g", "SyncGroup", 5, "me", "/10.0.0.1"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("handler", "api", "version", "rows"),
+    [
+        (join_group, "join_group", 9, {"protocols": [{"name": "range", "metadata": b"mine"}]}),
+        (sync_group, "sync_group", 5, {"assignments": [{"member_id": "m", "assignment": b"yours"}]}),
+        (sync_group, "sync_group", 5, {"assignments": [{"member_id": "m"}] * 500}),
+    ],
+)
+async def test_nothing_large_waits_with_a_request(
+    handler: Any, api: str, version: int, rows: dict[str, Any]
+) -> None:
+    groups = Coordinators({"error_code": ErrorCode.NONE})
+    _, request = received(api, version, group_id="g", **rows)
+    told: list[None] = []
+    asked = replace(context(groups, api, version), waits=lambda: told.append(None))
+    await handler.handle(asked, request)
+    assert told == [None]
+    (name,) = rows
+    assert len(groups.calls[0][1].request[name]) == len(rows[name]) and not request[name]
 
 
 @pytest.mark.parametrize("version", range(10))
