@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.hostile.attacks import ATTACKS
-from tests.hostile.trial import Waits, good_client, kafka, mqd, waits_under
+from tests.hostile.trial import Ports, Waits, good_client, kafka, mqd, waits_under
 
 CONNECTIONS = (1, 5, 50)
 START_SECONDS = 15
@@ -40,15 +40,16 @@ def main() -> None:
             ports[broker] = stack.enter_context(started(directory, known))
         head = " ".join(f"{broker:>9}" for broker in brokers)
         print(f"{'attack':36} {'connections':>11} {head}{'     ratio' if arguments.kafka else ''}", flush=True)
-        report("no attack", 0, ports, lambda port: good_client(port, seconds))
-        for attack in ATTACKS:
+        report("no attack", 0, ports, lambda ports: good_client(ports.client, seconds))
+        for attack, kind in ATTACKS.items():
+            attacked = {broker: one for broker, one in ports.items() if one.attacked_by(kind) is not None}
             for connections in CONNECTIONS:
-                report(attack, connections, ports, lambda port: waits_under(port, attack, connections, known, seconds))  # noqa: B023
+                report(attack, connections, attacked, lambda ports: waits_under(ports, attack, connections, known, seconds))  # noqa: B023
 
 
-def report(attack: str, connections: int, ports: dict[str, int], measure: Callable[[int], Waits]) -> None:
+def report(attack: str, connections: int, ports: dict[str, Ports], measure: Callable[[Ports], Waits]) -> None:
     """Measure each broker in turn, and print the line."""
-    longest = {broker: measure(port).longest for broker, port in ports.items()}
+    longest = {broker: measure(one).longest for broker, one in ports.items()}
     row = f"{attack:36} {connections:11} " + " ".join(f"{1000 * one:6.0f} ms" for one in longest.values())
     print(row + (f" {longest['mqd'] / longest['Kafka']:9.2f}" if "Kafka" in longest else ""), flush=True)
 

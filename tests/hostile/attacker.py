@@ -1,6 +1,6 @@
 """The attacker's process: `python -m tests.hostile.attacker PORT ATTACK CONNECTIONS KNOWN`, until it is killed.
 
-It writes a line when all connections are open. A connection that the broker closes is opened anew.
+It writes a line when all connections are open, or after BEGIN_SECONDS. A connection that the broker closes is opened anew.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ import sys
 import threading
 import time
 
-from tests.hostile.attacks import ATTACKS, Attack
+from tests.hostile.attack import Attack
+from tests.hostile.attacks import ATTACKS
 from tests.hostile.wire import Wire
 
 REOPEN_SECONDS = 0.05
+BEGIN_SECONDS = 3.0
+"""In a flood of connections some are opened only after seconds."""
 
 
 def run(attack: Attack, port: int, begun: threading.Semaphore) -> None:
@@ -37,10 +40,11 @@ def main() -> None:
     port, name, connections, known = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     attack = ATTACKS[name](known)
     begun = threading.Semaphore(0)
+    ends_at = time.monotonic() + BEGIN_SECONDS
     for _ in range(connections):
         threading.Thread(target=run, args=(attack, port, begun), daemon=True).start()
     for _ in range(connections):
-        begun.acquire()
+        begun.acquire(timeout=max(0.0, ends_at - time.monotonic()))
     print("begun", flush=True)
     threading.Event().wait()
 

@@ -1,4 +1,4 @@
-"""The good client's process: `python -m tests.hostile.good_client PORT SECONDS` produces 1 KB every 10 ms with acks=all.
+"""The good client's process: `python -m tests.hostile.good_client PORT SECONDS BYTES` produces so many bytes every 10 ms with acks=all.
 
 It writes the longest wait for an answer and the number of answers as one line of JSON, times in seconds. The longest wait is Infinity where
 the broker closes the connection or does not answer for a minute.
@@ -21,8 +21,8 @@ VERSION = 9
 
 
 def main() -> None:
-    port, seconds = int(sys.argv[1]), float(sys.argv[2])
-    batch = bytes(build_batch([(None, b"x" * 1000)], timestamp=1_700_000_000_000))
+    port, seconds, size = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    batch = bytes(build_batch([(None, b"x" * size)], timestamp=1_700_000_000_000))
     rows = [{"index": 0, "records": batch}]
     request = frame("produce", VERSION, {"acks": -1, "timeout_ms": 30_000, "topic_data": [{"name": TOPIC, "partition_data": rows}]})
     wire = Wire(port)

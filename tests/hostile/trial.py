@@ -15,7 +15,9 @@ from typing import NamedTuple
 import trio
 
 from chaos.node import KafkaNode, Node, free_port
-from tests.hostile.attacks import KNOWN_TOPIC
+from mqd.peers import load_peers
+from tests.hostile.attack import KNOWN_TOPIC, Attack
+from tests.hostile.attacks import ATTACKS
 from tests.hostile.good_client import TOPIC
 from tests.hostile.wire import Wire
 
@@ -23,6 +25,16 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 READY_SECONDS = 60.0
 PARTITIONS_A_REQUEST = 5_000
 """Apache Kafka's controller writes at most 10,000 metadata records for one request."""
+
+
+class Ports(NamedTuple):
+    """Of a broker. A broker that others than mqd wrote has no peer port."""
+
+    client: int
+    peer: int | None = None
+
+    def attacked_by(self, attack: type[Attack]) -> int | None:
+        return self.peer if attack.on_peer_port else self.client
 
 
 class Waits(NamedTuple):
@@ -34,27 +46,27 @@ class Waits(NamedTuple):
 
 
 @contextmanager
-def mqd(directory: Path, known: int) -> Iterator[int]:
-    """A node of its own process; gives its port. `known`: partitions of the attacked topic."""
+def mqd(directory: Path, known: int) -> Iterator[Ports]:
+    """A node of its own process. `known`: partitions of the attacked topic."""
     directory.mkdir(parents=True, exist_ok=True)
     node = Node(directory, ("max.connections.per.ip=1000",))
     node.start()
     try:
         create_topics(node.port, known)
-        yield node.port
+        yield Ports(node.port, load_peers(node.peers).nodes[node.node_id].peer_port)
     finally:
         node.kill()
 
 
 @contextmanager
-def kafka(directory: Path, known: int) -> Iterator[int]:
+def kafka(directory: Path, known: int) -> Iterator[Ports]:
     """Apache Kafka 4.3.1 likewise."""
     port = free_port()
     script = str(KafkaNode.SCRIPT)
     subprocess.run(["bash", script, "start", "1", str(port), str(directory)], check=True, stdout=subprocess.DEVNULL)
     try:
         create_topics(port, known)
-        yield port
+        yield Ports(port)
     finally:
         subprocess.run(["bash", script, "stop", str(directory)], check=True, stdout=subprocess.DEVNULL)
 
@@ -77,18 +89,21 @@ def create_topics(port: int, known: int) -> None:
     wire.close()
 
 
-def good_client(port: int, seconds: float) -> Waits:
-    """Run the good client for so long."""
-    command = [sys.executable, "-m", "tests.hostile.good_client", str(port), str(seconds)]
+def good_client(port: int, seconds: float, size: int = Attack.good_bytes) -> Waits:
+    """Run the good client for so long, with records of this size."""
+    command = [sys.executable, "-m", "tests.hostile.good_client", str(port), str(seconds), str(size)]
     found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=_environment())
     return Waits(**json.loads(found.stdout))
 
 
-def waits_under(port: int, attack: str, connections: int, known: int, seconds: float) -> Waits:
+def waits_under(ports: Ports, attack: str, connections: int, known: int, seconds: float) -> Waits:
     """The good client's waits while `connections` connections attack."""
+    kind = ATTACKS[attack]
+    port = ports.attacked_by(kind)
+    assert port is not None
     with _attacker(port, attack, connections, known) as attacker:
         _wait_until_begun(attacker)
-        return good_client(port, seconds)
+        return good_client(ports.client, seconds, kind.good_bytes)
 
 
 @asynccontextmanager

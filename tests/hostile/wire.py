@@ -16,8 +16,13 @@ class Wire:
     """One connection to a broker on loopback."""
 
     def __init__(self, port: int) -> None:
+        self.port = port
         self._sock = socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def timeout(self, seconds: float) -> None:
+        """Wait no longer than this for the broker, from now on."""
+        self._sock.settimeout(seconds)
 
     def send(self, data: bytes) -> None:
         self._sock.sendall(data)

@@ -41,6 +41,13 @@ def worst_requests(name: str) -> Iterator[Worst]:
         yield Worst(name, "/".join(path), rows, frame)
 
 
+def smallest_request(api: Api) -> bytes:
+    """One of the newest version, with empty arrays, except one row of each array on the way to the first of the innermost ones."""
+    version = api.versions[1]
+    path = max(_arrays(api.request, version), key=len, default=())
+    return encoded(api, version, _filled(api.request, version, 1, path, 0))
+
+
 def encoded(api: Api, version: int, body: Mapping[str, Any]) -> bytes:
     """With the request's header, without the four bytes of length."""
     return encode_request_header(api, version, 1, "worst") + api.encode_request(version, body)
