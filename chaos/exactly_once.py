@@ -11,7 +11,7 @@ that transactions are fenced, aborted, and left behind for their time-out. Then 
 
 - each copy has every record of the input once, in order, with its value, and nothing else;
 - what a consumer with `read_committed` saw while the faults went on is there, and it missed nothing;
-- no transaction hangs: every partition's last stable offset is its high watermark;
+- no hanging transactions: every partition's last stable offset is its high watermark;
 - replicas are byte for byte the same, and `mqctl log verify` finds nothing.
 
 One failure of a client is dealt with as an application would, and counted: librdkafka 2.16 takes a broker that Metadata no longer

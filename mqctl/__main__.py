@@ -1,4 +1,4 @@
-"""mqctl: look at a cluster and change it. The commands are in mqctl/commands, one file a noun or verb."""
+"""mqctl: inspects and changes a cluster. mqctl/commands has one file for each noun or verb."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from mqctl.app import LazyGroup, guarded, shared_options
 from mqd import __version__
 
 COMMANDS = {
-    "cluster": ("mqctl.commands.cluster:cluster", "Nodes and the state of the cluster."),
-    "broker": ("mqctl.commands.broker:broker", "List, describe and empty nodes."),
-    "feature": ("mqctl.commands.feature:feature", "List features and finalize their levels, after an upgrade."),
-    "partition": ("mqctl.commands.partition:partition", "List, move and lead partitions."),
+    "cluster": (
+        "mqctl.commands.cluster:cluster",
+        "Show the nodes, the quorum and the health of the cluster.",
+    ),
+    "broker": ("mqctl.commands.broker:broker", "List, describe, drain and unregister brokers."),
+    "feature": (
+        "mqctl.commands.feature:feature",
+        "List features, and finalize their levels after an upgrade.",
+    ),
+    "partition": ("mqctl.commands.partition:partition", "List and move partitions, elect leaders."),
     "topic": ("mqctl.commands.topic:topic", "Create, list, describe, change and delete topics."),
     "produce": ("mqctl.commands.produce:produce", "Send records from standard input or a file."),
-    "consume": ("mqctl.commands.consume:consume", "Read records of topics."),
-    "group": ("mqctl.commands.group:group", "Groups: members, offsets, lag; set where they go on."),
-    "txn": ("mqctl.commands.txn:txn", "Transactions: which are open, and those that nobody ends."),
+    "consume": ("mqctl.commands.consume:consume", "Read records from topics."),
+    "group": (
+        "mqctl.commands.group:group",
+        "Show groups, members and lag; reset offsets; delete groups.",
+    ),
+    "txn": ("mqctl.commands.txn:txn", "Show transactions; find and abort hanging ones."),
     "log": ("mqctl.commands.log:log", "Read the data directory of a stopped node."),
 }
 
@@ -26,10 +35,10 @@ COMMANDS = {
 @click.version_option(version=__version__, prog_name="mqctl")
 @click.pass_context
 def cli(context: click.Context, /, **given: object) -> None:
-    """Look at an mqd or Apache Kafka cluster, and change it.
+    """Inspect and administer an mqd or Apache Kafka cluster.
 
     \b
-    Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 done in part, 4 no answer in time.
+    Exit codes: 0 success, 1 failure, 2 usage error, 3 partial failure, 4 timeout.
     """
     context.obj = given
 

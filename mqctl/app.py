@@ -1,7 +1,7 @@
-"""What all commands share: options, output, errors and exit codes, and groups that import a command when it is called.
+"""What all commands share: options, output, errors, exit codes, and groups with lazy imports.
 
-Data goes to standard output, everything else to standard error. Exit codes: 0 ok, 1 failed, 2 wrong usage,
-3 done in part, 4 no answer in time; 130 after Ctrl-C, 141 when the reader of our output has gone.
+Data goes to standard output, everything else to standard error. Exit codes: 0 success, 1 failure,
+2 usage error, 3 partial failure, 4 timeout; 130 after Ctrl-C, 141 when standard output was closed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ READER_GONE = 141
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 15.0
 CONNECT_TIMEOUT_S = 3.0
-"""For one node to take a connection and answer on it: one that is frozen holds up what others tell for no longer."""
+"""For one node to accept a connection and respond: a frozen node delays the others no longer."""
 FORMATS = ("table", "json", "jsonl", "yaml")
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -40,7 +40,7 @@ ResultT = TypeVar("ResultT")
 
 
 class LazyGroup(click.Group):
-    """A group whose commands live in modules that are imported when they are called, or asked for help themselves."""
+    """A group that imports the module of a command only when it is called, or its help is shown."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
         """`lazy`: command name -> ("module:attribute", one line of help)."""
@@ -74,7 +74,7 @@ class Failure(Exception):
 
 
 class ReaderGone(Exception):
-    """Standard output was closed by whoever read it (`| head`): stop, and say nothing."""
+    """The reader of standard output closed it (`| head`): stop, without a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +160,14 @@ def parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name:
-            raise click.BadParameter(f"{pair!r} is not of the form key=value")
+            raise click.BadParameter(f"invalid setting {pair!r}: expected key=value")
         parsed[name] = value
     return parsed
 
 
-_output_option = click.option("-o", "--output", type=click.Choice(FORMATS), help="How to write the result (table).")
+_output_option = click.option(
+    "-o", "--output", type=click.Choice(FORMATS), help="Output format. [default: table]"
+)
 
 
 def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -175,15 +177,16 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--timeout",
             type=click.FloatRange(min=0, min_open=True),
             metavar="SECONDS",
-            help="Give up after this long (15): on `cluster info`, `broker list`, `partition list` and plans of moves as a whole, else on "
-            "each answer.",
+            help="Timeout of each request; for `cluster info`, `broker list`, `partition list` and "
+                 "plans of"
+            " moves, of the whole command. [default: 15]",
         ),
         _output_option,
         click.option(
             "-b",
             "--bootstrap",
             metavar="HOST:PORT,..",
-            help=f"Nodes to begin with ({DEFAULT_BOOTSTRAP}; or MQCTL_BOOTSTRAP in the environment).",
+            help=f"Bootstrap servers. [env: MQCTL_BOOTSTRAP; default: {DEFAULT_BOOTSTRAP}]",
         ),
     ):
         function = option(function)
@@ -213,7 +216,9 @@ def run_timed(settings: Settings, work: Callable[[ClusterClient, float], Awaitab
     async def main() -> ResultT:
         timeout_s = settings.timeout_s
         deadline = trio.current_time() + timeout_s
-        with in_time(deadline, f"{settings.bootstrap} did not answer within {timeout_s:g} s") as scope:
+        with in_time(
+            deadline, f"no response from {settings.bootstrap} within {timeout_s:g} s"
+        ) as scope:
             async with connect(
                 settings.bootstrap, client_id="mqctl", request_timeout_s=timeout_s, connect_timeout_s=CONNECT_TIMEOUT_S
             ) as client:
@@ -253,7 +258,7 @@ def failure_of(error: Exception) -> Failure:
 
     assert isinstance(error, ClientError)
     timed_out = error.code is ErrorCode.REQUEST_TIMED_OUT
-    remedy = error.remedy or ("see what is wrong with `mqctl cluster health`" if timed_out else "")
+    remedy = error.remedy or ("check the cluster with `mqctl cluster health`" if timed_out else "")
     return Failure(error.message or error.code.name, remedy=remedy, exit_code=TIMED_OUT if timed_out else FAILED)
 
 
@@ -297,14 +302,18 @@ class Told(Generic[ResultT]):
 
 
 def confirm(plan: str, *, yes: bool) -> None:
-    """Show what will happen and ask, unless `yes`. Without a terminal to ask on it is refused."""
+    """Show what will happen and ask for confirmation, unless `yes`. Fails without a terminal."""
     if yes:
         return
     say(plan)
     if not sys.stdin.isatty():
-        raise Failure("this needs your consent", remedy="look at the plan above, then say it again with --yes", exit_code=USAGE)
-    if not click.confirm("Do it?", err=True):
-        raise Failure("nothing was done")
+        raise Failure(
+            "this command asks for confirmation, and standard input is not a terminal",
+            remedy="check the plan above, then re-run with --yes to confirm",
+            exit_code=USAGE,
+        )
+    if not click.confirm("Continue?", err=True):
+        raise Failure("cancelled: nothing was changed")
 
 
 # -- writing

@@ -25,7 +25,7 @@ def show(settings: Settings, kind: str, name: str, keys: tuple[str, ...], *, cha
             row = _row(entry)
             rows.append({**row, "meaning": entry.documentation} if explain else row)
     for key in sorted(set(keys) - {entry.name for entry in entries}):
-        say(f"{kind} {name!r} has no option {key!r}")
+        say(f"{kind} {name!r} has no configuration key {key!r}")
     settings.show((*ENTRIES, render.Column("meaning", "MEANING")) if explain else ENTRIES, rows)
 
 
@@ -49,7 +49,7 @@ def alter(settings: Settings, kind: str, name: str, operation: str, changes: dic
     if operation != "DELETE":
         warn_of_ignored(entries)
     if dry_run:
-        say("dry run: nothing was changed; above is what holds now")
+        say("dry run: nothing was changed; these are the current values")
 
 
 def warn_of_ignored(entries: Iterable[ConfigEntry]) -> None:

@@ -69,7 +69,9 @@ def _controller(seen: Observed) -> Iterable[Finding]:
         yield _no_controller(quorum.message if isinstance(quorum, ClientError) else "the voters have elected no leader")
         return
     if isinstance(quorum, ClientError):
-        yield Finding("controller", OK, f"node {_controller_id(seen)}; the cluster does not tell about its quorum")
+        yield Finding(
+            "controller", OK, f"node {_controller_id(seen)}; the cluster does not report its quorum"
+        )
         return
     voters = {voter.node_id: voter for voter in quorum.voters}
     fenced = set() if isinstance(seen.cluster, ClientError) else seen.cluster.fenced
@@ -81,7 +83,7 @@ def _controller(seen: Observed) -> Iterable[Finding]:
         elif node != quorum.leader_id and node in fenced:
             lost[node] = "is fenced"
         elif node != quorum.leader_id and node in seen.unreachable:
-            silent[node] = "does not answer from here"
+            silent[node] = "is unreachable from here"
     following = len(voters) - len(lost) - len(silent)
     majority = len(voters) // 2 + 1
     yield Finding(
@@ -91,18 +93,26 @@ def _controller(seen: Observed) -> Iterable[Finding]:
         spare = following - majority
         what = "; ".join(f"voter {node} {why}" for node, why in sorted(behind.items()))
         consequence = (
-            "one more voter lost, and no metadata can change" if spare <= 0 else f"{spare} more may be lost before metadata cannot change"
+            "metadata cannot change if one more voter fails"
+            if spare <= 0
+            else f"metadata can still change if {spare} more fail"
         )
         yield Finding(
             "quorum",
             BAD if len(voters) - len(lost) < majority else WARNING,
             f"{what}: {consequence}",
-            f"start {_nodes_named(behind)}, or mend the way to it; its own log says what it waits for",
+            f"start {_nodes_named(behind)}, or repair the network to it; its log shows what it "
+            "waits for",
         )
     observers = {one.node_id: why for one in quorum.observers if (why := lag_of(one, quorum))}
     if observers:
         what = "; ".join(f"node {node} {why}" for node, why in sorted(observers.items()))
-        yield Finding("quorum", WARNING, f"{what} (it does not vote)", f"start {_nodes_named(observers)}, or look into its log")
+        yield Finding(
+            "quorum",
+            WARNING,
+            f"{what} (an observer)",
+            f"start {_nodes_named(observers)}, or check its log",
+        )
 
 
 def _has_controller(seen: Observed) -> bool:
@@ -118,20 +128,24 @@ def lag_of(replica: QuorumReplica, quorum: Quorum) -> str:
         return ""
     now_ms = next((each.last_caught_up_ms for each in quorum.voters if each.node_id == quorum.leader_id), -1)
     if replica.log_end_offset < 0 and replica.last_fetch_ms < 0:
-        return f"has not been heard since node {quorum.leader_id} leads (epoch {quorum.leader_epoch})"
+        return (
+            f"has not contacted the leader, node {quorum.leader_id} (epoch {quorum.leader_epoch})"
+        )
     if now_ms > 0 and replica.last_caught_up_ms > 0:
         behind = (now_ms - replica.last_caught_up_ms) / 1000
         return f"has lagged for {format_duration(behind)}" if behind > LAG_SECONDS else ""
     missing = quorum.high_watermark - replica.log_end_offset
-    return f"lacks {missing} records" if missing > 0 and now_ms > 0 else ""
+    return f"is {missing} records behind" if missing > 0 and now_ms > 0 else ""
 
 
 def _no_controller(why: str) -> Finding:
     return Finding(
         "controller",
         BAD,
-        f"no controller: {why}. Within a session the nodes send their clients away, and nothing can be changed",
-        "a majority of the voters must run and reach one another: start those that are down; the log of each names whom it waits for",
+        f"no controller: {why}. Metadata cannot change, and nodes refuse clients when their "
+        "sessions expire",
+        "start the voters that are down: a majority must run and reach one another; the log of "
+        "each voter names the nodes it waits for",
     )
 
 
@@ -142,7 +156,7 @@ def _controller_id(seen: Observed) -> int:
 def _nodes(seen: Observed) -> Iterable[Finding]:
     cluster = seen.cluster
     if isinstance(cluster, ClientError):
-        yield Finding("nodes", BAD, f"the nodes are not known: {cluster.message}", cluster.remedy)
+        yield Finding("nodes", BAD, f"cannot list the nodes: {cluster.message}", cluster.remedy)
         return
     known = {broker.node_id: broker for broker in cluster.brokers}
     for node in sorted(cluster.fenced):
@@ -151,29 +165,32 @@ def _nodes(seen: Observed) -> Iterable[Finding]:
         yield Finding(
             "nodes",
             BAD,
-            f"node {node} at {broker.host}:{broker.port}{rack} is fenced: the controller does not hear it",
-            "look into its log: a node that runs is refused where its peers file names other voters;"
-            " start it if it does not run; only if its machine is gone for good:"
+            f"node {node} at {broker.host}:{broker.port}{rack} is fenced: the controller receives "
+            "no heartbeats from it",
+            "start it; if it runs, check its log: a node whose peers file names other voters is "
+            "rejected;"
+            " only if its machine is lost for good:"
             f" `mqctl broker drain {node}`, then `mqctl broker unregister {node}`",
         )
     for node, why in sorted(seen.unreachable.items()):
         yield Finding(
             "nodes",
             BAD,
-            f"node {node} does not answer from here, and is not fenced, or not yet: {why}",
-            "if it has just died, the controller finds out within its session; else look at its advertised address and the network",
+            f"node {node} is unreachable from here, but not fenced (yet): {why}",
+            "if it has just failed, the controller will fence it when its session expires; else "
+            "check its advertised address and the network",
         )
     if not isinstance(seen.quorum, ClientError):
         for voter in sorted({voter.node_id for voter in seen.quorum.voters} - known.keys()):
             yield Finding(
                 "nodes",
                 WARNING,
-                f"node {voter} votes, but is not among the brokers",
-                "start it, unless it is meant to be a controller only",
+                f"node {voter} is a voter, but not registered as a broker",
+                "start it, unless it is a controller only",
             )
     alive = len(known) - len(cluster.fenced)
     if alive == len(known) and not seen.unreachable:
-        yield Finding("nodes", OK, f"all {alive} alive" if alive > 1 else "the only one is alive")
+        yield Finding("nodes", OK, f"all {alive} alive" if alive > 1 else "the only node is alive")
 
 
 # -- what it holds
@@ -181,12 +198,22 @@ def _nodes(seen: Observed) -> Iterable[Finding]:
 
 def _partitions(seen: Observed) -> Iterable[Finding]:
     if isinstance(seen.partitions, ClientError):
-        yield Finding("partitions", BAD, f"their state is not known: {seen.partitions.message}", seen.partitions.remedy)
+        yield Finding(
+            "partitions",
+            BAD,
+            f"cannot get the state of partitions: {seen.partitions.message}",
+            seen.partitions.remedy,
+        )
         return
     states = seen.partitions
     moves = {} if isinstance(seen.moves, ClientError) else seen.moves
     if isinstance(seen.min_isr, ClientError):
-        yield Finding("partitions", WARNING, f"min.insync.replicas is not known: {seen.min_isr.message}", seen.min_isr.remedy)
+        yield Finding(
+            "partitions",
+            WARNING,
+            f"cannot read min.insync.replicas: {seen.min_isr.message}",
+            seen.min_isr.remedy,
+        )
     least = {} if isinstance(seen.min_isr, ClientError) else seen.min_isr
     wrong: dict[str, list[TopicPartition]] = {}
     for tp, state in states.items():
@@ -199,79 +226,105 @@ def _partitions(seen: Observed) -> Iterable[Finding]:
         yield Finding(
             "min-isr",
             BAD,
-            f"{_named(under)} below min.insync.replicas: producers with acks=all are refused",
-            _bring_back(states, under, dead) + "; only if that takes too long, lower min.insync.replicas of the topic",
+            f"{_named(under)} below min.insync.replicas: acks=all writes are rejected",
+            _bring_back(states, under, dead)
+            + "; only if that takes too long, lower the topic's min.insync.replicas",
         )
     if disks := [tp for tp in wrong.get(OFFLINE, ()) if not set(states[tp].offline) <= dead]:
         nodes = sorted({node for tp in disks for node in states[tp].offline} - dead)
         yield Finding(
             "offline",
             BAD,
-            f"replicas of {_named(disks)} are offline on {_nodes_named(nodes)}, which is not fenced: a log or a log directory failed",
-            f"look into its log and at `mqctl broker describe {nodes[0]}`; then replace the disk and restart it",
+            f"replicas of {_named(disks)} are offline on {_nodes_named(nodes)}, which is alive: a "
+            "log or log directory failed",
+            f"check its log and `mqctl broker describe {nodes[0]}`; then replace the disk and "
+            "restart the node",
         )
     seen_above = {*under, *wrong.get(LEADERLESS, ())}
     if behind := [tp for tp in wrong.get(UNDER_REPLICATED, ()) if tp not in seen_above]:
         yield Finding(
             "replication",
             WARNING,
-            f"{_named(behind)} under-replicated: fewer copies than there should be",
-            _bring_back(states, behind, dead) + "; replicas that live catch up by themselves",
+            f"{_named(behind)} under-replicated: not all replicas are in sync",
+            _bring_back(states, behind, dead)
+            + "; replicas on running nodes catch up by themselves",
         )
     if not wrong:
-        yield Finding("partitions", OK, f"all {len(states)} are led and fully in sync" if states else "there are none")
+        yield Finding(
+            "partitions",
+            OK,
+            f"all {len(states)} have a leader and all replicas in sync"
+            if states
+            else "there are no partitions",
+        )
     if few := [tp for tp, state in states.items() if len(moves[tp].target if tp in moves else state.replicas) < least.get(tp.topic, 1)]:
         yield Finding(
             "min-isr",
             NOTE,
-            f"{_named(few)} with fewer replicas than min.insync.replicas: all that there are count as enough for acks=all",
-            "give them more replicas: `mqctl partition move TOPIC:PARTITION=NODE,NODE,..`; or lower min.insync.replicas of the topic",
+            f"{_named(few)} with fewer replicas than min.insync.replicas: acks=all needs all of "
+            "its replicas instead",
+            "add replicas: `mqctl partition move TOPIC:PARTITION=NODE,NODE,..`; or lower the "
+            "topic's min.insync.replicas",
         )
     if misled := [tp for tp, state in states.items() if state.leader >= 0 and state.leader != state.replicas[0] in state.isr]:
         yield Finding(
             "leaders",
             NOTE,
             f"{_named(misled)} not led by the preferred replica",
-            "spread the load again: `mqctl partition elect-leader --all`",
+            "elect preferred leaders: `mqctl partition elect-leader --all`",
         )
 
 
 def _leaderless(states: Mapping[TopicPartition, PartitionState], found: list[TopicPartition], *, has_controller: bool) -> Iterable[Finding]:
     """Those that one node's return would help go together. While there is no controller none of them need have lost anything."""
-    what = "without a leader: neither reads nor writes"
+    what = "without a leader: cannot be read or written"
     if not has_controller:
-        yield Finding("leaderless", BAD, f"{_named(found)} {what}", "they are led again when there is a controller")
+        yield Finding(
+            "leaderless",
+            BAD,
+            f"{_named(found)} {what}",
+            "restore the controller first: it elects their leaders",
+        )
         return
     groups: dict[tuple[tuple[int, ...], str], list[TopicPartition]] = {}
     for tp in found:
         state = states[tp]
-        nodes, what_they_have = state.isr or state.elr, ", which has every acknowledged record"
+        nodes, what_they_have = state.isr or state.elr, ", which has all acknowledged records"
         if not nodes:
-            nodes, what_they_have = state.last_known_elr, ", which was in sync last"
+            nodes, what_they_have = state.last_known_elr, ", which was the last in sync"
         if not nodes:
             nodes, what_they_have = state.replicas, ""
         groups.setdefault((tuple(sorted(nodes)), what_they_have), []).append(tp)
     for (nodes, what_they_have), partitions in sorted(groups.items()):
-        last = f"bring back {_nodes_named(nodes, 'or')}{what_they_have}"
+        last = f"restart {_nodes_named(nodes, 'or')}{what_they_have}"
         if any(set(states[tp].replicas) - set(states[tp].offline) for tp in partitions):
-            last += f"; as the last resort, and with loss of records, `mqctl partition elect-leader {_argument(partitions)} --unclean`"
+            last += ("; as a last resort, with loss of records: `mqctl partition elect-leader "
+                    f"{_argument(partitions)} --unclean`")
         else:
-            last += "; no other replica lives"
+            last += "; no other replica is alive"
         yield Finding("leaderless", BAD, f"{_named(partitions)} {what}", last)
 
 
 def _moves(seen: Observed) -> Iterable[Finding]:
     if isinstance(seen.moves, ClientError):
-        yield Finding("moves", WARNING, f"what moves is not known: {seen.moves.message}", seen.moves.remedy)
+        yield Finding(
+            "moves", WARNING, f"cannot list reassignments: {seen.moves.message}", seen.moves.remedy
+        )
         return
     if seen.moves:
-        yield Finding("moves", NOTE, f"{_named(list(seen.moves))} on the move", "see how far: `mqctl partition move-status`")
+        yield Finding(
+            "moves",
+            NOTE,
+            f"{_named(list(seen.moves))} being moved",
+            "show progress: `mqctl partition move-status`",
+        )
     elif seen.throttled:
         yield Finding(
             "moves",
             WARNING,
-            f"nothing moves, but a replication throttle was left on {seen.throttled}",
-            "take it away: `mqctl partition move-status --clear-throttle`",
+            "no partition is being moved, but a replication throttle is still set on "
+            f"{seen.throttled}",
+            "remove it: `mqctl partition move-status --clear-throttle`",
         )
 
 
@@ -281,7 +334,12 @@ def _disks(seen: Observed) -> Iterable[Finding]:
     for node, directories in sorted(seen.disks.items()):
         if isinstance(directories, ClientError):
             worst = WARNING
-            yield Finding("disks", WARNING, f"node {node} does not tell about its disks: {directories.message}", directories.remedy)
+            yield Finding(
+                "disks",
+                WARNING,
+                f"cannot describe the log directories of node {node}: {directories.message}",
+                directories.remedy,
+            )
             continue
         for each in directories:
             if each.error is not None:
@@ -290,7 +348,8 @@ def _disks(seen: Observed) -> Iterable[Finding]:
                     "disks",
                     BAD,
                     f"log directory {each.path} of node {node} is offline: {each.error.message}",
-                    "replace the disk, then restart the node; it copies what it lacks from the others",
+                    "replace the disk, then restart the node; it copies the missing replicas from "
+                    "the others",
                 )
             elif each.total_bytes > 0 and each.usable_bytes >= 0:
                 share = each.usable_bytes / each.total_bytes
@@ -300,7 +359,8 @@ def _disks(seen: Observed) -> Iterable[Finding]:
                     yield Finding(
                         "disks",
                         BAD if share < DISK_FULL else WARNING,
-                        f"log directory {each.path} of node {node} has {format_bytes(each.usable_bytes)} left, {share:.0%}",
+                        f"log directory {each.path} of node {node} has "
+                        f"{format_bytes(each.usable_bytes)} free, {share:.0%}",
                         "delete topics or shorten their retention, move partitions away, or enlarge the disk",
                     )
     if worst is OK and free:
@@ -313,17 +373,17 @@ _LEVELS = NOTE, WARNING, BAD
 _BOUNDS = {
     "": (
         "metadata.image.max.bytes",
-        "no topic, partition or config override is created",
-        "delete topics or config overrides that nobody needs",
+        "new topics, partitions and config overrides are rejected",
+        "delete unused topics or config overrides",
     ),
     GROUPS_TOPIC: (
         "group.coordinator.memory.bytes",
-        "new groups, members and offsets are refused",
-        "delete groups that nobody uses: `mqctl group list`, `mqctl group delete`",
+        "new groups, members and offsets are rejected",
+        "delete unused groups: `mqctl group list`, `mqctl group delete`",
     ),
     TRANSACTIONS_TOPIC: (
         "transaction.coordinator.memory.bytes",
-        "new transactional ids are refused",
+        "new transactional ids are rejected",
         "shorten transactional.id.expiration.ms, or use fewer ids: `mqctl txn list`",
     ),
 }
@@ -337,7 +397,12 @@ def _bounds(seen: Observed) -> Iterable[Finding]:
     for node, found in sorted(seen.usage.items()):
         if isinstance(found, ClientError):
             all_known = False
-            yield Finding("bounds", NOTE, f"node {node} does not report how full its bounds are: {found.message}", found.remedy)
+            yield Finding(
+                "bounds",
+                NOTE,
+                f"node {node} does not report its memory bounds: {found.message}",
+                found.remedy,
+            )
             continue
         for each in found:
             if each.bound not in fullest or each.share > fullest[each.bound][0].share:
@@ -350,12 +415,15 @@ def _bounds(seen: Observed) -> Iterable[Finding]:
         yield Finding(
             "bounds",
             _LEVELS[sum(each.share >= threshold for threshold in THRESHOLDS) - 1],
-            f"{name}{where} takes {format_bytes(each.used_bytes)}, {each.share:.0%} of what it may: beyond that {consequence}",
+            f"{name}{where} uses {format_bytes(each.used_bytes)}, {each.share:.0%} of its bound; "
+            f"at 100% {consequence}",
             f"{remedy}; or raise {option} on every node",
         )
     if all_known and fullest and not tight:
         most = max(each.share for each, _ in fullest.values())
-        yield Finding("bounds", OK, f"metadata and coordinators take at most {most:.0%} of what they may")
+        yield Finding(
+            "bounds", OK, f"metadata and coordinators use at most {most:.0%} of their bounds"
+        )
 
 
 # -- words
@@ -383,5 +451,9 @@ def _bring_back(states: Mapping[TopicPartition, PartitionState], partitions: lis
     missing = {node for tp in partitions for node in states[tp].replicas if node not in states[tp].isr}
     gone = missing & set(dead)
     if gone:
-        return f"bring back {_nodes_named(gone)}"
-    return f"look into the log of {_nodes_named(missing)}" if missing else "see `mqctl partition list --under-min-isr`"
+        return f"restart {_nodes_named(gone)}"
+    return (
+        f"check the log of {_nodes_named(missing)}"
+        if missing
+        else "see `mqctl partition list --under-min-isr`"
+    )

@@ -86,7 +86,10 @@ def save(path: str, assignments: Mapping[TopicPartition, Assignment]) -> None:
         with Path(path).open("x", encoding="utf-8") as file:
             file.write(json.dumps(to_json(assignments), indent=1) + "\n")
     except OSError as error:
-        raise Failure(f"cannot save to {path}: {error.strerror}", remedy="name a file that does not exist yet") from None
+        raise Failure(
+            f"cannot save the assignments to {path!r}: {error.strerror}",
+            remedy="choose a file that does not exist",
+        ) from None
 
 
 def complain_of(plan: Plan) -> None:
@@ -144,7 +147,8 @@ class Progress(NamedTuple):
         if self.bytes_left is not None and self.done < self.total:
             text += f", {format_bytes(self.bytes_left)} left"
             if self.bytes_per_second:
-                text += f" at {format_bytes(self.bytes_per_second)}/s, {format_duration(self.bytes_left / self.bytes_per_second)} to go"
+                text += (f" at {format_bytes(self.bytes_per_second)}/s, about "
+                        f"{format_duration(self.bytes_left / self.bytes_per_second)}")
         return text
 
 
@@ -181,7 +185,7 @@ async def watch(admin: Admin, partitions: Collection[TopicPartition], alive: Col
         except ClientError as error:
             if not error.retriable:
                 raise
-            line = f"no answer, the moves may go on: {error.message}"
+            line = f"no response, the moves may continue: {error.message}"
         else:
             rate = None if remaining is None else meter.note(now, remaining)
             line = str(Progress(len(partitions) - len(left), len(partitions), remaining, rate))
@@ -191,7 +195,10 @@ async def watch(admin: Admin, partitions: Collection[TopicPartition], alive: Col
             say(line)
             said, said_at = line, now
         if now >= news_at + STALLED_SECONDS:
-            say(f"no progress for {format_duration(STALLED_SECONDS)}: is every node alive? See `mqctl cluster health`")
+            say(
+                f"no progress for {format_duration(STALLED_SECONDS)}: check the nodes with `mqctl "
+                "cluster health`"
+            )
             news_at = now
         await trio.sleep(POLL_SECONDS)
     say(str(Progress(len(partitions), len(partitions), 0, None)))
@@ -215,9 +222,12 @@ async def _not_there(admin: Admin, moves: Mapping[TopicPartition, Move]) -> dict
     for tp, move in moves.items():
         state = states.get(tp)
         if state is None:
-            wrong[tp] = "it was deleted meanwhile"
+            wrong[tp] = "the partition was deleted"
         elif state.replicas != move.after:
-            wrong[tp] = f"it is on {','.join(map(str, state.replicas))}: another move took the place of this one, or it was cancelled"
+            wrong[tp] = (
+                f"its replicas are on {','.join(map(str, state.replicas))}: the move was cancelled "
+                "or replaced by another one"
+            )
     return wrong
 
 
@@ -226,11 +236,17 @@ async def unthrottle(admin: Admin, throttled: Throttled) -> bool:
     from mqd.client.throttle import clear_throttle
 
     if await moves_under_way(admin):
-        say("other partitions are still moving, so the throttle stays; `mqctl partition move-status --clear-throttle` takes it away later")
+        say(
+            "other partitions are still moving: the throttle was not removed; remove it later with "
+            "`mqctl partition move-status --clear-throttle`"
+        )
         return False
     errors = await clear_throttle(admin, throttled)
     for error in errors.values():
-        say(f"the throttle stays: {error.message}; take it away with `mqctl partition move-status --clear-throttle`")
+        say(
+            f"the throttle was not removed: {error.message}; remove it with `mqctl partition "
+            "move-status --clear-throttle`"
+        )
     return not errors
 
 

@@ -57,7 +57,7 @@ METADATA_FILES = {
     "journal": "metadata journal of the Raft quorum",
     "snapshot": "metadata snapshot of the Raft quorum",
     "quorum-state": "state of this voter in the Raft quorum",
-    "reserve": "space held back for the Raft quorum",
+    "reserve": "disk space reserved for the Raft quorum",
 }
 Row = dict[str, Any]
 _NEVER = 1 << 63
@@ -137,7 +137,10 @@ def dump_small(path: Path) -> list[Row]:
     FileFormatError when it is no such file, or damaged.
     """
     if path.parent.name == METADATA_FOLDER and path.name in METADATA_FILES:
-        raise FileFormatError(f"this is the {METADATA_FILES[path.name]}, which is not Kafka's format and is not read here")
+        raise FileFormatError(
+            f"this is the {METADATA_FILES[path.name]}, which is not in Kafka's format; mqctl "
+            "cannot read it"
+        )
     data = path.read_bytes()
     parsed = parse_segment_file_name(path.name)
     if parsed is not None:
@@ -158,7 +161,7 @@ def dump_small(path: Path) -> list[Row]:
         return [{"topic_id": str(decode_partition_metadata(data))}]
     if path.name == META_PROPERTIES:
         return [{name: str(value) for name, value in decode_meta_properties(data)._asdict().items()}]
-    raise FileFormatError(f"{path.name} is no file of a data directory")
+    raise FileFormatError(f"{path.name!r} is not a file of a data directory")
 
 
 # -- verify
@@ -190,7 +193,7 @@ class Verifier:
     def directory(self, path: Path) -> None:
         """One log directory and every partition in it."""
         if not path.is_dir():
-            self._found(path, "missing, though the node has it as a log directory")
+            self._found(path, "missing, although it is a log directory of the node")
             return
         ends: dict[Any, tuple[int, int]] = {}
         for one in sorted(path.iterdir()):
@@ -202,7 +205,10 @@ class Verifier:
             offsets = self._decoded(path / name, decode_offset_checkpoint) if (path / name).exists() else None
             for partition, offset in (offsets or {}).items():
                 if partition in ends and offset > ends[partition][1]:
-                    self._found(path / name, f"{partition} has {offset}, its log ends at {ends[partition][1]}")
+                    self._found(
+                        path / name,
+                        f"{partition} has offset {offset}, but its log ends at {ends[partition][1]}",
+                    )
 
     def partition(self, path: Path) -> tuple[int, int]:
         """One partition's directory; returns its first and end offset."""
@@ -226,14 +232,19 @@ class Verifier:
         epochs.truncate_from_end(scanned_from)
         for number, segment in enumerate(segments):
             if int(segment.stem) < end:
-                self._found(segment, f"begins below offset {end}, where the segment before it ends")
+                self._found(segment, f"overlaps the previous segment, which ends at offset {end}")
             elif int(segment.stem) > end and not self._allow_gaps:
-                self._found(segment, f"offsets {end} to {int(segment.stem) - 1} are missing before it")
+                self._found(
+                    segment, f"offsets {end} to {int(segment.stem) - 1} before it are missing"
+                )
             end = self._segment(segment, epochs, scanned_from, last=number == len(segments) - 1)
         self._snapshots(path, end)
         for epoch, start in epochs.entries()[-1:]:
             if start > end:
-                self._found(epochs_path, f"epoch {epoch} begins at {start}, the log ends at {end}")
+                self._found(
+                    epochs_path,
+                    f"epoch {epoch} starts at offset {start}, but the log ends at {end}",
+                )
         return first, end
 
     def _scanned_from(self, path: Path, bases: list[Offset]) -> Offset:
@@ -268,24 +279,40 @@ class Verifier:
                 self.batches += 1
                 self.size_bytes += header.size
                 if crc_of(view, 0, len(view)) != header.crc:
-                    self._found(path, f"byte {position}: the CRC-32C of offset {header.base_offset} is wrong")
+                    self._found(
+                        path,
+                        f"byte {position}: the batch at offset {header.base_offset} has a wrong "
+                        "CRC-32C",
+                    )
                 if header.base_offset < expected:
-                    self._found(path, f"byte {position}: base offset {header.base_offset} after {expected - 1}")
+                    self._found(
+                        path,
+                        f"byte {position}: base offset {header.base_offset} follows offset "
+                        f"{expected - 1}",
+                    )
                 elif header.base_offset > expected and not self._allow_gaps:
                     self._found(path, f"byte {position}: offsets {expected} to {header.base_offset - 1} are missing")
                 if header.base_offset >= scanned_from:
                     if header.partition_leader_epoch > epochs.latest:
                         epochs.assign(header.partition_leader_epoch, header.base_offset)
                     elif header.partition_leader_epoch < epochs.latest:
-                        self._found(path, f"byte {position}: leader epoch {header.partition_leader_epoch} after {epochs.latest}")
+                        self._found(
+                            path,
+                            f"byte {position}: leader epoch {header.partition_leader_epoch} "
+                            f"follows epoch {epochs.latest}",
+                        )
                 elif (epoch := epochs.epoch_of(header.base_offset)) not in (header.partition_leader_epoch, NO_EPOCH):
-                    self._found(path, f"byte {position}: leader epoch {header.partition_leader_epoch}, the checkpoint says {epoch}")
+                    self._found(
+                        path,
+                        f"byte {position}: leader epoch {header.partition_leader_epoch}, but "
+                        f"{epoch} in the checkpoint",
+                    )
                 expected = max(expected, header.next_offset)
                 starts[position] = header.last_offset
                 lasts.append(header.last_offset)
                 largest.append(max(header.max_timestamp, largest[-1] if largest else -1))
         except BadBatch as bad:
-            self._found(path, f"{bad}{' (a torn tail is cut off at the next start)' if last else ''}")
+            self._found(path, f"{bad}{' (the next start truncates a torn tail)' if last else ''}")
         for suffix, check in ((INDEX_SUFFIX, self._index), (TIME_INDEX_SUFFIX, self._time_index)):
             index = path.with_suffix(suffix)
             if not index.exists():
@@ -298,14 +325,21 @@ class Verifier:
         decoded = self._decoded(path, lambda data: decode_index(data, log_size))
         for relative, position in zip(*decoded) if decoded else ():
             if starts.get(position) != base + relative:
-                self._found(path, f"says that offset {base + relative} ends the batch at byte {position}")
+                self._found(
+                    path,
+                    f"wrong entry: no batch at byte {position} ends at offset {base + relative}",
+                )
 
     def _time_index(self, path: Path, base: int, _log_size: int, _starts: dict[int, int], lasts: list[int], largest: list[int]) -> None:
         decoded = self._decoded(path, decode_time_index)
         for timestamp, relative in zip(*decoded) if decoded else ():
             batch = bisect_right(lasts, base + relative - 1)
             if batch >= len(lasts) or largest[batch] != timestamp:
-                self._found(path, f"says that {timestamp} is the largest timestamp up to offset {base + relative}")
+                self._found(
+                    path,
+                    f"wrong entry: {timestamp} is not the largest timestamp up to offset "
+                    f"{base + relative}",
+                )
 
     def _snapshots(self, path: Path, end: int) -> None:
         for one in sorted(path.glob(f"*{SNAPSHOT_SUFFIX}")):

@@ -39,7 +39,7 @@ def parse_place(text: str, now_ms: int) -> Place:
         return Place(before_end=int(text[1:]))
     if text.startswith("@"):
         return Place(timestamp_ms=parse_time(text[1:], now_ms))
-    raise ValueError(f"{text!r} is no place in a log: {HELP}")
+    raise ValueError(f"invalid position {text!r}: expected {HELP}")
 
 
 def parse_time(text: str, now_ms: int) -> int:
@@ -53,7 +53,9 @@ def parse_time(text: str, now_ms: int) -> int:
         moment = datetime.fromisoformat(text)
         return int(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is no time: write 1700000000000, 2026-01-31T12:00:00Z or -15m") from None
+        raise ValueError(
+            f"invalid time {text!r}: expected 1700000000000, 2026-01-31T12:00:00Z or -15m"
+        ) from None
 
 
 def format_time(timestamp_ms: int) -> str:
@@ -71,6 +73,6 @@ def parse_partitions(text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) - int(first) > 100_000:
-            raise ValueError(f"{text!r} are no partitions: write 0 or 0,2,5-7")
+            raise ValueError(f"invalid partitions {text!r}: expected 0 or 0,2,5-7")
         found.update(dict.fromkeys(range(int(first), int(last or first) + 1)))
     return list(found)

@@ -56,7 +56,10 @@ def parse_target(text: str) -> tuple[TopicPartition, Assignment]:
     topic, colon, partition = place.rpartition(":")
     numbers = nodes.split(",")
     if not equals or not colon or not topic or not partition.isdecimal() or not all(each.strip().isdecimal() for each in numbers):
-        raise ValueError(f"{text!r} is no move: write TOPIC:PARTITION=NODE,NODE,.., for example orders:0=1,2,3")
+        raise ValueError(
+            f"invalid move {text!r}: expected TOPIC:PARTITION=NODE,NODE,.., for example "
+            "orders:0=1,2,3"
+        )
     return TopicPartition(topic, int(partition)), tuple(int(each) for each in numbers)
 
 
@@ -66,7 +69,9 @@ def parse_partition(text: str) -> tuple[str, int | None]:
     if not colon:
         return text, None
     if not topic or not partition.isdecimal():
-        raise ValueError(f"{text!r} is no partition: write TOPIC or TOPIC:PARTITION, for example orders:0")
+        raise ValueError(
+            f"invalid partition {text!r}: expected TOPIC or TOPIC:PARTITION, for example orders:0"
+        )
     return topic, int(partition)
 
 
@@ -78,7 +83,10 @@ def parse_json(text: str) -> dict[TopicPartition, Assignment]:
         raise ValueError(f"not JSON: {error}") from None
     rows = data.get("partitions") if isinstance(data, dict) else None
     if not isinstance(rows, list) or data.get("version", 1) != 1:
-        raise ValueError('not of the form {"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2, 3]}]}')
+        raise ValueError(
+            'expected {"version": 1, "partitions": [{"topic": "orders", "partition": 0, '
+            '"replicas": [1, 2, 3]}]}'
+        )
     targets: dict[TopicPartition, Assignment] = {}
     for row in rows:
         good = isinstance(row, dict) and isinstance(row.get("topic"), str) and _is_number(row.get("partition"))
@@ -87,7 +95,7 @@ def parse_json(text: str) -> dict[TopicPartition, Assignment]:
             raise ValueError(f"{json.dumps(row)} lacks a topic, a partition, or replicas as a list of node ids")
         tp = TopicPartition(row["topic"], row["partition"])
         if tp in targets:
-            raise ValueError(f"{tp} is named twice")
+            raise ValueError(f"duplicate partition {tp}")
         targets[tp] = tuple(replicas)
     return targets
 
@@ -118,19 +126,22 @@ def plan_targets(
         before = current.get(tp)
         missing = [node for node in after if node not in alive and node not in (before or ())]
         if before is None:
-            plan.impossible[tp] = "there is no such partition"
+            plan.impossible[tp] = "the partition does not exist"
         elif not after:
             plan.impossible[tp] = "a partition needs at least one replica"
         elif len(set(after)) < len(after):
-            plan.impossible[tp] = f"a node is named twice in {_names(after)}"
+            plan.impossible[tp] = f"duplicate node in {_names(after)}"
         elif missing:
-            plan.impossible[tp] = f"node {_names(missing)} does not live, or is not known"
+            plan.impossible[tp] = f"node {_names(missing)} is unknown or not alive"
         elif before != after and _is_lost(before, alive):
             plan.impossible[tp] = _nothing_to_copy(before)
         elif len(after) < len(before) and not fewer:
-            plan.impossible[tp] = f"of {len(before)} replicas {len(after)} would be left: say --allow-fewer-replicas if that is meant"
+            plan.impossible[tp] = (
+                f"only {len(after)} of {len(before)} replicas would remain: add "
+                "--allow-fewer-replicas to permit this"
+            )
         elif len(after) < len(before) and _is_lost(after, alive):
-            plan.impossible[tp] = "no other replica lives"
+            plan.impossible[tp] = "no other replica is alive"
         else:
             plan.add(tp, before, after)
     return plan
@@ -142,7 +153,8 @@ def _is_lost(replicas: Assignment, alive: Collection[int]) -> bool:
 
 
 def _nothing_to_copy(replicas: Assignment) -> str:
-    return f"none of its replicas lives, so there is nothing to copy: bring back node {_names(replicas)} first"
+    return ("none of its replicas is alive, so there is no source to copy from: restart node "
+           f"{_names(replicas)} first")
 
 
 def plan_swap(current: Mapping[TopicPartition, Assignment], leaving: int, joining: int) -> Plan:
@@ -152,7 +164,7 @@ def plan_swap(current: Mapping[TopicPartition, Assignment], leaving: int, joinin
         if leaving not in before:
             continue
         if joining in before:
-            plan.impossible[tp] = f"node {joining} has a replica already"
+            plan.impossible[tp] = f"node {joining} already has a replica"
         else:
             plan.add(tp, before, tuple(joining if node == leaving else node for node in before))
     return plan
@@ -182,10 +194,12 @@ def plan_drain(current: Mapping[TopicPartition, Assignment], racks: Mapping[int,
             load[placed[tp]] += 1
         elif not fewer:
             plan.impossible[tp] = (
-                f"{len(others) + 1} replicas need {len(others) + 1} other nodes, and {len(racks)} live" if others else "no other node lives"
+                f"{len(others) + 1} replicas need {len(others) + 1} other nodes; alive: {len(racks)}"
+                if others
+                else "no other node is alive"
             )
         elif not any(node in racks for node in others):
-            plan.impossible[tp] = "no other replica lives"
+            plan.impossible[tp] = "no other replica is alive"
     _level(placed, stays, racks, load)
     _choose_leaders(plan, current, stays, placed, racks, leaving)
     return plan

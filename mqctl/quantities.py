@@ -16,7 +16,7 @@ def parse_bytes(text: str) -> int:
     found = _BYTES.fullmatch(text.strip())
     amount = int(float(found[1]) * _FACTORS[(found[2] or "").lower()]) if found is not None else 0
     if amount < 1:
-        raise ValueError(f"{text!r} is no number of bytes: write 10000000, 10M (millions) or 10MiB")
+        raise ValueError(f"invalid size {text!r}: expected 10000000, 10M (millions) or 10MiB")
     return amount
 
 
@@ -36,7 +36,7 @@ def parse_duration_ms(text: str) -> int:
     """`500ms`, `90s`, `15m`, `2h`, `7d` as milliseconds. Raises ValueError that says what is allowed."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no time: write 90s, 15m, 2h or 7d")
+        raise ValueError(f"invalid duration {text!r}: expected 90s, 15m, 2h or 7d")
     return int(found[1]) * _UNITS_MS[found[2]]
 
 

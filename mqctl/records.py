@@ -88,7 +88,9 @@ def _piece(match: re.Match[str], inert: bool) -> bytes | Piece:
         "V": lambda topic, partition, record: b"%d" % (-1 if record.value is None else len(record.value)),
     }
     if letter not in plain or modifier is not None:
-        raise ValueError(f"unknown {match[0]!r} in the format; known are %t %p %o %k %v %h %T %K %V and %%")
+        raise ValueError(
+            f"unknown {match[0]!r} in the format; valid are %t %p %o %k %v %h %T %K %V and %%"
+        )
     return plain[letter]
 
 
@@ -99,7 +101,10 @@ def _shower(modifier: str | None, inert: bool) -> Callable[[bytes | None], bytes
         return lambda data: (data or b"").hex().encode()
     if modifier == "base64":
         return lambda data: base64.b64encode(data or b"")
-    raise ValueError(f"unknown modifier {{{modifier}}} in the format; known are {{hex}} and {{base64}}, and {{iso}} after %T")
+    raise ValueError(
+        f"unknown modifier {{{modifier}}} in the format; valid are {{hex}} and {{base64}}, and "
+        f"{{iso}} after %T"
+    )
 
 
 def _inert(data: bytes | None) -> bytes:
@@ -144,7 +149,7 @@ def from_envelope(line: bytes | str) -> Envelope:
     if not isinstance(data, dict):
         raise ValueError("not a JSON object")
     if not any(name in data for name in ("value", "value_base64", "key", "key_base64")):
-        raise ValueError("neither a key nor a value")
+        raise ValueError("a record needs a key or a value")
     headers = data.get("headers") or []
     if isinstance(headers, dict):
         headers = [{"name": name, "value": content} for name, content in headers.items()]

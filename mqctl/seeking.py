@@ -51,7 +51,9 @@ def _wanted(tp: TopicPartition, wish: Wish, before: int | None, bounds: Bounds) 
         return bounds.end if before is None else before
     if isinstance(wish, int):
         if before is None:
-            raise ValueError(f"the group has committed nothing for {tp}: there is nothing to shift")
+            raise ValueError(
+                f"cannot shift the offset of {tp}: the group has no committed offset there"
+            )
         return before + wish
     assert isinstance(wish, Place)
     if wish.word is not None:
@@ -65,9 +67,9 @@ def _wanted(tp: TopicPartition, wish: Wish, before: int | None, bounds: Bounds) 
 
 def _step(tp: TopicPartition, wanted: int, before: int | None, bounds: Bounds) -> Step:
     if wanted < bounds.start:
-        return Step(tp, before, bounds.start, f"{wanted} is before the beginning")
+        return Step(tp, before, bounds.start, f"{wanted} is before the log start")
     if wanted > bounds.end:
-        return Step(tp, before, bounds.end, f"{wanted} is beyond the end")
+        return Step(tp, before, bounds.end, f"{wanted} is beyond the log end")
     return Step(tp, before, wanted)
 
 
@@ -82,13 +84,13 @@ def parse_file(text: str, group: str) -> dict[TopicPartition, int]:
                 continue
             row = row[1:]
         if len(row) != 3 or not row[1].strip().isdecimal() or not row[2].strip().isdecimal():
-            raise ValueError(f"line {number}: write topic,partition,offset")
+            raise ValueError(f"line {number}: expected topic,partition,offset")
         tp = TopicPartition(row[0], int(row[1]))
         if tp in found:
-            raise ValueError(f"line {number}: {tp} is there twice")
+            raise ValueError(f"line {number}: duplicate partition {tp}")
         found[tp] = int(row[2])
     if not found:
-        raise ValueError(f"nothing for group {group!r} is in it")
+        raise ValueError(f"it contains no offsets of group {group!r}")
     return found
 
 

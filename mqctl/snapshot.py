@@ -82,7 +82,7 @@ async def take(
 
     from mqd.client.errors import ClientError
 
-    with in_time(deadline, "the cluster does not tell in time which nodes and partitions there are"):
+    with in_time(deadline, "timed out while reading nodes and partitions"):
         cluster = await admin.describe_cluster()
         partitions = await admin.describe_partitions(topics)
     ends = deadline if moves == "needed" else min(deadline, trio.current_time() + WANTED_SECONDS)
@@ -90,7 +90,7 @@ async def take(
     least_unknown: ClientError | None = None
     if min_isr:
         try:
-            with in_time(ends, f"nobody says in time what {MIN_ISR} is"):
+            with in_time(ends, f"timed out while reading {MIN_ISR}"):
                 least = await _least(admin, sorted({tp.topic for tp in partitions}))
         except ClientError as error:
             least_unknown = error
@@ -98,7 +98,7 @@ async def take(
     unknown: ClientError | None = None
     if moves != "no":
         try:
-            with in_time(ends, "the controller does not say in time what moves, or there is none"):
+            with in_time(ends, "timed out while waiting for the controller to list reassignments"):
                 under_way = await moves_under_way(admin)
         except ClientError as error:
             if moves == "needed":
@@ -145,7 +145,7 @@ async def disks(admin: Admin, nodes: Collection[int], deadline: float = math.inf
 
     async def ask(node: int) -> None:
         try:
-            with in_time(deadline, f"node {node} does not tell in time about its disks"):
+            with in_time(deadline, f"timed out while reading the log directories of node {node}"):
                 told.update(await admin.describe_log_dirs([node]))
         except ClientError as error:
             told[node] = error

@@ -24,13 +24,17 @@ NODES_MAX = 9
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Never raises for what the user can mend: one line on standard error, and the exit code."""
+    """Run one command. For errors that the user can fix: one line on standard error, and the exit code."""
     if not __debug__:
-        print("mqd: refuses to run under python -O: its assertions guard your data; leave -O and PYTHONOPTIMIZE out", file=sys.stderr)
+        print(
+            "mqd: cannot run under python -O, which removes the assertions that protect your data; "
+            "remove -O and PYTHONOPTIMIZE",
+            file=sys.stderr,
+        )
         return USAGE
     try:
         options = _parser().parse_args(arguments)
-    except SystemExit as stop:  # argparse has told the reason
+    except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or OK)
     from mqd.errors import QuorumBroken, StorageError
     from mqd.options import StartError
@@ -62,8 +66,12 @@ def _parser() -> ArgumentParser:
 def _add_start(commands: _SubParsersAction[ArgumentParser]) -> None:
     command = commands.add_parser("start", help="run one node in the foreground", description="Run one node until SIGTERM or SIGINT.")
     _add_node(command)
-    command.add_argument("--config", metavar="FILE", help="Kafka's keys, as server.properties or .toml")
-    what = "start without a cluster secret although other machines can reach the peer port"
+    command.add_argument(
+        "--config",
+        metavar="FILE",
+        help="configuration with Kafka's keys, in the format of server.properties or TOML (.toml)",
+    )
+    what = "permit a node without a cluster secret, even if other machines can reach its peer port"
     command.add_argument("--insecure-peers", action="store_true", help=what)
     _add_settings(command)
     command.set_defaults(run=_start)
@@ -71,56 +79,93 @@ def _add_start(commands: _SubParsersAction[ArgumentParser]) -> None:
 
 def _add_dev(commands: _SubParsersAction[ArgumentParser]) -> None:
     command = commands.add_parser("dev", help="run a local cluster on loopback", description="Run nodes on loopback until Ctrl-C.")
-    command.add_argument("--nodes", type=_node_count, metavar="N", help="number of nodes (default: as many as DIR has, or 1)")
-    command.add_argument("--port", type=_port, metavar="P", help="first port of the block (default: a free one, 9092 if possible)")
-    command.add_argument("--data", default="data", metavar="DIR", help="peers file and data of every node (default ./data)")
+    command.add_argument(
+        "--nodes",
+        type=_node_count,
+        metavar="N",
+        help="number of nodes [default: as in DIR, else 1]",
+    )
+    command.add_argument(
+        "--port",
+        type=_port,
+        metavar="P",
+        help="first of the 2 * N ports [default: 9092, or the next free block]",
+    )
+    command.add_argument(
+        "--data",
+        default="data",
+        metavar="DIR",
+        help="directory for the peers file and the data of every node [default: ./data]",
+    )
     _add_settings(command)
     command.set_defaults(run=_dev)
 
 
 def _add_config(commands: _SubParsersAction[ArgumentParser]) -> None:
-    command = commands.add_parser("config", help="what can be configured")
-    listing = command.add_subparsers(metavar="command", required=True).add_parser("list", help="every key with type, default and meaning")
-    listing.add_argument("-o", dest="output", choices=("table", "json", "yaml"), default="table", help="output format")
+    command = commands.add_parser("config", help="show configuration keys")
+    listing = command.add_subparsers(metavar="command", required=True).add_parser(
+        "list", help="list all configuration keys with type, default and meaning"
+    )
+    listing.add_argument(
+        "-o",
+        dest="output",
+        choices=("table", "json", "yaml"),
+        default="table",
+        help="output format [default: table]",
+    )
     listing.set_defaults(run=_config_list)
 
 
 def _add_force_voters(commands: _SubParsersAction[ArgumentParser]) -> None:
-    what = "put the voters of the peers file in force after a majority of the voters is lost for good"
-    description = f"{what[0].upper()}{what[1:]}. Stop all nodes first; run it on every remaining voter, with the same file."
+    what = (
+        "replace the voter set with the voters of the peers file, after a permanent loss of the "
+        "majority"
+    )
+    description = (f"{what[0].upper()}{what[1:]}. Stop all nodes first. Run it on every remaining "
+                  "voter, with the same peers file.")
     command = commands.add_parser("force-voters", help=what, description=description)
     _add_node(command)
-    command.add_argument("--yes", action="store_true", help="what only the lost voters had is lost: confirm")
+    command.add_argument(
+        "--yes",
+        action="store_true",
+        help="confirm that metadata which only the lost voters have is lost",
+    )
     command.set_defaults(run=_force_voters)
 
 
 def _add_node(command: ArgumentParser) -> None:
-    command.add_argument("--peers", required=True, metavar="FILE", help="peers.toml, the same on every node")
+    command.add_argument(
+        "--peers", required=True, metavar="FILE", help="the peers file, the same on every node"
+    )
     command.add_argument("--node", required=True, type=int, metavar="ID", help="id of this node in the peers file")
-    command.add_argument("--data", required=True, metavar="DIR", help="data directory; made if it is not there")
+    command.add_argument(
+        "--data", required=True, metavar="DIR", help="data directory; created if it does not exist"
+    )
 
 
 def _add_settings(command: ArgumentParser) -> None:
-    what = "one key of `mqd config list`; may be repeated"
+    what = "set a configuration key (see `mqd config list`); repeatable"
     command.add_argument("-o", dest="settings", type=_setting, action="append", default=[], metavar="key=value", help=what)
 
 
 def _setting(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise _usage(f"{text!r} is not key=value; write for example -o log.retention.ms=3600000")
+        raise _usage(
+            f"invalid setting {text!r}: expected key=value, for example -o log.retention.ms=3600000"
+        )
     return key.strip(), value
 
 
 def _node_count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= NODES_MAX:
-        raise _usage(f"{text!r} is not a number of nodes from 1 to {NODES_MAX}")
+        raise _usage(f"invalid number of nodes {text!r}: expected 1 to {NODES_MAX}")
     return int(text)
 
 
 def _port(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise _usage(f"{text!r} is not a port from 1 to 65535")
+        raise _usage(f"invalid port {text!r}: expected 1 to 65535")
     return int(text)
 
 
@@ -153,7 +198,7 @@ def _start(options: Namespace) -> int:
     try:
         trio.run(daemon.main, StartOptions(peers, options.node, Path(options.data), config.of_node(peers, options.node)))
     except BaseExceptionGroup as group:
-        raise _told_to_the_user(group) from group
+        raise _user_error(group) from group
     return OK
 
 
@@ -174,7 +219,8 @@ def _check_advertised_host(host: str) -> Thread:
             reason = error.strerror if isinstance(error, OSError) else error
             logs.warn_all(
                 [
-                    f"advertised_host {host!r} cannot be resolved ({reason}): clients that cannot resolve it do not reach this node;"
+                    f"advertised_host {host!r} cannot be resolved ({reason}): clients that cannot "
+                    "resolve it cannot connect to this node;"
                     " correct it in the peers file, or add the name to the DNS"
                 ]
             )
@@ -185,15 +231,15 @@ def _check_advertised_host(host: str) -> Thread:
 
 
 _OS_REMEDIES = {
-    24: "raise the limit of open files (ulimit -n, LimitNOFILE)",
-    23: "the machine has too many open files",
+    24: "raise the limit on open files (ulimit -n, LimitNOFILE)",
+    23: "the machine has too many open files: raise fs.file-max",
     28: "free some space on the disk",
 }
 """By number of Linux's error: EMFILE, ENFILE, ENOSPC."""
 
 
-def _told_to_the_user(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What the operator can mend, the disk's fault or an interrupt, taken out of its nurseries; a fault of ours stays in its group."""
+def _user_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """An error that the operator can fix, a disk error or an interrupt, without its nurseries' groups; bugs stay in their groups."""
     from mqd.errors import QuorumBroken, StorageError
     from mqd.options import StartError
 

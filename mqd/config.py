@@ -216,9 +216,13 @@ class _Reader:
         try:
             value = option.parse(text)
         except ValueError as error:
-            raise ConfigError(f"{where}{key}: {_told(option, error)}; `mqd config list` has its type") from None
+            raise ConfigError(
+                f"{where}{key}: {_told(option, error)}; `mqd config list` shows its type"
+            ) from None
         if option.status is Status.REFUSED and value != option.default:
-            raise ConfigError(f"{where}{key} is refused: {option.note}; take it out to start without it")
+            raise ConfigError(
+                f"{where}{key} is not supported: {option.note}; remove it to start the node"
+            )
         if key in ("listeners", "advertised.listeners") and isinstance(value, tuple):
             _refuse_secure_listeners(value, f"{where}{key}")
         if option.status is Status.IGNORED:
@@ -290,7 +294,7 @@ def validate_topic_config(name: str, value: str | None) -> Value:
     except ValueError as error:
         raise MqError(ErrorCode.INVALID_CONFIG, f"{name}: {error}") from None
     if option.status is Status.REFUSED and parsed != option.default:
-        raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is refused: {option.note}")
+        raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is not supported: {option.note}")
     return parsed
 
 
@@ -302,7 +306,11 @@ def validate_topic_configs(overrides: Mapping[str, str | None]) -> dict[str, Val
     assert isinstance(least, int)
     assert isinstance(most, int)
     if least > most:
-        raise MqError(ErrorCode.INVALID_CONFIG, f"min.compaction.lag.ms ({least}) is above max.compaction.lag.ms ({most})")
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"min.compaction.lag.ms ({least}) must be less than or equal to max.compaction.lag.ms "
+            f"({most})",
+        )
     return values
 
 
@@ -390,13 +398,15 @@ def _unknown(key: str, names: Iterable[str] = NODE_OPTIONS) -> str:
     if names is NODE_OPTIONS and key in TOPIC_OPTIONS:
         synonyms = TOPIC_OPTIONS[key].synonyms
         remedy = f"for all topics set {synonyms[0][0]}" if synonyms else "set it when you create or alter the topic"
-        return f"{key} is a key of topics, not of nodes; {remedy}"
+        return f"{key} is a topic key, not a node key; {remedy}"
     close = nearest(key, names)
-    return f"{key} is not a known key; " + (f"did you mean {close}?" if close else "`mqd config list` has them all")
+    return f"{key} is an unknown key; " + (
+        f"did you mean {close}?" if close else "list all keys with `mqd config list`"
+    )
 
 
 def _told(option: Option, error: ValueError) -> str:
-    return "the value is not one that it may have" if option.sensitive else str(error)
+    return "the value is not permitted" if option.sensitive else str(error)
 
 
 def _scaled(value: Value, factor: int) -> Value:
@@ -410,20 +420,25 @@ def _scaled(value: Value, factor: int) -> Value:
 def _refuse_secure_listeners(listeners: tuple[str, ...], where: str) -> None:
     for listener in listeners:
         if "SSL" in listener.upper() or "SASL" in listener.upper():
-            raise ConfigError(f"{where}: {listener} asks for TLS or SASL, which is not in this release; use PLAINTEXT or take it out")
+            raise ConfigError(
+                f"{where}: {listener} requires TLS or SASL, which is not in this release; use "
+                "PLAINTEXT or remove it"
+            )
 
 
 def _check_relations(config: NodeConfig) -> None:
     heartbeat, session = config.integer("broker.heartbeat.interval.ms"), config.integer("broker.session.timeout.ms")
     if heartbeat >= session:
         raise ConfigError(
-            f"broker.heartbeat.interval.ms ({heartbeat}) is not below broker.session.timeout.ms ({session}); "
-            "a node would be fenced between two heartbeats: raise the one or lower the other"
+            f"broker.heartbeat.interval.ms ({heartbeat}) must be less than "
+            f"broker.session.timeout.ms ({session}), "
+            "or nodes are fenced between heartbeats; lower the interval or raise the timeout"
         )
     batch, request = config.integer("message.max.bytes"), config.integer("socket.request.max.bytes")
     if batch > request:
         raise ConfigError(
-            f"message.max.bytes ({batch}) is above socket.request.max.bytes ({request}); no such batch could arrive: raise the latter"
+            f"message.max.bytes ({batch}) must not exceed socket.request.max.bytes ({request}), or "
+            "such batches cannot be received; raise the latter"
         )
     idle = config.integer("connections.max.idle.ms")
     if 0 <= idle < CONNECTIONS_IDLE_LEAST_MS:

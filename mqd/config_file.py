@@ -35,9 +35,13 @@ def read_config_file(path: Path) -> list[Setting]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give --config a file that this user can read") from None
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}); specify a readable file with --config"
+        ) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+        raise ConfigError(
+            f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8"
+        ) from None
     return parse_toml(text, str(path)) if path.suffix == ".toml" else parse_properties(text, str(path))
 
 
@@ -53,7 +57,9 @@ def parse_toml(text: str, name: str) -> list[Setting]:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name}: {error}; a key that is also the start of another, as log.dir is, needs quotes") from None
+        raise ConfigError(
+            f"{name}: {error}; quote a key that is also the prefix of another one, such as log.dir"
+        ) from None
     lines = _toml_lines(text)
     return [Setting(key, value, lines.get(key)) for key, value in _flatten(document, "", name)]
 
@@ -128,8 +134,10 @@ def _unescape(text: str, number: int, name: str) -> str:
                 raise ValueError
             characters.append(chr(int(digits, 16)))
         except ValueError:
-            problem = f"\\u{digits} is not four hexadecimal digits"
-            raise ConfigError(f"{name}, line {number}: {problem}; write \\\\u for a backslash and a u") from None
+            problem = f"invalid escape \\u{digits}: expected four hexadecimal digits"
+            raise ConfigError(
+                f"{name}, line {number}: {problem}; write \\\\u for a literal backslash and u"
+            ) from None
         position += 4
     return "".join(characters)
 
@@ -151,4 +159,7 @@ def _text(value: object, key: str, name: str) -> str:
         return str(value)
     if isinstance(value, list) and not any(isinstance(element, dict | list) for element in value):
         return ",".join(_text(element, key, name) for element in value)
-    raise ConfigError(f"{name}: {key} holds a {type(value).__name__}; write a string, a number, a boolean or a list of them")
+    raise ConfigError(
+        f"{name}: {key} has a value of type {type(value).__name__}; expected a string, a number, a "
+        "boolean or a list of these"
+    )

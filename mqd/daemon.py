@@ -52,7 +52,7 @@ from mqd.log.last_registration import (
     registered_directories,
     store_last_registration,
 )
-from mqd.log.partition_log import LogConfig
+from mqd.log.log_config import LogConfig
 from mqd.log.service import LogService
 from mqd.logs import write_line
 from mqd.protocol.files import MetaProperties
@@ -78,8 +78,8 @@ _SLICE = 5
 """Partitions opened or closed before others get the loop: a log takes a millisecond or two to make, on a busy machine ten, and
 the quorum calls a node gone that says nothing for 400 ms."""
 _LISTEN_REMEDIES = {
-    errno.EADDRINUSE: "stop what uses it, or change",
-    errno.EACCES: "a port below 1024 takes a privilege: give another one to",
+    errno.EADDRINUSE: "stop the process that uses it, or change",
+    errno.EACCES: "a port below 1024 needs a privilege: set another one for",
 }
 _NO_ADDRESS = "it must be an address of this machine: see"
 _NO_BOUND = 2**63 - 1
@@ -140,7 +140,7 @@ async def _wait_for_signal(wanted: tuple[signal.Signals, ...], stop: trio.Event)
     with trio.open_signal_receiver(*wanted, signal.SIGHUP) as signals:
         async for number in signals:
             if number == signal.SIGHUP:
-                logger.info("SIGHUP is ignored: a node reads its files at its start only")
+                logger.info("SIGHUP is ignored: a node reads its files only when it starts")
                 continue
             signal.signal(number, _stop_at_once)
             logger.info("stopping signal=%s", signal.Signals(number).name)
@@ -149,7 +149,7 @@ async def _wait_for_signal(wanted: tuple[signal.Signals, ...], stop: trio.Event)
 
 def _stop_at_once(number: int, _frame: object) -> None:
     name = signal.Signals(number).name
-    os.write(2, f"mqd: Stopped at once, because a second {name} came; the next start checks the ends of the logs.\n".encode())
+    os.write(2, f"mqd: stopped immediately after a second {name}; the next start checks the ends of the logs\n".encode())
     os._exit(1)
 
 
@@ -237,7 +237,7 @@ class _Daemon:
             space=self._why_full,
             on_registered=self._on_registered,
         )
-        self.controller.disk_serial = lambda: self.logs.disk_serial
+        self.controller.disk_serial = lambda: self.logs.housekeeping.disk_serial
         self.raft.on_peer_gone = lambda node_id: self.controller.on_peer_gone(NodeId(node_id))
         self.fetchers = Fetchers(
             node_id=NodeId(self.me.id),
@@ -290,14 +290,14 @@ class _Daemon:
         needed = self.config.integer("min.insync.replicas")
         if needed > nodes:
             raise StartError(
-                f"min.insync.replicas is {needed}, but {self.peers.path} has {nodes} node(s): so many replicas can never be in sync; "
+                f"min.insync.replicas is {needed}, but {self.peers.path} has {nodes} node(s): acks=all writes would always fail; "
                 f"set it to {nodes} or less, or add nodes"
             )
         factor = self.config.integer("default.replication.factor")
         possible = default_replication_factor(factor, nodes)
         if factor > possible:
             logger.warning(
-                "default.replication.factor is more than can be: topics that are created without a number get fewer replicas "
+                "default.replication.factor exceeds the number of nodes: new topics get fewer replicas "
                 "configured=%d used=%d nodes=%d",
                 factor,
                 possible,
@@ -321,7 +321,7 @@ class _Daemon:
                         registered = registered_directories(disk, self.registration_file)
                         self.controller.disk_serial_found = self.logs.found_serial(registered)
                         self.controller.previous_broker_epoch = previous_broker_epoch(
-                            disk, self.registration_file, clean=self.logs.clean_start, directories=self._usable_directories()
+                            disk, self.registration_file, clean=self.logs.registry.clean_start, directories=self._usable_directories()
                         )
                     await self._run_services(listeners)
                 finally:
@@ -338,14 +338,14 @@ class _Daemon:
         try:
             self.recorded_serials = load_disk_serials(self.seams.disk, self.serials_file)
             older = self._report_older_copies()
-            if older or self.logs.suspect:
+            if older or self.logs.registry.suspect:
                 forget_last_registration(self.seams.disk, self.registration_file)
         except OSError:
             self.logs.release_locks()
             raise
         if older:
             self._store_disk_serials(self.logs.found_serials())
-        self.logs.on_ends_stored = self._store_disk_serials
+        self.logs.housekeeping.on_ends_stored = self._store_disk_serials
 
     def _report_older_copies(self) -> bool:
         """Whether any log directory is an older copy of itself."""
@@ -355,7 +355,7 @@ class _Daemon:
             if directory.id in older:
                 logger.error(
                     "log directory is an older copy, acknowledged records may be missing: this"
-                    " node copies them from other replicas; what has none stays lost unless you"
+                    " node copies them from other replicas; records without one stay lost unless you"
                     " stop the node and restore the newer directory"
                     " directory=%s expected_disk_serial=%d found_disk_serial=%d",
                     directory.path, older[directory.id], found[directory.id],
@@ -371,7 +371,7 @@ class _Daemon:
             store_disk_serials(self.seams.disk, self.serials_file, recorded)
             self.recorded_serials = recorded
         except OSError as error:  # the next start is guarded a little less; the controller knows
-            logger.warning("not written file=%s reason=%s", self.serials_file, error)
+            logger.warning("cannot write file=%s reason=%s", self.serials_file, error)
 
     def _usable_directories(self) -> frozenset[UUID]:
         return frozenset(one.id for one in self.logs.directories.values() if one.failed is None and one.id is not None)
@@ -396,7 +396,7 @@ class _Daemon:
         except OSError as error:
             if error.errno not in PASSING_ERRNOS:
                 raise
-            logger.warning("not written file=%s reason=%s", self.directories_file, error)  # the next start is guarded a little less
+            logger.warning("cannot write file=%s reason=%s", self.directories_file, error)  # the next start is guarded a little less
 
     async def _run_services(self, listeners: dict[str, Listener]) -> None:
         async with trio.open_nursery() as background:
@@ -458,7 +458,7 @@ class _Daemon:
             except OSError as error:
                 if error.errno not in PASSING_ERRNOS:
                     raise
-                logger.warning("not written file=%s reason=%s", self.registration_file, error)  # an older epoch in it vouches for nothing
+                logger.warning("cannot write file=%s reason=%s", self.registration_file, error)  # an older epoch in it vouches for nothing
         if self._activated:
             return True
         await self._until(lambda: self.machine.image.index >= broker_epoch)
@@ -539,7 +539,7 @@ class _Daemon:
             try:
                 await self.controller.report_offline(taken)
             except MqError as error:
-                logger.warning("the controller does not know yet what is lost here partitions=%d reason=%s", len(taken), error)
+                logger.warning("cannot report lost replicas to the controller yet partitions=%d reason=%s", len(taken), error)
                 if error.code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
                     return False
                 await trio.sleep(self.config.integer("broker.heartbeat.interval.ms") / 1000)
@@ -568,7 +568,7 @@ class _Daemon:
             return self.seams.disk.lock(path)
         except BlockingIOError:
             raise StartError(
-                f"{self.options.data_directory}: another mqd process uses this data directory; stop it, or give --data another directory"
+                f"{self.options.data_directory}: another mqd process uses this data directory; stop it, or choose another one with --data"
             ) from None
 
     @asynccontextmanager
@@ -591,7 +591,7 @@ class _Daemon:
     def _why_full(self) -> str | None:
         """Why nothing may be made that takes space; None where there is some."""
         if self.raft.short_of_space:
-            return f"The disk of {self.metadata_directory} is full: free some space, then try again; topics can be deleted."
+            return f"The disk of {self.metadata_directory} is full: free some space, then retry; topics can be deleted."
         for directory in self.logs.directories.values():
             if directory.failed is None:
                 try:
@@ -599,7 +599,7 @@ class _Daemon:
                         return None
                 except OSError:
                     return None  # whoever writes there will tell
-        return "The disk of the log directories is full: free some space, then try again; topics can be deleted."
+        return "The disk of the log directories is full: free some space, then retry; topics can be deleted."
 
     def _on_directory_failed(self, directory: Path, error: StorageError) -> None:
         """A log directory is gone. The others go on; without any, this node is of no use and stops.
@@ -612,7 +612,7 @@ class _Daemon:
         logger.error("log directory is offline directory=%s reason=%s", directory, error)
         self.replica.on_directory_failed(directory)
         if all(one.failed is not None for one in self.logs.directories.values()):
-            self.failure = f"no log directory is left: {error}"
+            self.failure = f"no log directory is online: {error}"
             self.stop.set()
 
 
@@ -754,6 +754,6 @@ def _told(what: str, path: Path) -> Iterator[None]:
     except StorageError as error:  # tells its own remedy
         raise StartError(f"{what} cannot be used: {error}") from error
     except (FileExistsError, NotADirectoryError) as error:
-        raise StartError(f"{what} cannot be used: {error.filename or path} is no directory; give another one") from error
+        raise StartError(f"{what} cannot be used: {error.filename or path} is not a directory; choose another one") from error
     except OSError as error:
         raise StartError(f"{what} cannot be used: {error}; check {error.filename or path}, its owner, and the space on its disk") from error

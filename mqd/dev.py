@@ -63,7 +63,10 @@ def run(options: DevOptions) -> int:
     try:
         options.data_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StartError(f"{options.data_directory}: cannot be made ({error.strerror}); give --data another directory") from None
+        raise StartError(
+            f"{options.data_directory}: cannot create the directory ({error.strerror}); choose "
+            "another one with --data"
+        ) from None
     with _locked(options.data_directory):
         peers = prepare_peers(options)
         return _Supervisor(options, peers).run()
@@ -78,7 +81,10 @@ def prepare_peers(options: DevOptions) -> Peers:
     peers = load_peers(path)
     count = len(peers.nodes)
     if options.nodes not in (None, count):
-        raise ConfigError(f"{path}: it has {count} node(s), not {options.nodes}; ask for --nodes {count}, or give another --data")
+        raise ConfigError(
+            f"{path}: this cluster has {count} node(s), not {options.nodes}; use --nodes {count}, "
+            "or another directory with --data"
+        )
     if any(node.host != LOOPBACK for node in peers.nodes.values()):
         return peers  # edited by hand: whoever did that knows the addresses
     taken = [port for port in _ports(peers.nodes) if not _is_free(port)]
@@ -133,13 +139,19 @@ def _block(count: int, port: int | None) -> list[PeerNode]:
         nodes = _nodes_from(count, port)
         for number in _ports({node.id: node for node in nodes}):
             if number > 65535 or not _is_free(number):
-                raise StartError(f"port {number} on {LOOPBACK} is in use; give --port another start, or leave it out")
+                raise StartError(
+                    f"port {number} on {LOOPBACK} is in use; choose another block with --port, or "
+                    "omit --port"
+                )
         return nodes
     for first in range(FIRST_PORT, FIRST_PORT + PORT_STEP * PORT_BLOCKS_TRIED, PORT_STEP):
         nodes = _nodes_from(count, first)
         if all(_is_free(number) for number in _ports({node.id: node for node in nodes})):
             return nodes
-    raise StartError(f"no {2 * count} free ports in a row from {FIRST_PORT} on; give --port the start of a free block")
+    raise StartError(
+        f"no block of {2 * count} free ports from {FIRST_PORT} on; specify the start of a free "
+        "block with --port"
+    )
 
 
 def _nodes_from(count: int, port: int) -> list[PeerNode]:
@@ -181,7 +193,10 @@ def _locked(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StartError(f"{directory}: another `mqd dev` runs there; stop it, or give --data another directory") from None
+            raise StartError(
+                f"{directory}: in use by another `mqd dev`; stop it, or choose another directory "
+                "with --data"
+            ) from None
         yield
 
 
@@ -281,7 +296,10 @@ class _Supervisor:
                     running.add(node_id)
                 continue
             if next_event is None:
-                write_line(f"mqd dev: node {', '.join(map(str, sorted(running)))} did not stop in {STOP_TIMEOUT_S:.0f} s: killing")
+                write_line(
+                    f"mqd dev: node {', '.join(map(str, sorted(running)))} did not stop within "
+                    f"{STOP_TIMEOUT_S:.0f} s: killing it"
+                )
                 self._signal_all(signal.SIGKILL)
                 self._exit_code = 1
                 continue
@@ -310,11 +328,13 @@ class _Supervisor:
         is_early = now - self._started_at[node_id] < DEATHS_WITHIN_S
         self._early_deaths[node_id] = self._early_deaths[node_id] + 1 if is_early else 0
         if not self._stopping and len(self._children) >= NODES_FOR_FAILOVER and self._early_deaths[node_id] < DEATHS_MAX:
-            write_line(f"{ended}: the others go on, and it is started again in {RESTART_AFTER_S:.0f} s")
+            write_line(
+                f"{ended}: the other nodes keep running; restarting it in {RESTART_AFTER_S:.0f} s"
+            )
             self._restarts[node_id] = now + RESTART_AFTER_S
             return
         self._exit_code = 1
-        write_line(ended + ("" if self._stopping else ": stopping the others"))
+        write_line(ended + ("" if self._stopping else ": stopping the other nodes"))
         if not self._stopping:
             self._stop()
 

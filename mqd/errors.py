@@ -242,7 +242,7 @@ class QuorumBroken(Exception):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"the metadata quorum is broken: {what}; this node stops rather than go on. Either somebody who is no node of the cluster"
+            f"the metadata quorum is broken: {what}; this node stops to prevent damage. Either a process that is not a node of the cluster"
             " reaches the peer port (let only the nodes reach it, and set cluster_secret), or a voter's metadata was put back from an"
             " old copy, or that of several voters emptied at once: docs/OPERATIONS.md, When the quorum is broken"
         )

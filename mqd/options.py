@@ -118,7 +118,7 @@ class Option(NamedTuple):
         if "" in elements:
             raise ValueError(f"{text!r} has an empty element")
         if len(set(elements)) < len(elements):
-            raise ValueError(f"{text!r} names an element twice")
+            raise ValueError(f"{text!r} contains a duplicate element")
         for element in elements:
             if self.valid and element not in self.valid:
                 raise ValueError(f"{element!r} is not one of {', '.join(self.valid)}")
@@ -134,16 +134,16 @@ class Option(NamedTuple):
             raise ValueError(f"{text!r} is not a whole number") from None
         lowest, highest = _INTEGERS[self.type]
         if not lowest <= number <= highest:
-            raise ValueError(f"{text} does not fit the type {self.type.name.lower()}")
+            raise ValueError(f"{text} is out of range for the type {self.type.name.lower()}")
         if self.valid and str(number) not in self.valid:
             raise ValueError(f"{text} is not one of {', '.join(self.valid)}")
         return number
 
     def _in_range(self, number: float) -> float:
         if self.minimum is not None and number < self.minimum:
-            raise ValueError(f"{number} is below the least value {self.minimum}")
+            raise ValueError(f"{number} is less than the minimum {self.minimum}")
         if self.maximum is not None and number > self.maximum:
-            raise ValueError(f"{number} is above the greatest value {self.maximum}")
+            raise ValueError(f"{number} is greater than the maximum {self.maximum}")
         return number
 
 

@@ -35,7 +35,7 @@ VOTERS_BY_DEFAULT = 5
 _FILE_KEYS = ("cluster_id", "cluster_secret", "cluster_secret_file", "node")
 _SECRET_LENGTHS = range(16, 1025)
 """Shorter ones could be tried out by whoever poses as a node and is called."""
-_SECRET_REMEDY = "write 16 to 1024 characters, best random ones (openssl rand -base64 32)"
+_SECRET_REMEDY = "use 16 to 1024 random characters (openssl rand -base64 32)"
 _NODE_KEYS = ("id", "host", "port", "peer_port", "rack", "voter", "advertised_host", "advertised_port")
 _NODE_KEYS_NEEDED = ("id", "host", "port", "peer_port")
 _NODE_ID_MAX = 2**31 - 1
@@ -83,15 +83,19 @@ class Peers:
         if self.secret is None and not is_loopback(node.host):
             raise ConfigError(
                 f"{self.path}: node {node_id} listens for other nodes on {node.host}:{node.peer_port} without a cluster secret,"
-                " so any machine that reaches this port could act as a node. Set cluster_secret_file in the peers file of every node"
-                " (openssl rand -base64 32), or give --insecure-peers"
+                " so any machine that can reach this port could act as a node. Set "
+                "cluster_secret_file in the peers file of every"
+                " node (openssl rand -base64 32), or add --insecure-peers"
             )
 
     def require(self, node_id: int) -> PeerNode:
         """The node of that id; ConfigError names those that there are."""
         if node_id not in self.nodes:
             known = ", ".join(map(str, self.nodes))
-            raise ConfigError(f"{self.path}: there is no node {node_id}; give --node one of {known}, or add a [[node]] with that id")
+            raise ConfigError(
+                f"{self.path}: node {node_id} does not exist; choose one of {known} with --node, "
+                "or add a [[node]] with this id"
+            )
         return self.nodes[node_id]
 
 
@@ -111,11 +115,18 @@ def load_peers(path: Path | str) -> Peers:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; write one (docs/OPERATIONS.md shows how), or let `mqd dev` write it") from None
+        raise ConfigError(
+            f"{path}: no such file; write one (see docs/OPERATIONS.md), or run `mqd dev`, which "
+            "writes it"
+        ) from None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give --peers a file that this user can read") from None
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}); specify a readable file with --peers"
+        ) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+        raise ConfigError(
+            f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8"
+        ) from None
     peers = parse_peers(text, path)
     return replace(peers, warnings=_warnings(peers.secret_path)) if peers.secret_path is not None else peers
 
@@ -123,8 +134,13 @@ def load_peers(path: Path | str) -> Peers:
 def _warnings(secret_path: Path) -> tuple[str, ...]:
     if not secret_path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
         return ()
-    remedy = f"chmod 600 {shlex.quote(str(secret_path))}, and let the user that runs mqd own it"
-    return (f"others than its owner can read the cluster secret in {secret_path}, and pass for a node of this cluster: {remedy}",)
+    remedy = (
+        f"run chmod 600 {shlex.quote(str(secret_path))}, and make the user that runs mqd its owner"
+    )
+    return (
+        f"users other than the owner can read the cluster secret in {secret_path}, and act as a "
+        f"node of this cluster: {remedy}",
+    )
 
 
 def parse_peers(text: str, path: Path) -> Peers:
@@ -199,39 +215,62 @@ class _Checker:
         if cluster_id is None:
             raise self._wrong(None, None, "cluster_id is missing", 'add a line cluster_id = "..." at the top')
         if not isinstance(cluster_id, str) or not _CLUSTER_ID.fullmatch(cluster_id):
-            problem = f"cluster_id {cluster_id!r} is not an id"
+            problem = f"invalid cluster_id {cluster_id!r}"
             raise self._wrong(None, "cluster_id", problem, "use 1 to 64 letters, digits, '.', '_' and '-'")
         tables = document.get("node")
         if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
-            raise self._wrong(None, "node", "there is no node", "add a [[node]] table for each node of the cluster")
+            raise self._wrong(
+                None,
+                "node",
+                "the file has no nodes",
+                "add a [[node]] table for each node of the cluster",
+            )
         nodes: dict[int, PeerNode] = {}
         index_by_id: dict[int, int] = {}
         for index, table in enumerate(tables):
             node = self._node(index, table)
             if node.id in nodes:
-                problem = f"id {node.id} is taken by the node {self._named(index_by_id[node.id])}"
-                raise self._wrong(index, "id", problem, "give each node its own id")
+                problem = (f"id {node.id} is already the id of the node "
+                          f"{self._named(index_by_id[node.id])}")
+                raise self._wrong(index, "id", problem, "use a different id for each node")
             nodes[node.id] = node
             index_by_id[node.id] = index
         self._check_addresses(nodes, index_by_id)
         if not any(node.voter for node in nodes.values()):
-            raise self._wrong(None, None, "no node votes", "set voter = true for one, three or five nodes")
+            raise self._wrong(
+                None, None, "the cluster has no voters", "set voter = true for 1, 3 or 5 nodes"
+            )
         return Peers(cluster_id, nodes, self._path, *self._secret(document))
 
     def _secret(self, document: dict[str, Any]) -> tuple[bytes | None, Path | None]:
         """It, and the file that holds it."""
         if "cluster_secret" in document and "cluster_secret_file" in document:
-            raise self._wrong(None, "cluster_secret_file", "cluster_secret and cluster_secret_file are both there", "keep one of them")
+            raise self._wrong(
+                None,
+                "cluster_secret_file",
+                "cluster_secret and cluster_secret_file are both set",
+                "remove one of them",
+            )
         if "cluster_secret" in document:
             secret = document["cluster_secret"]
             if not isinstance(secret, str) or len(secret) not in _SECRET_LENGTHS:
-                raise self._wrong(None, "cluster_secret", "cluster_secret is no text of 16 to 1024 characters", _SECRET_REMEDY)
+                raise self._wrong(
+                    None,
+                    "cluster_secret",
+                    "cluster_secret is not a string of 16 to 1024 characters",
+                    _SECRET_REMEDY,
+                )
             return secret.encode(), self._path
         if "cluster_secret_file" not in document:
             return None, None
         name = document["cluster_secret_file"]
         if not isinstance(name, str) or not name:
-            raise self._wrong(None, "cluster_secret_file", f"cluster_secret_file {name!r} is no file name", "write it in quotes")
+            raise self._wrong(
+                None,
+                "cluster_secret_file",
+                f"cluster_secret_file {name!r} is not a file name",
+                "write it in quotes",
+            )
         path = self._path.parent / name
         try:
             with path.open("rb") as file:
@@ -239,12 +278,12 @@ class _Checker:
             secret = data.decode().strip()
         except OSError as error:
             problem = f"the cluster secret in {path} cannot be read ({error.strerror})"
-            remedy = "make the file, the same on every node, readable for this user"
+            remedy = "create the file with the same content on every node, readable by this user"
             raise self._wrong(None, "cluster_secret_file", problem, remedy) from None
         except UnicodeDecodeError:
             raise self._wrong(None, "cluster_secret_file", f"{path} is not UTF-8 text", _SECRET_REMEDY) from None
         if len(secret) not in _SECRET_LENGTHS:
-            problem = f"{path} does not hold a text of 16 to 1024 characters"
+            problem = f"{path} does not contain 16 to 1024 characters"
             raise self._wrong(None, "cluster_secret_file", problem, _SECRET_REMEDY)
         return secret.encode(), path
 
@@ -254,12 +293,22 @@ class _Checker:
                 raise self._wrong(index, key, f"unknown key {key}", self._remedy_for_key(key, _NODE_KEYS))
         for key in _NODE_KEYS_NEEDED:
             if key not in table:
-                raise self._wrong(index, None, f"the node {self._named(index)} has no {key}", f"add {key} = ... to it")
+                raise self._wrong(
+                    index,
+                    None,
+                    f"the node {self._named(index)} has no {key}",
+                    f"add {key} = ... to the node",
+                )
         node_id = self._integer(index, table, "id", 0, _NODE_ID_MAX)
         host, port = self._host(index, table, "host"), self._integer(index, table, "port", 1, 65535)
         rack = table.get("rack")
         if rack is not None and not (isinstance(rack, str) and rack):
-            raise self._wrong(index, "rack", f"rack {rack!r} is not a name", 'write it in quotes, as rack = "a", or leave it out')
+            raise self._wrong(
+                index,
+                "rack",
+                f"rack {rack!r} is not a name",
+                'write it in quotes, as rack = "a", or remove it',
+            )
         voter = table.get("voter", index < VOTERS_BY_DEFAULT)
         if not isinstance(voter, bool):
             raise self._wrong(index, "voter", f"voter {voter!r} is not true or false", "write voter = true or voter = false")
@@ -276,7 +325,12 @@ class _Checker:
         if node.advertised_host in _WILDCARDS:
             key = "advertised_host" if "advertised_host" in table else "host"
             problem = f"clients cannot connect to {node.advertised_host}"
-            raise self._wrong(index, key, problem, "set advertised_host to a name that they can reach")
+            raise self._wrong(
+                index,
+                key,
+                problem,
+                "set advertised_host to a name or address that clients can reach",
+            )
         return node
 
     def _check_addresses(self, nodes: Mapping[int, PeerNode], index_by_id: Mapping[int, int]) -> None:
@@ -287,11 +341,22 @@ class _Checker:
                 taken = listening.setdefault((_machine(node.host), port), f"{key} of node {node.id}")
                 if taken != f"{key} of node {node.id}":
                     problem = f"{node.host}:{port} is already the {taken}"
-                    raise self._wrong(index_by_id[node.id], key, problem, "give each listener its own address")
+                    raise self._wrong(
+                        index_by_id[node.id],
+                        key,
+                        problem,
+                        "use a different address for each listener",
+                    )
             taken_by = advertised.setdefault((_machine(node.advertised_host), node.advertised_port), node.id)
             if taken_by != node.id:
-                problem = f"{node.advertised_host}:{node.advertised_port} is already what node {taken_by} advertises"
-                raise self._wrong(index_by_id[node.id], "advertised_port", problem, "advertise each node under its own address")
+                problem = (f"{node.advertised_host}:{node.advertised_port} is already the "
+                          f"advertised address of node {taken_by}")
+                raise self._wrong(
+                    index_by_id[node.id],
+                    "advertised_port",
+                    problem,
+                    "advertise a different address for each node",
+                )
 
     def _host(self, index: int, table: dict[str, Any], key: str) -> str:
         host = table[key]
@@ -300,15 +365,27 @@ class _Checker:
             raise self._wrong(index, key, problem, f'write {key} = "name", without scheme or port')
         if host.startswith("[") or (host.count(":") == 1):
             problem = f"{key} {host!r} has a port or brackets"
-            raise self._wrong(index, key, problem, "give the port under its own key, and IPv6 without brackets")
+            raise self._wrong(
+                index,
+                key,
+                problem,
+                "set the port with its own key, and write IPv6 addresses without brackets",
+            )
         return host
 
     def _integer(self, index: int, table: dict[str, Any], key: str, least: int, most: int) -> int:
         value = table[key]
         if not isinstance(value, int) or isinstance(value, bool):
-            raise self._wrong(index, key, f"{key} {value!r} is not a whole number", f"use one from {least} to {most}")
+            raise self._wrong(
+                index,
+                key,
+                f"{key} {value!r} is not a whole number",
+                f"use a number from {least} to {most}",
+            )
         if not least <= value <= most:
-            raise self._wrong(index, key, f"{key} {value} is out of range", f"use one from {least} to {most}")
+            raise self._wrong(
+                index, key, f"{key} {value} is out of range", f"use a number from {least} to {most}"
+            )
         return value
 
     def _named(self, index: int) -> str:

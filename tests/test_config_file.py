@@ -101,9 +101,9 @@ def test_a_toml_line_that_is_not_certain_is_not_told() -> None:
     ("text", "words"),
     [
         ("a = ", ["f: "]),
-        ("log.dir = 1\nlog.dir.failure = 2", ["quotes"]),
-        ("a = 1979-05-27", ["a holds a date"]),
-        ("a = [[1]]", ["a holds a list"]),
+        ("log.dir = 1\nlog.dir.failure = 2", ["quote a key"]),
+        ("a = 1979-05-27", ["a has a value of type date"]),
+        ("a = [[1]]", ["a has a value of type list"]),
     ],
 )
 def test_bad_toml_is_named(text: str, words: list[str]) -> None:

@@ -237,7 +237,7 @@ async def test_a_node_without_any_log_directory_left_stops_and_says_why(tmp_path
             assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         await run.ended.wait()
     assert run.failure is not None
-    assert "no log directory is left" in str(run.failure.exceptions[0])  # type: ignore[attr-defined]
+    assert "no log directory is online" in str(run.failure.exceptions[0])  # type: ignore[attr-defined]
     assert not (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
 
 
@@ -392,5 +392,5 @@ async def test_more_replicas_in_sync_than_nodes_are_refused(tmp_path: Path) -> N
 async def test_a_default_of_more_replicas_than_there_can_be_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with node(tmp_path, options={"default.replication.factor": "3"}):
         pass
-    assert "default.replication.factor is more than can be" in caplog.text
+    assert "default.replication.factor exceeds the number of nodes" in caplog.text
     assert "configured=3 used=1 nodes=1" in caplog.text

@@ -108,7 +108,7 @@ def test_one_of_two_nodes_that_dies_takes_the_other_with_it(tmp_path: Path) -> N
     with supervisor(tmp_path, nodes=2, child=dying) as process:
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 1
-    assert "mqd dev: node 2 ended with exit code 7: stopping the others" in errors
+    assert "mqd dev: node 2 ended with exit code 7: stopping the other nodes" in errors
 
 
 def test_one_of_three_nodes_that_dies_is_started_again_while_the_others_go_on(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_one_of_three_nodes_that_dies_is_started_again_while_the_others_go_on(tm
             if text.strip().isdigit():
                 pids[node] = int(text)
         os.kill(pids["node 2"], signal.SIGKILL)
-        expected = "mqd dev: node 2 ended with signal SIGKILL: the others go on, and it is started again in 1 s\n"
+        expected = "mqd dev: node 2 ended with signal SIGKILL: the other nodes keep running; restarting it in 1 s\n"
         assert process.stderr.readline() == expected
         assert process.stderr.readline().startswith("node 2 | ")  # its pid
         assert process.stderr.readline() == "node 2 | mqd node 2 ready on 127.0.0.1:1\n"
@@ -141,8 +141,8 @@ def test_a_node_that_keeps_dying_takes_the_others_with_it(tmp_path: Path) -> Non
     assert process.returncode == 1
     ends = [line for line in errors.splitlines() if "node 2 ended" in line]
     assert [line.rpartition(": ")[2] for line in ends] == [
-        *["the others go on, and it is started again in 1 s"] * 2,
-        "stopping the others",
+        *["the other nodes keep running; restarting it in 1 s"] * 2,
+        "stopping the other nodes",
     ]
 
 
@@ -191,7 +191,7 @@ def test_a_second_signal_kills_what_does_not_stop(tmp_path: Path) -> None:
 def test_two_clusters_do_not_share_a_directory(tmp_path: Path) -> None:
     with supervisor(tmp_path, nodes=1) as process:
         wait_for_guide(process)
-        with pytest.raises(StartError, match="another `mqd dev` runs there"):
+        with pytest.raises(StartError, match="in use by another `mqd dev`"):
             dev.run(DevOptions(1, None, tmp_path))
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)
@@ -244,7 +244,7 @@ def test_a_node_alone_needs_no_secret(tmp_path: Path) -> None:
 
 def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path) -> None:
     port = free_block(1)
-    with listening(port), pytest.raises(StartError, match=f"port {port} on 127.0.0.1 is in use; give --port"):
+    with listening(port), pytest.raises(StartError, match=f"port {port} on 127.0.0.1 is in use; choose another block"):
         dev.prepare_peers(DevOptions(1, port, tmp_path))
     assert not (tmp_path / "peers.toml").exists()
     with pytest.raises(StartError, match="port 65536"):
@@ -253,7 +253,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path) -> No
 
 def test_another_number_of_nodes_is_refused(tmp_path: Path) -> None:
     dev.prepare_peers(DevOptions(2, None, tmp_path))
-    with pytest.raises(ConfigError, match=r"it has 2 node\(s\), not 3; ask for --nodes 2, or give another --data"):
+    with pytest.raises(ConfigError, match=r"this cluster has 2 node\(s\), not 3; use --nodes 2, or another directory with --data"):
         dev.prepare_peers(DevOptions(3, None, tmp_path))
 
 
@@ -273,7 +273,7 @@ def test_a_node_is_started_like_any_other(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StartError, match="file/data: cannot be made"):
+    with pytest.raises(StartError, match="file/data: cannot create the directory"):
         dev.run(DevOptions(1, None, tmp_path / "file" / "data"))
 
 

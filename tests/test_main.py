@@ -57,17 +57,17 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_it_refuses_to_run_without_its_assertions() -> None:
     done = run("-O", "-m", "mqd", "config", "list")
     assert (done.returncode, done.stdout) == (USAGE, "")
-    assert "refuses to run under python -O" in done.stderr
+    assert "cannot run under python -O" in done.stderr
 
 
 def test_what_the_user_can_mend_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     peers = tmp_path / "peers.toml"
     arguments = ["start", "--peers", str(peers), "--node", "2", "--data", str(tmp_path / "data")]
     assert main(arguments) == FAILURE
-    assert capsys.readouterr().err == f"mqd: {peers}: no such file; write one (docs/OPERATIONS.md shows how), or let `mqd dev` write it\n"
+    assert capsys.readouterr().err == f"mqd: {peers}: no such file; write one (see docs/OPERATIONS.md), or run `mqd dev`, which writes it\n"
     peers.write_text(PEERS)
     assert main(arguments) == FAILURE
-    assert capsys.readouterr().err == f"mqd: {peers}: there is no node 2; give --node one of 1, or add a [[node]] with that id\n"
+    assert capsys.readouterr().err == f"mqd: {peers}: node 2 does not exist; choose one of 1 with --node, or add a [[node]] with this id\n"
     arguments[4] = "1"
     assert main([*arguments, "-o", "num.partitions=x"]) == FAILURE
     assert "num.partitions: 'x' is not a whole number" in capsys.readouterr().err
@@ -108,16 +108,16 @@ def test_the_daemon_gets_its_options_and_its_refusals_are_told(
 
 
 def test_a_broken_quorum_is_told_in_one_line_with_what_may_have_broken_it() -> None:
-    told = command_line._told_to_the_user(BaseExceptionGroup("nursery", [BaseExceptionGroup("nursery", [QuorumBroken("two lead term 3")])]))
+    told = command_line._user_error(BaseExceptionGroup("nursery", [BaseExceptionGroup("nursery", [QuorumBroken("two lead term 3")])]))
     assert str(told).startswith("the metadata quorum is broken: two lead term 3; ") and "set cluster_secret" in str(told)
     assert isinstance(told, QuorumBroken) and "\n" not in str(told)
 
 
 def test_a_fault_of_ours_keeps_its_traceback() -> None:
     group = BaseExceptionGroup("nursery", [StartError("x"), RuntimeError("y")])
-    assert command_line._told_to_the_user(group) is group
+    assert command_line._user_error(group) is group
     interrupted = KeyboardInterrupt()
-    assert command_line._told_to_the_user(BaseExceptionGroup("nursery", [interrupted])) is interrupted
+    assert command_line._user_error(BaseExceptionGroup("nursery", [interrupted])) is interrupted
 
 
 def test_the_systems_refusals_are_told_in_one_line(
@@ -148,7 +148,7 @@ def test_config_list_tells_every_key(capsys: pytest.CaptureFixture[str]) -> None
         "scope": ["topic"],
         "status": "implemented",
         "dynamic": True,
-        "meaning": "Age at which old segments go; -1 is never",
+        "meaning": "Age at which segments are deleted; -1: no limit",
         "note": "",
         "synonyms": ["log.retention.ms", "log.retention.minutes", "log.retention.hours"],
     }

@@ -47,10 +47,10 @@ def test_everything_that_may_be_said() -> None:
     ("text", "place", "words"),
     [
         (node(1), "peers.toml:", ["cluster_id is missing", 'cluster_id = "..."']),
-        ('cluster_id = ""' + node(1), "line 1:", ["is not an id"]),
-        ("cluster_id = 5" + node(1), "line 1:", ["is not an id"]),
-        (HEAD, "peers.toml:", ["there is no node", "[[node]]"]),
-        (HEAD + "node = 1", "line 2:", ["there is no node"]),
+        ('cluster_id = ""' + node(1), "line 1:", ["invalid cluster_id"]),
+        ("cluster_id = 5" + node(1), "line 1:", ["invalid cluster_id"]),
+        (HEAD, "peers.toml:", ["the file has no nodes", "[[node]]"]),
+        (HEAD + "node = 1", "line 2:", ["the file has no nodes"]),
         ('clusterid = "c"' + node(1), "line 1:", ["unknown key clusterid", "did you mean cluster_id?"]),
         (HEAD + node(1, prot=1), "line 8:", ["unknown key prot", "did you mean port?"]),
         (HEAD + node(1, zzz=1), "line 8:", ["unknown key zzz", "the keys are id, host"]),
@@ -61,12 +61,12 @@ def test_everything_that_may_be_said() -> None:
         (HEAD + node(1, port=65536), "line 6:", ["port 65536 is out of range", "from 1 to 65535"]),
         (HEAD + node(1, port='"9092"'), "line 6:", ["port '9092' is not a whole number"]),
         (HEAD + node(1, peer_port=9001), "line 7:", ["10.0.0.1:9001 is already the port of node 1"]),
-        (HEAD + node(1) + node(1, port=1, peer_port=2), "line 10:", ["id 1 is taken by the node of line 3"]),
-        (HEAD + node(1) + node(2, port=9001), "line 12:", ["10.0.0.1:9001 is already the port of node 1", "its own address"]),
+        (HEAD + node(1) + node(1, port=1, peer_port=2), "line 10:", ["id 1 is already the id of the node of line 3"]),
+        (HEAD + node(1) + node(2, port=9001), "line 12:", ["10.0.0.1:9001 is already the port of node 1", "a different address"]),
         (HEAD + node(1) + node(2, peer_port=9001), "line 13:", ["10.0.0.1:9001 is already the port of node 1"]),
         (HEAD + node(1, host='"127.0.0.1"') + node(2, host='"localhost"', port=9001), "line 12:", ["is already the port of node 1"]),
         (HEAD + node(1, host='"::1"') + node(2, host='"LOCALHOST"', peer_port=9101), "line 13:", ["already the peer_port of node 1"]),
-        (HEAD + node(1) + node(2, advertised_port=9001), "line 14:", ["already what node 1 advertises"]),
+        (HEAD + node(1) + node(2, advertised_port=9001), "line 14:", ["already the advertised address of node 1"]),
         (HEAD + node(1, host='""'), "line 5:", ["host ''"]),
         (HEAD + node(1, host='"http://a"'), "line 5:", ["without scheme"]),
         (HEAD + node(1, host='"a:9092"'), "line 5:", ["has a port"]),
@@ -75,7 +75,7 @@ def test_everything_that_may_be_said() -> None:
         (HEAD + node(1, advertised_host='"::"'), "line 8:", ["clients cannot connect to ::"]),
         (HEAD + node(1, rack=5), "line 8:", ["rack 5", "in quotes"]),
         (HEAD + node(1, voter='"yes"'), "line 8:", ["voter 'yes'", "voter = true"]),
-        (HEAD + node(1, voter="false"), "peers.toml:", ["no node votes"]),
+        (HEAD + node(1, voter="false"), "peers.toml:", ["the cluster has no voters"]),
         (HEAD + "[[node\n", "peers.toml:", ["not valid TOML", "line 2"]),
     ],
 )
@@ -99,7 +99,7 @@ def test_inline_tables_are_read_and_refused_without_a_line() -> None:
 
 
 def test_a_node_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match=r"peers\.toml: there is no node 9; give --node one of 1, 2"):
+    with pytest.raises(ConfigError, match=r"peers\.toml: node 9 does not exist; choose one of 1, 2 with --node"):
         parsed(HEAD + node(1) + node(2)).require(9)
 
 
@@ -170,7 +170,7 @@ def test_a_secret_that_others_can_read_is_told(tmp_path: Path, holder: str, mode
     assert len(warnings) == told
     for warning in warnings:
         quoted = f"'{path}'" if holder != "secret" else str(secret)
-        assert f"secret in {tmp_path / holder}," in warning and f": chmod 600 {quoted}, and" in warning
+        assert f"secret in {tmp_path / holder}," in warning and f": run chmod 600 {quoted}, and" in warning
         assert SECRET not in warning and "\n" not in warning
 
 
@@ -184,15 +184,15 @@ def test_a_peers_file_without_the_secret_may_be_read_by_all(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("line", "content", "reason"),
     [
-        ('cluster_secret = "short"', None, "line 2: cluster_secret is no text of 16 to 1024 characters; write 16 to 1024 characters"),
-        ("cluster_secret = 12345678901234567", None, "cluster_secret is no text"),
-        (f'cluster_secret = "{"x" * 1025}"', None, "cluster_secret is no text"),
-        ('cluster_secret_file = ""', None, "is no file name; write it in quotes"),
-        ('cluster_secret_file = "secret"', None, "line 2: the cluster secret in .*secret cannot be read .*readable for this user"),
-        ('cluster_secret_file = "secret"', b"short\n", "secret does not hold a text of 16 to 1024 characters; write"),
-        ('cluster_secret_file = "secret"', b"x" * 9000, "does not hold a text of 16 to 1024 characters"),
+        ('cluster_secret = "short"', None, r"line 2: cluster_secret is not a string of .*; use 16 to 1024 random characters"),
+        ("cluster_secret = 12345678901234567", None, "cluster_secret is not a string"),
+        (f'cluster_secret = "{"x" * 1025}"', None, "cluster_secret is not a string"),
+        ('cluster_secret_file = ""', None, "is not a file name; write it in quotes"),
+        ('cluster_secret_file = "secret"', None, "line 2: the cluster secret in .*secret cannot be read .*readable by this user"),
+        ('cluster_secret_file = "secret"', b"short\n", "secret does not contain 16 to 1024 characters; use"),
+        ('cluster_secret_file = "secret"', b"x" * 9000, "does not contain 16 to 1024 characters"),
         ('cluster_secret_file = "secret"', b"\xff" * 20, "is not UTF-8 text"),
-        (f'cluster_secret = "{SECRET}"\ncluster_secret_file = "secret"', b"", "are both there; keep one of them"),
+        (f'cluster_secret = "{SECRET}"\ncluster_secret_file = "secret"', b"", "are both set; remove one of them"),
     ],
 )
 def test_cluster_secrets_that_are_refused(tmp_path: Path, line: str, content: bytes | None, reason: str) -> None:

@@ -70,7 +70,7 @@ trio.run(main)
         process.send_signal(number)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 1 and "Traceback" not in errors
-    assert f"Stopped at once, because a second {number.name} came" in errors
+    assert f"stopped immediately after a second {number.name}" in errors
 
 
 def test_a_data_directory_serves_one_process(tmp_path: Path) -> None:
@@ -128,10 +128,10 @@ def test_a_start_that_cannot_be_says_what_to_mend(tmp_path: Path) -> None:
     assert "without a cluster secret" in one_line(start(peers, tmp_path / "data").stderr)
     message = one_line(start(peers, tmp_path / "data", "--insecure-peers").stderr)
     assert "it must be an address of this machine: see node 1 in" in message
-    assert "stop what uses it" not in message
+    assert "stop the process that uses it" not in message
     peers.write_text(text.replace("HOST", "127.0.0.1").replace("PORT", str(free_port())))
     message = one_line(start(peers, peers).stderr)
-    assert f"{peers} is no directory; give another one" in message
+    assert f"{peers} is not a directory; choose another one" in message
     assert "space" not in message
 
 

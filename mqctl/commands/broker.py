@@ -24,10 +24,22 @@ if TYPE_CHECKING:
     from mqd.client.errors import ClientError
 
 COMMANDS = {
-    "list": ("mqctl.commands.broker:list_", "Nodes, what they lead and hold, and their disks."),
-    "describe": ("mqctl.commands.broker:describe", "One node: partitions, disks, and what was configured."),
-    "drain": ("mqctl.commands.broker:drain", "Move everything off a node, or only its leaderships."),
-    "unregister": ("mqctl.commands.broker:unregister", "Make the cluster forget a node that will not come back."),
+    "list": (
+        "mqctl.commands.broker:list_",
+        "List the nodes with their leaders, replicas and disks.",
+    ),
+    "describe": (
+        "mqctl.commands.broker:describe",
+        "Describe one node: partitions, disks, configuration.",
+    ),
+    "drain": (
+        "mqctl.commands.broker:drain",
+        "Move all replicas off a node, or only its leaderships.",
+    ),
+    "unregister": (
+        "mqctl.commands.broker:unregister",
+        "Remove the registration of a node that will not return.",
+    ),
 }
 
 NODES = (
@@ -52,21 +64,25 @@ DIRECTORIES = (
     render.Column("error", "ERROR"),
 )
 _NAMED_AT_MOST = 5
-_ROOM = "add a node, or say --allow-fewer-replicas; for maintenance --leaders-only is enough"
+_ROOM = "add a node, or use --allow-fewer-replicas; for maintenance --leaders-only is enough"
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
 def broker() -> None:
-    """List, describe and empty nodes."""
+    """List, describe, drain and unregister brokers."""
 
 
 @click.command("list")
 @options
 def list_(settings: Settings) -> None:
-    """Nodes, what they lead and hold, and their disks.
+    """List the nodes with their leaders, replicas and disks.
 
-    PREFERRED counts the partitions that the node should lead, NOT-IN-SYNC its replicas that lag behind. A fenced node is known, but
-    the controller does not hear it; a silent one is not fenced, or not yet, and did not answer this command.
+    PREFERRED counts the partitions of which the node is the preferred leader, NOT-IN-SYNC its
+    replicas that are not in the ISR. A fenced node is registered, but the controller receives no
+    heartbeats from it. A silent node is not fenced (yet), and did not respond to this command.
+
+    \b
+    mqctl broker list
     """
 
     async def work(client: ClusterClient, deadline: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -123,7 +139,7 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 @click.argument("node", type=click.IntRange(min=0), metavar="ID")
 @options
 def describe(settings: Settings, node: int) -> None:
-    """One node: partitions, disks, and the options that were set on it while it ran or in its files.
+    """Describe one node: partitions, disks, and the options that are set on it.
 
     \b
     mqctl broker describe 2
@@ -143,7 +159,7 @@ def describe(settings: Settings, node: int) -> None:
         results = _results(told)
         described: Mapping[Resource, list[ConfigEntry] | ClientError] = {}
         try:
-            with in_time(deadline, f"node {node} does not tell in time how it is configured"):
+            with in_time(deadline, f"timed out while reading the configuration of node {node}"):
                 described = await admin.describe_configs(resources)
         except ClientError as error:
             results[f"node {node}, configuration"] = error
@@ -188,13 +204,22 @@ def _show(settings: Settings, data: dict[str, Any]) -> None:
 def _check_known(seen: Snapshot, node: int) -> None:
     if all(each.node_id != node for each in seen.cluster.brokers):
         known = ", ".join(str(each.node_id) for each in seen.cluster.brokers)
-        raise Failure(f"there is no node {node}; known are {known}", remedy="see them with `mqctl broker list`")
+        raise Failure(
+            f"node {node} does not exist; the nodes are {known}",
+            remedy="list the nodes with `mqctl broker list`",
+        )
 
 
 @click.command()
 @click.argument("node", type=click.IntRange(min=0), metavar="ID")
-@click.option("--leaders-only", is_flag=True, help="For maintenance: others lead, but the replicas stay. No data moves.")
-@fewer_option("Give up a replica for which no other node is left: the partition has one fewer from then on.")
+@click.option(
+    "--leaders-only",
+    is_flag=True,
+    help="For maintenance: move leaderships only. Replicas stay where they are.",
+)
+@fewer_option(
+    "Drop replicas that no other node can take. Their partitions have one replica less then."
+)
 @execution_options
 @options
 def drain(
@@ -207,22 +232,27 @@ def drain(
     wait: bool,
     save_to: str | None,
 ) -> None:
-    """Move everything off a node, or only its leaderships.
+    """Move all replicas off a node, or only its leaderships.
 
-    Replicas go to racks that their partition does not use yet, then to the nodes with the fewest replicas; nothing else moves.
-    The node may be dead. While it runs, new topics still may be placed on it: stop it when it is empty.
+    Each replica moves to a rack without a replica of its partition, if possible, and there to the
+    node with the fewest replicas. Other replicas stay. The node may be down. While it runs, new
+    topics may still be placed on it: stop it when it is empty.
 
-    With --leaders-only the node becomes the last choice of each partition that it leads or should lead. To undo that, --save a file,
-    `partition move --file` it, then `partition elect-leader --all`. A clean stop needs none of this: it moves the leaderships by itself.
+    With --leaders-only the node becomes the last replica in the list of each partition that it
+    leads or should lead. To undo this, run `partition move --file` with the file from --save, then
+    `partition elect-leader --all`. A clean stop does not need this command: the node hands over its
+    leaderships by itself.
 
     \b
-    mqctl broker drain 3                               shows the plan
+    mqctl broker drain 3                               only shows the plan
     mqctl broker drain 3 --execute --throttle 50M --wait
     mqctl broker drain 3 --leaders-only --save before.json --execute
     """
     check_options(execute, throttle, wait)
     if leaders_only and fewer:
-        raise click.UsageError("--leaders-only moves no replica, so that none is given up")
+        raise click.UsageError(
+            "--allow-fewer-replicas has no effect with --leaders-only, which moves no replicas"
+        )
 
     async def work(client: ClusterClient, deadline: float) -> int:
         from mqd.client.admin import Admin
@@ -238,7 +268,10 @@ def drain(
             plan = plan_drain(seen.assignments, seen.alive, node, fewer=fewer)
         complain_of(plan)
         if plan.impossible and execute and not leaders_only:
-            raise Failure(f"nothing was moved, as {len(plan.impossible)} partitions cannot leave node {node}", remedy=_ROOM)
+            raise Failure(
+                f"nothing was moved: {len(plan.impossible)} partitions cannot leave node {node}",
+                remedy=_ROOM,
+            )
         if plan.impossible and not leaders_only:
             say(_ROOM)
         code = await carry_out(settings, admin, seen, plan, deadline, execute=execute, throttle=throttle, wait=wait, save_to=save_to)
@@ -264,18 +297,21 @@ async def lead_elsewhere(admin: Admin, partitions: list[TopicPartition], node: i
         complain(failure_of(error))
     states = await admin.describe_partitions({tp.topic for tp in partitions})
     left = sum(state.leader == node for state in states.values())
-    say(f"node {node} leads {left or 'none'} of the partitions of these topics now")
+    say(f"node {node} now leads {left or 'none'} of the partitions of these topics")
     return 3 if errors else 0
 
 
 @click.command()
 @click.argument("node", type=click.IntRange(min=0), metavar="ID")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
 @options
 def unregister(settings: Settings, node: int, yes: bool) -> None:
-    """Make the cluster forget a node that will not come back.
+    """Remove the registration of a node that will not return.
 
-    It must be fenced, and hold no replica: drain it first (that works with a dead node, too).
+    The node must be fenced, and have no replicas: drain it first, which also works while it is down.
+
+    \b
+    mqctl broker unregister 3
     """
 
     async def work(client: ClusterClient, deadline: float, *, check: bool) -> None:
@@ -288,14 +324,20 @@ def unregister(settings: Settings, node: int, yes: bool) -> None:
         seen = await take(admin, deadline, min_isr=False)
         _check_known(seen, node)
         if node in seen.alive:
-            raise Failure(f"node {node} lives", remedy="stop it first, and wait until `mqctl broker list` calls it fenced")
+            raise Failure(
+                f"node {node} is still alive",
+                remedy="stop it, and wait until `mqctl broker list` shows it as fenced",
+            )
         held = sum(node in state.replicas for state in seen.partitions.values())
         if held:
-            raise Failure(f"node {node} has replicas of {held} partitions", remedy=f"move them away: `mqctl broker drain {node} --execute`")
+            raise Failure(
+                f"node {node} still has replicas of {held} partitions",
+                remedy=f"move them to other nodes: `mqctl broker drain {node} --execute`",
+            )
 
     run_timed(settings, lambda client, deadline: work(client, deadline, check=True))
-    confirm(f"Makes the cluster forget node {node}", yes=yes)
+    confirm(f"This removes the registration of node {node}.", yes=yes)
     run_timed(settings, lambda client, deadline: work(client, deadline, check=False))
     if settings.output != "table":
         settings.show_data({"node": node, "unregistered": True})
-    say(f"node {node} is forgotten")
+    say(f"node {node} is unregistered")

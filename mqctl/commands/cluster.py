@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from mqd.client.errors import ClientError
 
 COMMANDS = {
-    "info": ("mqctl.commands.cluster:info", "Nodes, controller, and partitions that want attention."),
-    "quorum": ("mqctl.commands.health:quorum", "Who leads the metadata log, and how far its voters are."),
-    "health": ("mqctl.commands.health:health", "What is wrong, and what to do next."),
+    "info": ("mqctl.commands.cluster:info", "Show nodes, controller, and unhealthy partitions."),
+    "quorum": (
+        "mqctl.commands.health:quorum",
+        "Show the leader of the metadata quorum, and the lag of its voters.",
+    ),
+    "health": ("mqctl.commands.health:health", "Diagnose the cluster, and show what to do."),
 }
 
 QUORUM_SECONDS = 5.0
@@ -36,15 +39,16 @@ NODES = (
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
 def cluster() -> None:
-    """Nodes and the state of the cluster."""
+    """Show the nodes, the quorum and the health of the cluster."""
 
 
 @click.command()
 @options
 def info(settings: Settings) -> None:
-    """Nodes, controller, and partitions that want attention. Internal topics count, too.
+    """Show nodes, controller, and unhealthy partitions, including those of internal topics.
 
-    Which nodes are alive is the controller's word: without it their state is unknown, and the exit code is 3.
+    Only the controller knows which nodes are alive. Without a controller their state is unknown,
+    and the exit code is 3.
     """
     data, unknown = run_timed(settings, lambda client, deadline: gather(client, settings.timeout_s, deadline))
     if settings.output != "table":
@@ -63,7 +67,7 @@ async def gather(client: ClusterClient, timeout_s: float, deadline: float) -> tu
     from mqd.client.admin import Admin
 
     admin = Admin(client, timeout_s=timeout_s)
-    with in_time(deadline, "the cluster does not tell in time which nodes and topics there are"):
+    with in_time(deadline, "timed out while reading nodes and topics"):
         described = await admin.describe_cluster()
         topics = await admin.list_topics(internal=True)
     partitions = [partition for topic in topics for partition in topic.partitions]
@@ -96,9 +100,15 @@ async def _leader(admin: Admin, otherwise: int, deadline: float) -> tuple[int | 
     from mqd.client.errors import ClientError
     from mqd.errors import ErrorCode
 
-    nobody = ClientError(ErrorCode.LEADER_NOT_AVAILABLE, "nobody leads the quorum", remedy="see what is wrong with `mqctl cluster health`")
+    nobody = ClientError(
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        "the metadata quorum has no leader",
+        remedy="check the cluster with `mqctl cluster health`",
+    )
     try:
-        with in_time(deadline, "who leads the quorum is not known: no answer in time"):
+        with in_time(
+            deadline, "the leader of the metadata quorum is unknown: the request timed out"
+        ):
             leader = (await admin.describe_quorum()).leader_id
     except ClientError as error:
         if error.code is not ErrorCode.UNSUPPORTED_VERSION:

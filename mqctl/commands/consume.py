@@ -26,21 +26,58 @@ _TABLE = "{partition:>4}  {offset:>12}  {timestamp:24}  {key:24}  {value}\n"
 
 @click.command()
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("--from", "start", default="beginning", show_default=True, metavar="PLACE", help=f"Where to begin: {places.HELP}.")
-@click.option("--to", "stop", metavar="PLACE", help="Where to end (exclusive): the same; end is what is there now.")
+@click.option(
+    "--from",
+    "start",
+    default="beginning",
+    show_default=True,
+    metavar="PLACE",
+    help=f"First offset: {places.HELP}.",
+)
+@click.option(
+    "--to",
+    "stop",
+    metavar="PLACE",
+    help="End offset (exclusive), in the same forms; end is the current log end.",
+)
 @click.option("-p", "--partitions", metavar="N,..", help="Only these partitions, for example 0,2,5-7.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many records.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after N records.")
 @click.option(
-    "--follow/--exit-at-end", "-F/-e", "follow", default=True, help="Wait for more records (default), or end where the log ends now."
+    "--follow/--exit-at-end",
+    "-F/-e",
+    "follow",
+    default=True,
+    help="Wait for more records [default], or stop at the current log end.",
 )
 @click.option(
-    "-f", "--format", "text_format", metavar="FORMAT", help=r"How to write a record, default '%v\n'. %t %p %o %k %v %h %T %K %V, {hex} ..."
+    "-f",
+    "--format",
+    "text_format",
+    metavar="FORMAT",
+    help=r"Format of a record: %t %p %o %k %v %h %T %K %V, {hex} ... [default: %v\n]",
 )
-@click.option("--read-committed", is_flag=True, help="Only records of committed transactions; a log ends at its last stable offset.")
-@click.option("-o", "--output", type=click.Choice(OUTPUTS), help="text (default, see --format), table, or the whole record.")
-@click.option("-b", "--bootstrap", metavar="HOST:PORT,..", help=f"Nodes to begin with ({DEFAULT_BOOTSTRAP}; or MQCTL_BOOTSTRAP).")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Give up on an answer after this long (15)."
+    "--read-committed",
+    is_flag=True,
+    help="Read only committed records, up to the last stable offset.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(OUTPUTS),
+    help="Output format: text (see --format), a table, or complete records. [default: text]",
+)
+@click.option(
+    "-b",
+    "--bootstrap",
+    metavar="HOST:PORT,..",
+    help=f"Bootstrap servers. [env: MQCTL_BOOTSTRAP; default: {DEFAULT_BOOTSTRAP}]",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Timeout of each request. [default: 15]",
 )
 def consume(
     topics: tuple[str, ...],
@@ -55,17 +92,17 @@ def consume(
     bootstrap: str | None,
     timeout: float | None,
 ) -> None:
-    """Read records of topics, partition by partition in order, and write each to standard output.
+    """Read records from topics, in order within each partition, and print each of them.
 
     \b
-    mqctl consume orders                          everything, then what comes
-    mqctl consume orders -e -f '%p %o %k=%v\\n'    what is there now
+    mqctl consume orders                          all records, then new ones
+    mqctl consume orders -e -f '%p %o %k=%v\\n'    all records up to the log end
     mqctl consume orders --from -10 -e            the last ten of each partition
-    mqctl consume orders --from @-15m -o jsonl    the last quarter of an hour, and on, as JSON lines
+    mqctl consume orders --from @-15m -o jsonl    the last 15 minutes, then new ones, as JSON lines
     """
     settings = settings_of(bootstrap, output, timeout, default_output="text")
     if text_format is not None and settings.output != "text":
-        raise click.UsageError("--format goes with -o text")
+        raise click.UsageError("--format requires -o text")
     now_ms = int(time.time() * 1000)
     try:
         first = places.parse_place(start, now_ms)
@@ -107,7 +144,8 @@ def _check_range(first: places.Place, ends: dict[TopicPartition, int]) -> None:
     for tp, end in ends.items():
         if first.offset is not None and first.offset > end:
             raise Failure(
-                f"{tp} ends at offset {end}, before {first.offset}", remedy="choose an offset up to that, or --from -10 for the last ten"
+                f"offset {first.offset} is beyond the log end of {tp}, which is {end}",
+                remedy="choose an offset within the log, or --from -10 for the last ten records",
             )
 
 
@@ -123,7 +161,10 @@ async def _choose(client: ClusterClient, topics: tuple[str, ...], only: list[int
         there = [each.partition for each in described.partitions]
         for partition in only if only is not None else there:
             if partition not in there:
-                raise Failure(f"topic {name!r} has no partition {partition}", remedy=f"it has {len(there)}, from 0 to {len(there) - 1}")
+                raise Failure(
+                    f"topic {name!r} has no partition {partition}",
+                    remedy=f"its partitions are 0 to {len(there) - 1}",
+                )
             tps.append(TopicPartition(name, partition))
     return tps
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mqd.client.descriptions import Feature
 
 COMMANDS = {
-    "list": ("mqctl.commands.feature:list_", "Finalized levels, and those that the controller supports."),
+    "list": ("mqctl.commands.feature:list_", "List finalized and supported feature levels."),
     "upgrade": ("mqctl.commands.feature:upgrade", "Finalize new levels after every node runs the new release."),
 }
 FEATURES = (
@@ -40,15 +40,15 @@ async def _features(client: ClusterClient, settings: Settings) -> list[Feature]:
 @click.command("list")
 @options
 def list_(settings: Settings) -> None:
-    """List features: FINALIZED is in force, LOWEST to NEWEST is what the controller's release supports."""
+    """List features: FINALIZED is in use; the controller's release supports LOWEST to NEWEST."""
     found = run(settings, lambda client: _features(client, settings))
     settings.show(FEATURES, [each._asdict() for each in found])
 
 
 @click.command()
 @click.argument("wanted", nargs=-1, metavar="[NAME=LEVEL]...")
-@click.option("--dry-run", is_flag=True, help="Only check whether the cluster would accept it.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Validate the request without changing anything.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation prompt.")
 @options
 def upgrade(settings: Settings, wanted: tuple[str, ...], dry_run: bool, yes: bool) -> None:
     """Finalize levels. Without NAME=LEVEL: the newest mqd.metadata.version that the controller supports.
@@ -62,22 +62,28 @@ def upgrade(settings: Settings, wanted: tuple[str, ...], dry_run: bool, yes: boo
     pairs = parse_pairs(wanted)
     levels = {name: int(level) for name, level in pairs.items() if level.isdigit()}
     if levels.keys() != pairs.keys():
-        raise click.BadParameter("a level is a number: NAME=LEVEL")
+        raise click.BadParameter("invalid level: expected a number, as in NAME=LEVEL")
     found = {each.name: each for each in run(settings, lambda client: _features(client, settings))}
     if not levels:
         if METADATA_VERSION not in found:
-            raise Failure("this cluster has no mqd.metadata.version", remedy="name what to finalize: NAME=LEVEL")
+            raise Failure(
+                "this cluster has no mqd.metadata.version",
+                remedy="specify a feature and its level: NAME=LEVEL",
+            )
         levels = {METADATA_VERSION: found[METADATA_VERSION].newest}
     changes = {name: level for name, level in levels.items() if name not in found or found[name].finalized != level}
     if not changes:
-        say("nothing to do: " + ", ".join(f"{name} is {level}" for name, level in levels.items()))
+        say(
+            "nothing to change: "
+            + ", ".join(f"{name} is {level}" for name, level in levels.items())
+        )
         if settings.output != "table":
             settings.show((), [])
         return
     if not dry_run:
         lines = [f"{name}: {found[name].finalized if name in found else 0} -> {level}" for name, level in changes.items()]
         if METADATA_VERSION in changes:
-            lines.append("No node can go back to an earlier release afterwards.")
+            lines.append("After this no node can be downgraded to an earlier release.")
         confirm("\n".join(lines), yes=yes)
 
     async def work(client: ClusterClient) -> None:
@@ -88,4 +94,7 @@ def upgrade(settings: Settings, wanted: tuple[str, ...], dry_run: bool, yes: boo
     run(settings, work)
     if settings.output != "table":
         settings.show((), [{"name": name, "level": level, "finalized": not dry_run} for name, level in changes.items()])
-    say(("would be accepted: " if dry_run else "finalized: ") + ", ".join(f"{name}={level}" for name, level in changes.items()))
+    say(
+        ("dry run, the cluster would finalize: " if dry_run else "finalized: ")
+        + ", ".join(f"{name}={level}" for name, level in changes.items())
+    )

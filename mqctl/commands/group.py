@@ -25,14 +25,23 @@ if TYPE_CHECKING:
     from mqd.client.group_descriptions import GroupDescription, ListedGroup, PartitionLag
 
 COMMANDS = {
-    "list": ("mqctl.commands.group:list_", "Groups, their states and coordinators."),
-    "describe": ("mqctl.commands.group:describe", "Members, and what each of them reads."),
-    "lag": ("mqctl.commands.group:lag", "How far groups are, and how much is left."),
-    "seek": ("mqctl.commands.group:seek", "Set where a group goes on."),
-    "config": ("mqctl.commands.group_config:config", "See and change the configuration of a group."),
-    "remove-member": ("mqctl.commands.group:remove_member", "Make members leave, above all those that hold up the others."),
-    "delete": ("mqctl.commands.group:delete", "Delete groups with their offsets."),
-    "delete-offsets": ("mqctl.commands.group:delete_offsets", "Forget the offsets of topics."),
+    "list": ("mqctl.commands.group:list_", "List groups with their states and coordinators."),
+    "describe": (
+        "mqctl.commands.group:describe",
+        "Show the members of groups and their assignments.",
+    ),
+    "lag": ("mqctl.commands.group:lag", "Show committed offsets and consumer lag."),
+    "seek": ("mqctl.commands.group:seek", "Reset the committed offsets of a group."),
+    "config": (
+        "mqctl.commands.group_config:config",
+        "Show and change the configuration of a group.",
+    ),
+    "remove-member": ("mqctl.commands.group:remove_member", "Remove members from a group."),
+    "delete": ("mqctl.commands.group:delete", "Delete groups and their offsets."),
+    "delete-offsets": (
+        "mqctl.commands.group:delete_offsets",
+        "Delete a group's committed offsets of topics.",
+    ),
 }
 
 GROUPS = (
@@ -87,7 +96,7 @@ FORGOTTEN = (render.Column("topic", "TOPIC"), render.Column("partition", "PARTIT
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
 def group() -> None:
-    """Groups: members, offsets, lag."""
+    """Show groups, members and lag; reset offsets; delete groups."""
 
 
 def _admin(client: ClusterClient, settings: Settings, *, patient: bool = True) -> Admin:
@@ -103,12 +112,22 @@ async def _listed(client: ClusterClient, settings: Settings, states: Sequence[st
 @click.command("list")
 @click.argument("pattern", required=False)
 @click.option(
-    "--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False), help="Only in this state; several count."
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(STATES, case_sensitive=False),
+    help="Only groups in this state; repeatable.",
 )
-@click.option("--type", "types", multiple=True, type=click.Choice(TYPES, case_sensitive=False), help="Only of this type; several count.")
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    type=click.Choice(TYPES, case_sensitive=False),
+    help="Only groups of this type; repeatable.",
+)
 @options
 def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], types: tuple[str, ...]) -> None:
-    """Groups, all or those that match PATTERN (with * and ?).
+    """List all groups, or those that match PATTERN (* and ?).
 
     \b
     mqctl group list
@@ -127,7 +146,7 @@ def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], type
         if pattern is None or fnmatchcase(each.group_id, pattern)
     ]
     if not rows and not told.silent:
-        say("no groups" if pattern is None and not states and not types else "no group is like that")
+        say("no groups" if pattern is None and not states and not types else "no group matches")
     if rows or settings.output != "table":
         settings.show(GROUPS, rows)
     finish(told.results)
@@ -137,9 +156,13 @@ def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], type
 @click.argument("names", nargs=-1, required=True, metavar="GROUP|PATTERN...")
 @options
 def describe(settings: Settings, names: tuple[str, ...]) -> None:
-    """Members of groups, by name or by pattern (with * and ?), and what each reads. `mqctl group lag` tells how far they are.
+    """Show the members of groups and their assignments. GROUP may be a pattern (* and ?).
 
-    Of a classic group that rebalances, mqd also tells since when, and for which members it waits.
+    For a classic group that is rebalancing, mqd also reports since when, and which members it
+    waits for. For offsets and lag, see `mqctl group lag`.
+
+    \b
+    mqctl group describe billing
     """
 
     async def work(client: ClusterClient) -> tuple[Mapping[str, Any], Told[ListedGroup]]:
@@ -148,7 +171,7 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
 
     results, told = run(settings, work)
     if not results and not told.silent:
-        raise Failure("no group is like that", remedy="see which exist with `mqctl group list`")
+        raise Failure("no group matches", remedy="list the groups with `mqctl group list`")
     from mqd.client.errors import ClientError
     from mqd.client.group_descriptions import REBALANCING_STATES
 
@@ -168,7 +191,10 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
         settings.show((), found)
     for group in known:
         if group.state in REBALANCING_STATES and group.since_ms < 0:
-            say(f"group {group.group_id!r} rebalances; for whom it waits is perhaps in the log of its coordinator, {group.coordinator}")
+            say(
+                f"group {group.group_id!r} is rebalancing; the log of its coordinator, "
+                f"{group.coordinator}, may name the members that it waits for"
+            )
     finish(told.beside(results))
 
 
@@ -226,23 +252,33 @@ def _short(topics: Mapping[str, list[int]]) -> str:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[GROUP...]")
-@click.option("--all", "everything", is_flag=True, help="Every group.")
-@click.option("-t", "--topic", "pattern", metavar="PATTERN", help="Only topics that match, with * and ?.")
-@click.option("--total", is_flag=True, help="One line a group.")
-@click.option("--read-committed", is_flag=True, help="Count up to the first open transaction only.")
+@click.option("--all", "everything", is_flag=True, help="All groups.")
+@click.option(
+    "-t",
+    "--topic",
+    "pattern",
+    metavar="PATTERN",
+    help="Only topics that match this pattern (* and ?).",
+)
+@click.option("--total", is_flag=True, help="One line for each group.")
+@click.option(
+    "--read-committed",
+    is_flag=True,
+    help="Compute lag up to the last stable offset, not to the high watermark.",
+)
 @options
 def lag(settings: Settings, names: tuple[str, ...], everything: bool, pattern: str | None, total: bool, read_committed: bool) -> None:
-    """How far groups are, and how much is left.
+    """Show the committed offsets and the lag of groups.
 
-    A partition that a member reads and for which nothing is committed yet has no lag, but counts as uncommitted in --total. Of --all
-    groups, those that read nothing of the kind are left out.
+    An assigned partition without a committed offset has no lag; --total counts it as uncommitted.
+    --all omits groups without any such partition.
 
     \b
     mqctl group lag billing
     mqctl group lag --all --total -o json
     """
     if everything == bool(names):
-        raise click.UsageError("name groups, or say --all")
+        raise click.UsageError("specify groups, or --all")
 
     async def work(client: ClusterClient) -> tuple[dict[str, Any], Told[ListedGroup]]:
         told = await _listed(client, settings) if everything else Told({})
@@ -260,13 +296,23 @@ def lag(settings: Settings, names: tuple[str, ...], everything: bool, pattern: s
             rows += [_total(name, lags)] if total else [_lag_row(name, each) for each in lags]
             unknown += [f"{each.tp} (group {name!r})" for each in lags if each.end is None]
             if not lags:
-                say(f"group {name!r} has committed nothing" + ("" if pattern is None else " for such topics"))
+                say(
+                    f"group {name!r} has no committed offsets"
+                    + ("" if pattern is None else " for such topics")
+                )
     if everything and not rows and not told.silent:
-        say("no group reads anything" if pattern is None else "no group reads such topics")
+        say(
+            "no group has assigned partitions or committed offsets"
+            if pattern is None
+            else "no group reads matching topics"
+        )
     if rows or settings.output != "table":
         settings.show(TOTALS if total else LAGS, rows)
     if unknown:
-        say(f"no lag where the partition is gone, has no leader, or its leader does not answer: {some_of(unknown, 5)}")
+        say(
+            "lag is unknown where a partition was deleted, has no leader, or its leader does not "
+            f"respond: {some_of(unknown, 5)}"
+        )
     finish(told.beside(results))
 
 
@@ -299,11 +345,25 @@ def _lag_row(name: str, each: PartitionLag) -> dict[str, Any]:
 @click.command()
 @click.argument("name", metavar="GROUP")
 @click.argument("partitions", nargs=-1, metavar="[TOPIC[:PARTITION]...]")
-@click.option("--to", "place", metavar="PLACE", help=f"Where to go on: {places.HELP}, or current.")
-@click.option("--shift", type=int, metavar="N", help="So many records on from where it is, or back (-N).")
-@click.option("-f", "--file", type=click.File(encoding="utf-8"), help="Lines of topic,partition,offset (- for stdin).")
-@click.option("--save", "save_to", metavar="FILE", help="Write where the group is now; `seek --file FILE` brings it back.")
-@click.option("--execute", is_flag=True, help="Do it. Without this the plan is shown, and nothing is changed.")
+@click.option("--to", "place", metavar="PLACE", help=f"New position: {places.HELP}, or current.")
+@click.option(
+    "--shift", type=int, metavar="N", help="Move each committed offset N forward, or back (-N)."
+)
+@click.option(
+    "-f",
+    "--file",
+    type=click.File(encoding="utf-8"),
+    help="File with lines of topic,partition,offset (- for stdin).",
+)
+@click.option(
+    "--save",
+    "save_to",
+    metavar="FILE",
+    help="Save the current offsets; `seek --file FILE` restores them.",
+)
+@click.option(
+    "--execute", is_flag=True, help="Apply the plan. Without --execute, the command only shows it."
+)
 @options
 def seek(
     settings: Settings,
@@ -315,21 +375,25 @@ def seek(
     save_to: str | None,
     execute: bool,
 ) -> None:
-    """Set where a group goes on: in the topics or partitions named, or in all for which it has committed something.
+    """Reset the committed offsets of a group: of the given partitions, or of all that have one.
 
-    The group must have no members: stop them first. Offsets outside of a log become its beginning or its end. A group that does not
-    exist comes into being with the offsets of the topics named. A partition without a leader is named and left as it is; exit code 3.
+    The group must have no members: stop them first. An offset outside of the log becomes the log
+    start or the log end. If the group does not exist and you name topics, it is created. Partitions
+    without a leader are reported and not changed; the exit code is 3 then.
 
     \b
-    mqctl group seek billing --to beginning                    shows the plan
+    mqctl group seek billing --to beginning                    only shows the plan
     mqctl group seek billing orders --to @2026-01-31T12:00:00Z --save before.csv --execute
     mqctl group seek billing orders:0 --shift -100 --execute
     mqctl group seek billing --file before.csv --execute
     """
     if [place is not None, shift is not None, file is not None].count(True) != 1:
-        raise click.UsageError("say where to: --to PLACE, --shift N or --file FILE")
+        raise click.UsageError("specify one target: --to PLACE, --shift N or --file FILE")
     if file is not None and partitions:
-        raise click.UsageError("--file names the partitions itself")
+        raise click.UsageError(
+            "--file cannot be combined with TOPIC[:PARTITION] arguments: the file names the "
+            "partitions"
+        )
     wish: Wish = 0
     named: list[tuple[str, int | None]] = []
     from_file: dict[TopicPartition, int] | None = None
@@ -360,9 +424,9 @@ def seek(
         del row["tp"]
     settings.show(PLAN, rows)
     if not execute:
-        say("nothing was changed: say it again with --execute")
+        say("nothing was changed; re-run with --execute to apply the plan")
     elif all(error is None for error in results.values()):
-        say(f"group {name!r} goes on there")
+        say(f"the offsets of group {name!r} were reset")
     finish(results)
 
 
@@ -386,8 +450,10 @@ async def _plan(
             raise described
     elif described.is_active:
         raise Failure(
-            f"group {name!r} is {described.state} with {len(described.members)} member(s): they would go on where they are",
-            remedy="stop its members first; `mqctl group describe` shows them",
+            f"group {name!r} is {described.state} with {len(described.members)} member(s), which "
+            "would overwrite the new offsets",
+            remedy="stop its members first; list them with `mqctl group describe "
+                   f"{shlex.quote(name)}`",
             exit_code=FAILED,
         )
     committed = (await admin.list_group_offsets([name]))[name]
@@ -403,12 +469,24 @@ async def _plan(
         else:
             wanted = [tp for tp in now if tp.partition < topics.get(tp.topic, 0)]
             if not wanted:
-                missing = "does not exist" if isinstance(described, ClientError) else "has committed nothing"
-                raise Failure(f"group {name!r} {missing}", remedy="name the topics, or look for it with `mqctl group list`")
+                missing = (
+                    "does not exist"
+                    if isinstance(described, ClientError)
+                    else "has no committed offsets"
+                )
+                raise Failure(
+                    f"group {name!r} {missing}",
+                    remedy="name topics to set offsets for, or list the groups with `mqctl group "
+                           "list`",
+                )
         bounds, unknown = await _bounds(_admin(client, settings, patient=False), wanted, getattr(wish, "timestamp_ms", None))
         steps = plan_seek(wish, now, bounds) if from_file is None else plan_file(from_file, now, bounds)
     except ValueError as error:
-        raise Failure(str(error), remedy="see which exist with `mqctl topic list`, and where the group is with `mqctl group lag`") from None
+        raise Failure(
+            str(error),
+            remedy="list the topics with `mqctl topic list`, and the group's offsets with `mqctl "
+                   "group lag`",
+        ) from None
     return steps, {tp: now[tp] for tp in wanted if tp in now}, unknown
 
 
@@ -440,27 +518,42 @@ def _save(path: str, offsets: Mapping[TopicPartition, int]) -> None:
         with open(path, "x", encoding="utf-8") as file:
             file.write(write_file(offsets))
     except OSError as error:
-        raise Failure(f"{path} cannot be written: {error.strerror}", remedy="choose a file that does not exist yet") from None
+        raise Failure(
+            f"cannot write {path!r}: {error.strerror}", remedy="choose a file that does not exist"
+        ) from None
 
 
 @click.command("remove-member")
 @click.argument("name", metavar="GROUP")
-@click.option("--member", "member_ids", multiple=True, metavar="ID", help="By its member id, as `mqctl group describe` shows it.")
-@click.option("--instance", "instance_ids", multiple=True, metavar="ID", help="A static member, by its group.instance.id.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option(
+    "--member",
+    "member_ids",
+    multiple=True,
+    metavar="ID",
+    help="Member id, as shown by `mqctl group describe`; repeatable.",
+)
+@click.option(
+    "--instance",
+    "instance_ids",
+    multiple=True,
+    metavar="ID",
+    help="group.instance.id of a static member; repeatable.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
 @options
 def remove_member(settings: Settings, name: str, member_ids: tuple[str, ...], instance_ids: tuple[str, ...], yes: bool) -> None:
-    """Make members leave a group, as if they had said so themselves: the others go on without them, and share what they had.
+    """Remove members from a group. The other members take over their partitions.
 
-    For a member that is gone and whose session is long, or one that holds up a rebalance (AWAITED in `mqctl group describe`). A member
-    that lives learns of it at its next heartbeat, and joins again: stop it first.
+    Use it for a dead member with a long session timeout, or for one that delays a rebalance
+    (AWAITED in `mqctl group describe`). A running member rejoins after its next heartbeat: stop it
+    first.
 
     \b
     mqctl group remove-member billing --instance billing-3
     mqctl group remove-member billing --member consumer-1-5f0c..
     """
     if not member_ids and not instance_ids:
-        raise click.UsageError("say whom: --member ID or --instance ID")
+        raise click.UsageError("specify a member: --member ID or --instance ID")
 
     async def look(client: ClusterClient) -> dict[str, str]:
         from mqd.client.errors import ClientError
@@ -475,8 +568,13 @@ def remove_member(settings: Settings, name: str, member_ids: tuple[str, ...], in
         return places_of
 
     known = run(settings, look)
-    lines = [f"{each}: {known.get(each, 'not in the group, or not yet')}" for each in (*member_ids, *instance_ids)]
-    confirm("\n  ".join([f"Removes from group {name!r}, which rebalances then:", *lines]), yes=yes)
+    lines = [
+        f"{each}: {known.get(each, 'not a member of the group')}"
+        for each in (*member_ids, *instance_ids)
+    ]
+    confirm(
+        "\n  ".join([f"This removes from group {name!r}, which then rebalances:", *lines]), yes=yes
+    )
 
     async def work(client: ClusterClient) -> dict[str, Any]:
         reason = "removed by an administrator with mqctl"
@@ -489,15 +587,21 @@ def remove_member(settings: Settings, name: str, member_ids: tuple[str, ...], in
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="GROUP|PATTERN...")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--if-exists", is_flag=True, help="A group that does not exist is no error, nor is a pattern without any.")
+@click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
+@click.option(
+    "--if-exists",
+    is_flag=True,
+    help="Ignore groups that do not exist, and patterns without matches.",
+)
 @options
 def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: bool) -> None:
-    """Delete groups with their offsets, by name or by pattern (with * and ?). They must have no members. This cannot be undone.
+    """Delete groups and their offsets. GROUP may be a pattern (* and ?).
+
+    The groups must have no members. This cannot be undone.
 
     \b
     mqctl group delete billing
-    mqctl group delete 'console-consumer-*'      shows which they are, and asks
+    mqctl group delete 'console-consumer-*'      shows the groups that match, and asks
     """
     chosen, told = run(settings, lambda client: _choose(client, settings, names))
     from mqd.client.errors import ClientError
@@ -506,18 +610,32 @@ def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: boo
     empty = [name for name, is_active in chosen.items() if not is_active]
     active = [name for name in chosen if name not in set(empty)]
     if empty:
-        staying = f"\nLeaves alone {len(active)} with members: {some_of(active, _CHOSEN_AT_MOST)}" if active else ""
-        staying += f"\nLeaves out what cannot be asked: {some_of(told.silent, _CHOSEN_AT_MOST)}" if told.silent else ""
-        confirm(f"Deletes {len(empty)} group(s) with their offsets, for good: {some_of(empty, _CHOSEN_AT_MOST)}{staying}", yes=yes)
+        staying = (
+            f"\nIt keeps {len(active)} group(s) with members: {some_of(active, _CHOSEN_AT_MOST)}"
+            if active
+            else ""
+        )
+        staying += (
+            f"\nIt skips the groups of unreachable nodes: {some_of(told.silent, _CHOSEN_AT_MOST)}"
+            if told.silent
+            else ""
+        )
+        confirm(
+            f"This permanently deletes {len(empty)} group(s) and their offsets: "
+            f"{some_of(empty, _CHOSEN_AT_MOST)}{staying}",
+            yes=yes,
+        )
     results: dict[str, Any] = dict(run(settings, lambda client: _admin(client, settings).delete_groups(empty)) if empty else {})
-    results |= {name: ClientError(ErrorCode.NON_EMPTY_GROUP, "it has members") for name in active}
+    results |= {
+        name: ClientError(ErrorCode.NON_EMPTY_GROUP, "the group is not empty") for name in active
+    }
     rows = [{"group": name, "deleted": error is None} for name, error in results.items()]
     for name, error in list(results.items()):
         if if_exists and error is not None and error.code is ErrorCode.GROUP_ID_NOT_FOUND:
             say(f"group {name!r} does not exist")
             results[name] = None
     if not chosen and not if_exists and not told.silent:
-        raise Failure("no group is like that", remedy="see which exist with `mqctl group list`")
+        raise Failure("no group matches", remedy="list the groups with `mqctl group list`")
     settings.show(DELETED, rows)
     finish(told.beside(results))
 
@@ -539,15 +657,25 @@ async def _choose(client: ClusterClient, settings: Settings, names: tuple[str, .
 @click.command("delete-offsets")
 @click.argument("name", metavar="GROUP")
 @click.argument("partitions", nargs=-1, required=True, metavar="TOPIC[:PARTITION]...")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
 @options
 def delete_offsets(settings: Settings, name: str, partitions: tuple[str, ...], yes: bool) -> None:
-    """Forget what a group has committed for topics or partitions that its members do not read. This cannot be undone."""
+    """Delete a group's committed offsets of topics or partitions that no member is subscribed to.
+
+    This cannot be undone.
+
+    \b
+    mqctl group delete-offsets billing orders payments:3
+    """
     try:
         named = [parse_partition(text) for text in partitions]
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
-    confirm(f"Group {name!r} forgets where it is in {', '.join(partitions)}, for good", yes=yes)
+    confirm(
+        f"This permanently deletes the offsets that group {name!r} has committed for "
+        f"{', '.join(partitions)}.",
+        yes=yes,
+    )
 
     async def work(client: ClusterClient) -> dict[TopicPartition, Any]:
         from mqd.client.errors import ClientError
@@ -561,7 +689,10 @@ def delete_offsets(settings: Settings, name: str, partitions: tuple[str, ...], y
 
     results = run(settings, work)
     if not results:
-        raise Failure(f"group {name!r} has committed nothing there", remedy=f"see what it has with `mqctl group lag {shlex.quote(name)}`")
+        raise Failure(
+            f"group {name!r} has no committed offsets for these partitions",
+            remedy=f"list its offsets with `mqctl group lag {shlex.quote(name)}`",
+        )
     rows = [{"topic": tp.topic, "partition": tp.partition, "deleted": error is None} for tp, error in results.items()]
     settings.show(FORGOTTEN, rows)
     finish(results)

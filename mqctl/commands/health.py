@@ -29,7 +29,7 @@ VOTERS = (
     render.Column("role", "ROLE"),
     render.Column("log_end_offset", "END", right=True),
     render.Column("lag", "LAG", right=True),
-    render.Column("heard", "LAST HEARD", right=True),
+    render.Column("heard", "LAST CONTACT", right=True),
     render.Column("caught_up", "CAUGHT UP", right=True),
     render.Column("state", "STATE"),
 )
@@ -38,17 +38,20 @@ VOTERS = (
 @click.command()
 @options
 def quorum(settings: Settings) -> None:
-    """Who leads the metadata log, and how far its voters and observers have come.
+    """Show the leader of the metadata quorum, and the lag of its voters and observers.
 
-    LAST HEARD and CAUGHT UP say how long ago that was, by the leader's clock. Without a majority of the voters nobody leads it: that is
-    told after 5 seconds at most.
+    LAST CONTACT and CAUGHT UP show how long ago that was, by the leader's clock. Without a majority
+    of the voters there is no leader; the command reports this within 5 seconds.
     """
     limit_s = min(settings.timeout_s, QUESTION_SECONDS)
 
     async def work(client: ClusterClient, deadline: float) -> Quorum:
         from mqd.client.admin import Admin
 
-        with in_time(deadline, f"who leads the quorum is not known: no answer within {limit_s:g} s"):
+        with in_time(
+            deadline,
+            f"the leader of the metadata quorum is unknown: no response within {limit_s:g} s",
+        ):
             found = await Admin(client, timeout_s=limit_s).describe_quorum()
         return found
 
@@ -97,10 +100,11 @@ def _ago(then_ms: int | None, now_ms: int) -> str | None:
 @click.command()
 @options
 def health(settings: Settings) -> None:
-    """What is wrong with the cluster, and what to do next. Exit code 0 if it is healthy, 1 if not.
+    """Diagnose the cluster, and show what to do. Exit code 0 if it is healthy, 1 if not.
 
-    Asks for nodes, leaders, in-sync replicas, disks, moves, the controller and the quorum, and waits for none of them longer than 5
-    seconds, so that an answer comes even when half of the cluster does not. Notes do not make it unhealthy.
+    Checks nodes, leaders, in-sync replicas, disks, moves, the controller and the quorum. It waits
+    at most 5 seconds for each, and so also works while half of the cluster is down. A cluster with
+    notes alone is healthy.
 
     \b
     mqctl cluster health
@@ -113,7 +117,8 @@ def health(settings: Settings) -> None:
     try:
         seen = run(asked, lambda client: observe(client, limit_s))
     except Failure as failure:
-        remedy = "start the nodes, or name others with --bootstrap; the log of each says what it waits for"
+        remedy = ("start the nodes, or specify others with --bootstrap; the log of each node shows "
+                 "what it waits for")
         if failure.remedy and "cluster health" not in failure.remedy:
             remedy = failure.remedy
         raise Failure(failure.message, remedy=remedy) from None
@@ -135,7 +140,10 @@ def report(findings: list[Finding], healthy: bool, *, colour: bool) -> str:
     from mqctl.diagnosis import BAD, NOTE, OK, WARNING
 
     counts = {level: sum(each.level == level for each in findings) for level in (BAD, WARNING)}
-    lines = ["healthy" if healthy else f"NOT HEALTHY: {counts[BAD]} bad, {counts[WARNING]} to watch", ""]
+    lines = [
+        "healthy" if healthy else f"NOT HEALTHY (bad: {counts[BAD]}, warnings: {counts[WARNING]})",
+        "",
+    ]
     for level in (BAD, WARNING, NOTE, OK):
         for each in findings:
             if each.level == level:
@@ -164,7 +172,7 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
     found: dict[str, Any] = {}
 
     async def ask(name: str, question: Callable[[], Awaitable[Any]]) -> None:
-        found[name] = ClientError(ErrorCode.REQUEST_TIMED_OUT, f"no answer within {limit_s:g} s")
+        found[name] = ClientError(ErrorCode.REQUEST_TIMED_OUT, f"no response within {limit_s:g} s")
         with trio.move_on_after(limit_s):
             try:
                 found[name] = await question()
@@ -181,7 +189,7 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
     unreachable: dict[int, str] = {}
 
     async def reach(broker: BrokerInfo) -> None:
-        unreachable[broker.node_id] = f"no answer within {limit_s:g} s"
+        unreachable[broker.node_id] = f"no response within {limit_s:g} s"
         with trio.move_on_after(limit_s):
             try:
                 await client.connection_to(broker.address)

@@ -16,8 +16,14 @@ from mqctl.app import FAILED, Failure, LazyGroup, Settings, offline_options, say
 from mqd.errors import StorageError
 
 COMMANDS = {
-    "dump": ("mqctl.commands.log:dump", "Show the batches or records of a segment, or what another file holds."),
-    "verify": ("mqctl.commands.log:verify", "Check every segment, index, checkpoint and snapshot of a data directory or a partition."),
+    "dump": (
+        "mqctl.commands.log:dump",
+        "Show the batches or records of a segment, or the content of another file.",
+    ),
+    "verify": (
+        "mqctl.commands.log:verify",
+        "Check every segment, index, checkpoint and snapshot of a data directory or a partition.",
+    ),
 }
 
 BATCHES = (
@@ -54,14 +60,21 @@ def log() -> None:
 @click.command()
 @offline_options
 @click.argument("path", metavar="DIR_OR_FILE", type=click.Path(exists=True, path_type=Path))
-@click.option("--records", is_flag=True, help="Unpack batches and show their records.")
+@click.option("--records", is_flag=True, help="Show records instead of batches.")
 def dump(settings: Settings, path: Path, records: bool) -> None:
-    """Show a partition's directory (all its segments), one segment, an index, a snapshot or a checkpoint."""
+    """Show the content of a segment, index, snapshot or checkpoint, or of all segments of a partition.
+
+    \b
+    mqctl log dump data/orders-0 --records
+    """
     try:
         if path.is_dir() or offline.is_segment(path):
             segments = offline.segments_of(path) if path.is_dir() else [path]
             if not segments:
-                raise Failure(f"{path} holds no segment", remedy="name a partition's directory, such as DATA/orders-0, or a file")
+                raise Failure(
+                    f"no segments in {str(path)!r}",
+                    remedy="specify the directory of a partition, such as DATA/orders-0, or a file",
+                )
             one = offline.dump_records if records else offline.dump_batches
             _show_pages(settings, RECORDS if records else BATCHES, chain.from_iterable(map(one, segments)))
             return
@@ -69,7 +82,7 @@ def dump(settings: Settings, path: Path, records: bool) -> None:
     except StorageError as error:
         raise Failure(f"{path}: {error}") from None
     except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror}") from None
+        raise Failure(f"cannot read {str(path)!r}: {error.strerror}") from None
     if not rows:
         say(f"{path} has no entries")
         if settings.output == "table":
@@ -102,16 +115,27 @@ def _in_a_cell(row: dict[str, Any], settings: Settings) -> dict[str, Any]:
 @click.command()
 @offline_options
 @click.argument("path", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--allow-gaps", is_flag=True, help="Missing offsets are no finding, also where no compaction is on record.")
+@click.option(
+    "--allow-gaps",
+    is_flag=True,
+    help="Do not report missing offsets, even in partitions that were never compacted.",
+)
 def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
     """Check every segment (CRC, offsets), index, checkpoint and snapshot.
 
-    DIR is a data directory, a log directory or one partition's directory. A data directory stands for every log directory of its node,
-    also where log.dirs puts them elsewhere. Exit code 1 when something is found, and when
-    there is no partition to read. The metadata log of the node (DIR/metadata) is not checked: the node does that when it starts.
+    DIR is a data directory, a log directory or the directory of one partition. For a data directory,
+    all log directories of the node are checked, also those elsewhere (log.dirs). The exit code is 1
+    if there are findings or no partitions. The metadata log of the node (DIR/metadata) is not
+    checked: the node does that when it starts.
+
+    \b
+    mqctl log verify data
     """
     if offline.in_use(path):
-        say(f"warning: a node runs on {path}: what it is writing just now may be told as a finding; stop it first to be certain")
+        say(
+            f"warning: a node is running on {path}: its unfinished writes may be reported as "
+            "findings; stop it first to be certain"
+        )
     verifier = offline.Verifier(_progress(), allow_gaps=allow_gaps)
     directories: list[Path] = []
     try:
@@ -124,7 +148,7 @@ def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
     except StorageError as error:
         raise Failure(str(error)) from None
     except OSError as error:
-        raise Failure(f"{error.filename} cannot be read: {error.strerror}") from None
+        raise Failure(f"cannot read {error.filename!r}: {error.strerror}") from None
     rows = [{"file": finding.file, "problem": finding.problem} for finding in verifier.findings]
     if settings.output in ("table", "jsonl"):
         if rows:
@@ -133,12 +157,12 @@ def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
         summary = {"partitions": verifier.partitions, "batches": verifier.batches, "bytes": verifier.size_bytes, "findings": rows}
         settings.show_data({"directories": [str(one) for one in directories], **summary})
     if (path / offline.METADATA_FOLDER).is_dir():
-        say(f"{path / offline.METADATA_FOLDER}: not checked, this reads partitions only")
+        say(f"{path / offline.METADATA_FOLDER}: not checked, only partitions are")
     if directories not in ([], [path]):
         say(f"log directories: {', '.join(map(str, directories))}")
     if not verifier.partitions and not rows:
-        remedy = "name a data directory, one of its log.dirs, or a partition's directory"
-        raise Failure(f"{path} holds no partition: nothing was verified", remedy=remedy)
+        remedy = "specify a data directory, one of its log.dirs, or the directory of a partition"
+        raise Failure(f"no partitions in {str(path)!r}: nothing was verified", remedy=remedy)
     say(f"{verifier.partitions} partitions, {verifier.batches} batches, {verifier.size_bytes} bytes: {len(rows)} findings")
     if rows:
         raise SystemExit(FAILED)

@@ -41,15 +41,19 @@ MOVES = (
     render.Column("adding", "ADDS"),
     render.Column("removing", "REMOVES"),
     render.Column("left", "LEFT", right=True),
-    render.Column("stands_still", "STANDS STILL"),
+    render.Column("stands_still", "STALLED"),
 )
 CANCELLED = (
     render.Column("topic", "TOPIC"),
     render.Column("partition", "PARTITION", right=True),
     render.Column("cancelled", "CANCELLED"),
 )
-GOES_ON = "the moves go on in the cluster: see them with `mqctl partition move-status`, stop them with `mqctl partition move-cancel`"
-THROTTLE_STAYS = "the throttle stays until `mqctl partition move-status --wait` or `--clear-throttle` takes it away"
+GOES_ON = (
+    "the moves continue in the cluster: show them with `mqctl partition move-status`, cancel "
+    "them with `mqctl partition move-cancel`"
+)
+THROTTLE_STAYS = ("the throttle stays until you remove it: `mqctl partition move-status --wait` or "
+                 "`--clear-throttle`")
 
 
 class Rate(click.ParamType[int]):
@@ -67,10 +71,29 @@ class Rate(click.ParamType[int]):
 def execution_options(function: Any) -> Any:
     """What `move` and `broker drain` have in common."""
     for option in (
-        click.option("--save", "save_to", metavar="FILE", help="Write where the replicas are now; `move --file FILE` brings them back."),
-        click.option("--wait", is_flag=True, help="With --execute: show progress, return when all is done, then take the throttle away."),
-        click.option("--throttle", type=Rate(), help="With --execute: copy at most this much per second and node, for example 50M."),
-        click.option("--execute", is_flag=True, help="Do it. Without this the plan is shown, and nothing is changed."),
+        click.option(
+            "--save",
+            "save_to",
+            metavar="FILE",
+            help="Save the current assignments; `move --file FILE` restores them.",
+        ),
+        click.option(
+            "--wait",
+            is_flag=True,
+            help="With --execute: show progress, wait until all moves are done, then remove the "
+                 "throttle.",
+        ),
+        click.option(
+            "--throttle",
+            type=Rate(),
+            help="With --execute: limit of the replication rate of each node, in bytes per second, "
+                 "for example 50M.",
+        ),
+        click.option(
+            "--execute",
+            is_flag=True,
+            help="Apply the plan. Without --execute, the command only shows it.",
+        ),
     ):
         function = option(function)
     return function
@@ -83,18 +106,35 @@ def fewer_option(text: str) -> Callable[[Any], Any]:
 
 def check_options(execute: bool, throttle: int | None, wait: bool) -> None:
     if not execute and (throttle is not None or wait):
-        raise click.UsageError("--throttle and --wait belong to --execute; without it nothing is changed")
+        raise click.UsageError("--throttle and --wait require --execute")
 
 
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[TOPIC:PARTITION=NODE,..]...")
-@click.option("--from", "leaving", type=click.IntRange(min=0), metavar="ID", help="Everything on this node, to --to.")
-@click.option("--to", "joining", type=click.IntRange(min=0), metavar="ID", help="The node that takes it.")
-@click.option("-t", "--topic", "pattern", metavar="PATTERN", help="With --from: only topics that match, with * and ?.")
 @click.option(
-    "-f", "--file", type=click.File(encoding="utf-8"), help="Targets as JSON, as kafka-reassign-partitions takes them (- for stdin)."
+    "--from",
+    "leaving",
+    type=click.IntRange(min=0),
+    metavar="ID",
+    help="Move all replicas from this node to the node of --to.",
 )
-@fewer_option("Give up replicas where fewer nodes are named than a partition has.")
+@click.option(
+    "--to", "joining", type=click.IntRange(min=0), metavar="ID", help="The target node of --from."
+)
+@click.option(
+    "-t",
+    "--topic",
+    "pattern",
+    metavar="PATTERN",
+    help="With --from: only topics that match this pattern (* and ?).",
+)
+@click.option(
+    "-f",
+    "--file",
+    type=click.File(encoding="utf-8"),
+    help="JSON file in the format of kafka-reassign-partitions (- for stdin).",
+)
+@fewer_option("Permit a target with fewer replicas than the partition has.")
 @execution_options
 @options
 def move(
@@ -112,33 +152,42 @@ def move(
 ) -> None:
     """Move partitions to other nodes.
 
-    The nodes named for a partition are all of its replicas afterwards, the preferred leader first: as many as it has, or more, unless
-    --allow-fewer-replicas is said. Records are copied to the new ones before the old ones are deleted; reading and writing goes on.
+    A target lists all replicas of a partition, the preferred leader first. It needs at least as many
+    nodes as the partition has replicas, unless you add --allow-fewer-replicas. Clients can read and
+    write during the move: old replicas are deleted only after the new ones are in sync.
 
     \b
-    mqctl partition move orders:0=1,2,4                         shows the plan
-    mqctl partition move orders:0=1,2,4 --execute --wait        does it
+    mqctl partition move orders:0=1,2,4                         only shows the plan
+    mqctl partition move orders:0=1,2,4 --execute --wait        applies it
     mqctl partition move --from 3 --to 4 --execute --throttle 50M
     mqctl partition move --file moves.json --save before.json --execute
     """
     check_options(execute, throttle, wait)
     if (leaving is None) != (joining is None) or (leaving is not None and leaving == joining):
-        raise click.UsageError("--from and --to name two nodes")
+        raise click.UsageError("--from and --to must be used together, with two different nodes")
     if [bool(targets), leaving is not None, file is not None].count(True) != 1:
-        raise click.UsageError("say what to move: TOPIC:PARTITION=NODE,.., or --from ID --to ID, or --file FILE")
+        raise click.UsageError(
+            "specify one of TOPIC:PARTITION=NODE,.., --from ID --to ID, and --file FILE"
+        )
     if pattern is not None and leaving is None:
-        raise click.UsageError("--topic belongs to --from and --to")
+        raise click.UsageError("--topic requires --from and --to")
     if fewer and leaving is not None:
-        raise click.UsageError("--from and --to give up no replica")
+        raise click.UsageError("--allow-fewer-replicas has no effect with --from and --to")
     wanted = _targets(targets, file)
 
     def plan(seen: Snapshot) -> Plan:
         if leaving is None or joining is None:
             return plan_targets(seen.assignments, wanted, seen.alive, fewer=fewer)
         if not any(broker.node_id == leaving for broker in seen.cluster.brokers) and not _holds(seen, leaving):
-            raise Failure(f"node {leaving} is not known, and has no replica", remedy="see the nodes with `mqctl broker list`")
+            raise Failure(
+                f"node {leaving} is unknown, and has no replicas",
+                remedy="list the nodes with `mqctl broker list`",
+            )
         if joining not in seen.alive:
-            raise Failure(f"node {joining} does not live, or is not known", remedy="see the nodes with `mqctl broker list`")
+            raise Failure(
+                f"node {joining} is unknown or not alive",
+                remedy="list the nodes with `mqctl broker list`",
+            )
         chosen = {tp: nodes for tp, nodes in seen.assignments.items() if pattern is None or fnmatchcase(tp.topic, pattern)}
         return plan_swap(chosen, leaving, joining)
 
@@ -152,9 +201,12 @@ def move(
         made = plan(seen)
         complain_of(made)
         if made.impossible and not made.moves:
-            raise Failure("nothing can be moved", remedy="the reasons are above")
+            raise Failure("no partition can be moved", remedy="see the reasons above")
         if made.impossible and execute:
-            raise Failure("nothing was moved, as a part of it cannot be", remedy="leave out what is named above, then try again")
+            raise Failure(
+                "nothing was moved: some of the moves are impossible",
+                remedy="remove the partitions named above from the request, then try again",
+            )
         code = await carry_out(settings, admin, seen, made, deadline, execute=execute, throttle=throttle, wait=wait, save_to=save_to)
         return code or impossible_code(made)
 
@@ -170,7 +222,7 @@ def _targets(targets: tuple[str, ...], file: IO[str] | None) -> dict[TopicPartit
         raise click.BadParameter(str(error) if file is None else f"{file.name}: {error}") from None
     wanted = dict(parsed)
     if len(wanted) < len(parsed):
-        raise click.BadParameter("a partition is named twice")
+        raise click.BadParameter("a partition appears twice")
     return wanted
 
 
@@ -218,21 +270,27 @@ async def carry_out(
     if rows or settings.output != "table":
         settings.show(PLAN, shown(rows) if settings.output == "table" else rows)
     if not rows:
-        say("nothing is to be moved")
+        say("nothing to move")
         return 0
     copied = [row["bytes_to_copy"] for row in rows]
     total = "" if None in copied else f", {format_bytes(sum(copied))} to copy"
     busy = [tp for tp in plan.moves if tp in seen.moves]
     if busy:
-        say(f"{len(busy)} of these partitions are moving already: the new target takes the place of the old one")
+        say(
+            f"{len(busy)} of these partitions are already being moved: the new target will replace "
+            "the old one"
+        )
     if save_to is not None:
         save(save_to, {tp: seen.assignments[tp] for tp in plan.moves})
     if not execute:
-        say(f"{len(rows)} partition{'s' if len(rows) > 1 else ''} to move{total}; nothing was changed: add --execute to do it")
+        say(
+            f"{len(rows)} partition{'s' if len(rows) > 1 else ''} to move{total}; nothing was "
+            "changed; re-run with --execute to apply the plan"
+        )
         return 0
     results = await begin(admin, plan.moves, list(alive), throttle)
     begun = {tp: plan.moves[tp] for tp, error in results.items() if error is None}
-    say(f"{len(begun)} of {len(results)} moves begun{total}")
+    say(f"{len(begun)} of {len(results)} moves started{total}")
     if wait and begun:
         code = await _wait(admin, begun, seen, throttled=throttle is not None)
     else:
@@ -264,13 +322,22 @@ def _report(results: Mapping[TopicPartition, ClientError | None]) -> int:
 
 
 @click.command("move-status")
-@click.option("--wait", is_flag=True, help="Show progress, return when nothing moves any more, then take the throttle away.")
-@click.option("--clear-throttle", is_flag=True, help="Take every replication throttle away, whoever set it; moves go on at full speed.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Show progress, wait until all moves are done, then remove the throttle.",
+)
+@click.option(
+    "--clear-throttle",
+    is_flag=True,
+    help="Remove all replication throttles, also those set by others; moves continue at full speed.",
+)
 @options
 def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
-    """Moves under way, and how far they are.
+    """Show the moves in progress.
 
-    A throttle that was left behind when nothing moves any more is told: it would slow down the next node that has to catch up.
+    If a throttle is still set after all moves are done, the command reports it: it would slow down
+    the next replica that has to catch up.
 
     \b
     mqctl partition move-status
@@ -288,9 +355,12 @@ def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
         if rows or settings.output != "table":
             settings.show(MOVES, [{**row, "left": format_bytes(row["bytes_left"])} for row in rows] if settings.output == "table" else rows)
         if not rows:
-            say("nothing moves")
+            say("no moves in progress")
         if any(row["stands_still"] for row in rows):
-            say("what stands still goes on when that node is back; or go back to the replicas before: `mqctl partition move-cancel`")
+            say(
+                "stalled moves continue when the node is back; to restore the old replicas "
+                "instead: `mqctl partition move-cancel`"
+            )
         if wait and seen.moves:
             await watch(admin, seen.moves, list(seen.alive))
         if seen.moves and not wait and not clear_throttle:
@@ -298,18 +368,18 @@ def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
         throttled = await find_throttle(admin, sorted({tp.topic for tp in seen.partitions}), sorted(seen.alive))
         if not throttled:
             if clear_throttle:
-                say("there is no throttle")
+                say("no throttle is set")
             return 0
         what = ", ".join([*(f"topic {name}" for name in throttled.topics), *(f"node {node}" for node in throttled.nodes)])
         if clear_throttle:
             errors = await clear(admin, throttled)
             finish({resource: errors.get(resource) for resource in errors})
-            say(f"throttle taken away from {what}")
+            say(f"throttle removed from {what}")
         elif wait:
             if await unthrottle(admin, throttled):
-                say(f"throttle taken away from {what}")
+                say(f"throttle removed from {what}")
         else:
-            say(f"a throttle was left on {what}: take it away with --clear-throttle")
+            say(f"a throttle is still set on {what}: remove it with --clear-throttle")
         return 0
 
     _end(run_watching(settings, work, wait))
@@ -317,19 +387,19 @@ def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
 
 @click.command("move-cancel")
 @click.argument("partitions", nargs=-1, metavar="[TOPIC[:PARTITION]...]")
-@click.option("--all", "everything", is_flag=True, help="Every move that is under way.")
+@click.option("--all", "everything", is_flag=True, help="All moves in progress.")
 @options
 def move_cancel(settings: Settings, partitions: tuple[str, ...], everything: bool) -> None:
-    """Stop moves, and go back to the replicas before them.
+    """Cancel moves, and restore the replicas from before.
 
-    What was copied already is deleted. When nothing moves any more, the throttle is taken away, too.
+    Partial copies are deleted. When no moves remain, the throttle is removed, too.
 
     \b
     mqctl partition move-cancel orders:0
     mqctl partition move-cancel --all
     """
     if everything == bool(partitions):
-        raise click.UsageError("name partitions (TOPIC or TOPIC:PARTITION), or say --all")
+        raise click.UsageError("specify partitions (TOPIC or TOPIC:PARTITION), or --all")
     try:
         named = [parse_partition(text) for text in partitions]
     except ValueError as error:
@@ -358,7 +428,7 @@ def move_cancel(settings: Settings, partitions: tuple[str, ...], everything: boo
     results = run(settings, work)
     rows = [{"topic": tp.topic, "partition": tp.partition, "cancelled": error is None} for tp, error in results.items()]
     if not rows:
-        say("nothing moves")
+        say("no moves in progress")
     if rows or settings.output != "table":
         settings.show(CANCELLED, rows)
     finish(results)

@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
 
 COMMANDS = {
-    "list": ("mqctl.commands.partition:list_", "Partitions, and what is wrong with them."),
+    "list": ("mqctl.commands.partition:list_", "List partitions and their problems."),
     "move": ("mqctl.commands.move:move", "Move partitions to other nodes."),
-    "move-status": ("mqctl.commands.move:move_status", "Moves under way, and how far they are."),
-    "move-cancel": ("mqctl.commands.move:move_cancel", "Stop moves, and go back to the replicas before them."),
-    "elect-leader": ("mqctl.commands.partition:elect_leader", "Elect preferred leaders, or unclean ones."),
+    "move-status": ("mqctl.commands.move:move_status", "Show the moves in progress."),
+    "move-cancel": (
+        "mqctl.commands.move:move_cancel",
+        "Cancel moves, and restore the replicas from before.",
+    ),
+    "elect-leader": (
+        "mqctl.commands.partition:elect_leader",
+        "Elect preferred leaders, or leaders that are not in sync.",
+    ),
 }
 
 PARTITIONS = (
@@ -46,16 +52,32 @@ ELECTED = (
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
 def partition() -> None:
-    """List, move and lead partitions."""
+    """List and move partitions, elect leaders."""
 
 
 @click.command("list")
-@click.option("-t", "--topic", "pattern", metavar="PATTERN", help="Only topics that match, with * and ?.")
+@click.option(
+    "-t",
+    "--topic",
+    "pattern",
+    metavar="PATTERN",
+    help="Only topics that match this pattern (* and ?).",
+)
 @click.option("--broker", "node", type=click.IntRange(min=0), metavar="ID", help="Only partitions with a replica on this node.")
-@click.option("--under-replicated", is_flag=True, help="Some replica is not in sync.")
-@click.option("--under-min-isr", is_flag=True, help="Fewer replicas in sync than min.insync.replicas: acks=all is refused.")
-@click.option("--offline", is_flag=True, help="Some replica is on a node or disk that is gone.")
-@click.option("--leaderless", is_flag=True, help="Nobody leads: neither reads nor writes.")
+@click.option(
+    "--under-replicated", is_flag=True, help="Partitions with a replica that is not in sync."
+)
+@click.option(
+    "--under-min-isr",
+    is_flag=True,
+    help="Partitions with fewer in-sync replicas than min.insync.replicas: acks=all is rejected.",
+)
+@click.option("--offline", is_flag=True, help="Partitions with a replica on a failed node or disk.")
+@click.option(
+    "--leaderless",
+    is_flag=True,
+    help="Partitions without a leader: they cannot be read or written.",
+)
 @options
 def list_(
     settings: Settings,
@@ -66,9 +88,9 @@ def list_(
     offline: bool,
     leaderless: bool,
 ) -> None:
-    """Partitions, and what is wrong with them. Internal topics count, too.
+    """List partitions and their problems, including internal topics.
 
-    With several of the four filters, partitions that pass any of them are shown.
+    With several of the four filters, a partition is listed if it matches any of them.
 
     \b
     mqctl partition list --under-replicated --leaderless
@@ -98,7 +120,7 @@ def list_(
         if fits and (node is None or node in state.replicas) and (not chosen or chosen & set(wrong)):
             rows.append(partition_row(seen, tp, wrong))
     if not rows:
-        say("no partition is like that" if chosen or pattern or node is not None else "no partitions")
+        say("no partition matches" if chosen or pattern or node is not None else "no partitions")
     if rows or settings.output != "table":
         settings.show(PARTITIONS, rows)
     finish({"partitions": None, MIN_ISR: seen.min_isr_unknown, "moves": seen.moves_unknown})
@@ -123,19 +145,27 @@ def partition_row(seen: Snapshot, tp: TopicPartition, wrong: list[str]) -> dict[
 
 @click.command("elect-leader")
 @click.argument("partitions", nargs=-1, metavar="[TOPIC[:PARTITION]...]")
-@click.option("--all", "everything", is_flag=True, help="Every partition that is not led as it should be.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="All partitions whose leader is not the preferred one.",
+)
 @click.option(
     "--unclean",
     is_flag=True,
-    help="Where no replica is in sync: let any replica that lives lead. Records that only the others have are lost.",
+    help="If no replica is in sync, elect any replica that is alive. Records that only the others "
+         "have are lost.",
 )
-@click.option("--yes", "-y", is_flag=True, help="Do not ask before an unclean election.")
+@click.option(
+    "--yes", "-y", is_flag=True, help="Skip the confirmation prompt of an unclean election."
+)
 @options
 def elect_leader(settings: Settings, partitions: tuple[str, ...], everything: bool, unclean: bool, yes: bool) -> None:
-    """Elect preferred leaders, or unclean ones.
+    """Elect preferred leaders, or leaders that are not in sync.
 
-    The preferred leader is the first of the replicas; it is elected if it is in sync. After a node came back this gives it its
-    leaderships again.
+    The preferred leader is the first replica of a partition; it is elected if it is in sync. Use
+    this to give a restarted node its leaderships back.
 
     \b
     mqctl partition elect-leader --all
@@ -143,14 +173,18 @@ def elect_leader(settings: Settings, partitions: tuple[str, ...], everything: bo
     mqctl partition elect-leader orders:0 --unclean
     """
     if everything == bool(partitions):
-        raise click.UsageError("name partitions (TOPIC or TOPIC:PARTITION), or say --all")
+        raise click.UsageError("specify partitions (TOPIC or TOPIC:PARTITION), or --all")
     try:
         named = [parse_partition(text) for text in partitions]
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     if unclean:
-        names = "every leaderless partition" if everything else ", ".join(partitions)
-        confirm(f"Elects leaders that are not in sync, of {names}: records that only other replicas have are lost for good", yes=yes)
+        names = "all leaderless partitions" if everything else ", ".join(partitions)
+        confirm(
+            f"This elects leaders that are not in sync, for {names}: records that only other "
+            "replicas have are lost permanently.",
+            yes=yes,
+        )
 
     async def work(client: ClusterClient) -> dict[TopicPartition, Any]:
         from mqd.client.admin import Admin
@@ -188,6 +222,9 @@ async def expand(admin: Admin, named: list[tuple[str, int | None]]) -> list[Topi
         wanted = [tp for tp in states if tp.topic == topic and index in (None, tp.partition)]
         if not wanted:
             name = repr(topic) if index is None else f"{topic!r}, partition {index},"
-            raise Failure(f"topic {name} does not exist", remedy="see which exist with `mqctl partition list`")
+            raise Failure(
+                f"topic {name} does not exist",
+                remedy="list the partitions with `mqctl partition list`",
+            )
         found.update(dict.fromkeys(wanted))
     return list(found)

@@ -41,21 +41,58 @@ Parse = Callable[[bytes], "Envelope"]
 
 @click.command()
 @click.argument("topic")
-@click.option("-f", "--file", "path", default="-", metavar="FILE", help="Read this instead of standard input.")
-@click.option("--input", "form", type=click.Choice(("lines", "jsonl", "whole")), default="lines", show_default=True,
-              help="A record a line, the JSON lines that consume -o jsonl writes, or all of the input as one record.")  # fmt: skip
-@click.option("-k", "--key-delimiter", metavar="TEXT", help=r"A line is key, this, value; \t and the like are understood.")
-@click.option("--key", metavar="KEY", help="One key for all records.")
 @click.option(
-    "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header for all records; may be given several times."
+    "-f",
+    "--file",
+    "path",
+    default="-",
+    metavar="FILE",
+    help="Read this file instead of standard input.",
 )
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="To this partition (by key, or spread).")
-@click.option("-t", "--timestamp", metavar="TIME", help="For all records: ms since 1970, ISO 8601, or -15m ago (now).")
+@click.option("--input", "form", type=click.Choice(("lines", "jsonl", "whole")), default="lines", show_default=True,
+              help="One record per line, JSON lines as written by consume -o jsonl, or the whole "
+                   "input as one record.")  # fmt: skip
+@click.option(
+    "-k",
+    "--key-delimiter",
+    metavar="TEXT",
+    help=r"Separator of key and value in a line; escapes such as \t are permitted.",
+)
+@click.option("--key", metavar="KEY", help="The key of all records.")
+@click.option(
+    "-H",
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header of all records; repeatable.",
+)
+@click.option(
+    "-p",
+    "--partition",
+    type=click.IntRange(min=0),
+    help="The partition of all records. [default: by key, else balanced]",
+)
+@click.option(
+    "-t",
+    "--timestamp",
+    metavar="TIME",
+    help="Timestamp of all records: ms since 1970, ISO 8601, or -15m. [default: now]",
+)
 @click.option("-z", "--codec", type=click.Choice(CODECS), default="none", show_default=True, help="Compression.")
 @click.option(
-    "--acks", type=click.Choice(("0", "1", "all")), default="all", show_default=True, help="Who must have a record before it counts."
+    "--acks",
+    type=click.Choice(("0", "1", "all")),
+    default="all",
+    show_default=True,
+    help="Replicas that must have a record before it is acknowledged.",
 )
-@click.option("--null", "empty_is_null", is_flag=True, help="An empty value is null: a tombstone on a compacted topic.")
+@click.option(
+    "--null",
+    "empty_is_null",
+    is_flag=True,
+    help="Send null for an empty value: a tombstone in a compacted topic.",
+)
 @options
 def produce(
     settings: Settings,
@@ -71,7 +108,7 @@ def produce(
     acks: str,
     empty_is_null: bool,
 ) -> None:
-    """Send records to TOPIC, a line each, and say where they went.
+    """Send records to TOPIC, one for each line, and print their partitions and offsets.
 
     \b
     echo hello | mqctl produce greetings
@@ -81,9 +118,9 @@ def produce(
     from mqctl.records import unescape
 
     if key is not None and key_delimiter is not None:
-        raise click.UsageError("--key and --key-delimiter exclude each other")
+        raise click.UsageError("--key and --key-delimiter cannot be combined")
     if key_delimiter is not None and form != "lines":
-        raise click.UsageError("--key-delimiter goes with --input lines")
+        raise click.UsageError("--key-delimiter requires --input lines")
     try:
         delimiter = unescape(key_delimiter) if key_delimiter is not None else None
         moment = places.parse_time(timestamp, int(time.time() * 1000)) if timestamp is not None else None
@@ -246,7 +283,7 @@ async def _pieces(path: str, form: str) -> AsyncGenerator[list[bytes], None]:
     try:
         descriptor = sys.stdin.fileno() if path == "-" else os.open(path, os.O_RDONLY)
     except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror}") from None
+        raise Failure(f"cannot read {str(path)!r}: {error.strerror}") from None
     rest = bytearray()
     try:
         while True:
@@ -260,7 +297,7 @@ async def _pieces(path: str, form: str) -> AsyncGenerator[list[bytes], None]:
                     yield list(_lines(bytes(rest[:end])))
                     del rest[:end]
     except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror}") from None
+        raise Failure(f"cannot read {str(path)!r}: {error.strerror}") from None
     finally:
         if path != "-":
             os.close(descriptor)

@@ -19,11 +19,17 @@ if TYPE_CHECKING:
 COMMANDS = {
     "create": ("mqctl.commands.topic:create", "Create topics."),
     "list": ("mqctl.commands.topic:list_", "List topics."),
-    "describe": ("mqctl.commands.topic:describe", "Partitions, leaders, replicas and offsets of topics."),
-    "delete": ("mqctl.commands.topic:delete", "Delete topics with all their records."),
+    "describe": (
+        "mqctl.commands.topic:describe",
+        "Show partitions, leaders, replicas and offsets of topics.",
+    ),
+    "delete": ("mqctl.commands.topic:delete", "Delete topics and all their records."),
     "trim": ("mqctl.commands.topic_trim:trim", "Delete the oldest records of topics."),
-    "add-partitions": ("mqctl.commands.topic:add_partitions", "Give a topic more partitions."),
-    "config": ("mqctl.commands.topic_config:config", "See and change the configuration of a topic."),
+    "add-partitions": ("mqctl.commands.topic:add_partitions", "Add partitions to a topic."),
+    "config": (
+        "mqctl.commands.topic_config:config",
+        "Show and change the configuration of a topic.",
+    ),
 }
 
 RESULTS = (
@@ -63,11 +69,28 @@ def _described(found: TopicInfo) -> dict[str, Any]:
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("-p", "--partitions", type=click.IntRange(min=1), help="Number of partitions (the cluster's default).")
-@click.option("-r", "--replication-factor", type=click.IntRange(min=1), help="Replicas of each partition (the cluster's default).")
-@click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="A topic option; may be given several times.")
-@click.option("--if-not-exists", is_flag=True, help="An existing topic is no error; it is left as it is.")
-@click.option("--dry-run", is_flag=True, help="Let the cluster check everything and create nothing.")
+@click.option(
+    "-p",
+    "--partitions",
+    type=click.IntRange(min=1),
+    help="Number of partitions. [default: num.partitions of the cluster]",
+)
+@click.option(
+    "-r",
+    "--replication-factor",
+    type=click.IntRange(min=1),
+    help="Replicas of each partition. [default: default.replication.factor of the cluster]",
+)
+@click.option(
+    "-c",
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A configuration key of the topic; repeatable.",
+)
+@click.option("--if-not-exists", is_flag=True, help="Ignore topics that already exist.")
+@click.option("--dry-run", is_flag=True, help="Validate the request without creating anything.")
 @options
 def create(
     settings: Settings,
@@ -78,7 +101,11 @@ def create(
     if_not_exists: bool,
     dry_run: bool,
 ) -> None:
-    """Create topics."""
+    """Create topics.
+
+    \b
+    mqctl topic create orders -p 6 -r 3 -c retention.ms=3600000
+    """
     pairs = parse_pairs(configs)
 
     async def work(client: ClusterClient) -> dict[str, Any]:
@@ -105,7 +132,7 @@ def create(
                 }
             )
         elif if_not_exists and made.code is ErrorCode.TOPIC_ALREADY_EXISTS:
-            say(f"topic {name!r} exists already")
+            say(f"topic {name!r} already exists")
             results[name] = None
     if rows or settings.output != "table":
         settings.show(RESULTS, rows)
@@ -130,10 +157,10 @@ async def _set_entries(client: ClusterClient, name: str, keys: tuple[str, ...], 
 
 @click.command("list")
 @click.argument("pattern", required=False)
-@click.option("--internal", is_flag=True, help="Also the topics that the cluster keeps for itself.")
+@click.option("--internal", is_flag=True, help="Include internal topics.")
 @options
 def list_(settings: Settings, pattern: str | None, internal: bool) -> None:
-    """List topics, all or those that match PATTERN (with * and ?)."""
+    """List all topics, or those that match PATTERN (* and ?)."""
 
     async def work(client: ClusterClient) -> list[TopicInfo]:
         from mqd.client.admin import Admin
@@ -151,7 +178,7 @@ def list_(settings: Settings, pattern: str | None, internal: bool) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @options
 def describe(settings: Settings, names: tuple[str, ...]) -> None:
-    """Partitions, leaders, replicas and offsets of topics, and the options that were set."""
+    """Show partitions, leaders, replicas, offsets and configuration of topics."""
     results = run(settings, lambda client: _describe(client, names, settings.timeout_s))
     found = [outcome for outcome in results.values() if isinstance(outcome, dict)]
     if settings.output == "table":
@@ -206,13 +233,17 @@ async def _describe(client: ClusterClient, names: tuple[str, ...], timeout_s: fl
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME|PATTERN...")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no error, nor is a pattern without matches.")
+@click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
+@click.option(
+    "--if-exists",
+    is_flag=True,
+    help="Ignore topics that do not exist, and patterns without matches.",
+)
 @options
 def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: bool) -> None:
-    """Delete topics with all their records, by name or by pattern (with * and ?). This cannot be undone.
+    """Delete topics and all their records. TOPIC may be a pattern (* and ?).
 
-    A pattern matches no internal topic.
+    This cannot be undone. Patterns do not match internal topics.
 
     \b
     mqctl topic delete orders
@@ -220,9 +251,16 @@ def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: boo
     """
     chosen = run(settings, lambda client: _choose(client, names, settings.timeout_s))
     if not chosen and not if_exists:
-        raise Failure(f"no topic matches {' '.join(map(repr, names))}", remedy="see which topics exist with `mqctl topic list`")
+        raise Failure(
+            f"no topic matches {' '.join(map(repr, names))}",
+            remedy="list the topics with `mqctl topic list`",
+        )
     if chosen:
-        confirm(f"Deletes {len(chosen)} topic(s) with all their records, for good: {some_of(chosen, _CHOSEN_AT_MOST)}", yes=yes)
+        confirm(
+            f"This permanently deletes {len(chosen)} topic(s) and all their records: "
+            f"{some_of(chosen, _CHOSEN_AT_MOST)}",
+            yes=yes,
+        )
 
     async def work(client: ClusterClient) -> dict[str, Any]:
         from mqd.client.admin import Admin
@@ -256,14 +294,18 @@ async def _choose(client: ClusterClient, names: tuple[str, ...], timeout_s: floa
 
 @click.command("add-partitions")
 @click.argument("name")
-@click.option("--to", "total", type=click.IntRange(min=1), help="How many partitions the topic shall have.")
-@click.option("--by", "more", type=click.IntRange(min=1), help="How many partitions to add.")
-@click.option("--dry-run", is_flag=True, help="Let the cluster check it and add nothing.")
+@click.option("--to", "total", type=click.IntRange(min=1), help="New number of partitions.")
+@click.option("--by", "more", type=click.IntRange(min=1), help="Number of partitions to add.")
+@click.option("--dry-run", is_flag=True, help="Validate the request without adding anything.")
 @options
 def add_partitions(settings: Settings, name: str, total: int | None, more: int | None, dry_run: bool) -> None:
-    """Give a topic more partitions. There is no way back, and keys go to other partitions from then on."""
+    """Add partitions to a topic. This cannot be undone, and keys then map to other partitions.
+
+    \b
+    mqctl topic add-partitions orders --to 12
+    """
     if (total is None) == (more is None):
-        raise click.UsageError("say either --to TOTAL or --by MORE")
+        raise click.UsageError("specify one of --to TOTAL and --by MORE")
 
     async def work(client: ClusterClient) -> tuple[int, int]:
         from mqd.client.admin import Admin
@@ -276,7 +318,10 @@ def add_partitions(settings: Settings, name: str, total: int | None, more: int |
         before = len(described.partitions)
         after = total if total is not None else before + (more or 0)
         if after <= before:
-            raise Failure(f"topic {name!r} has {before} partitions already", remedy="partitions can be added, never taken away")
+            raise Failure(
+                f"topic {name!r} already has {before} partitions",
+                remedy="specify a larger number: partitions can be added, but not removed",
+            )
         error = (await admin.add_partitions({name: after}, validate_only=dry_run))[name]
         if error is not None:
             raise error
@@ -285,4 +330,8 @@ def add_partitions(settings: Settings, name: str, total: int | None, more: int |
     before, after = run(settings, work)
     columns = (render.Column("topic", "TOPIC"), render.Column("before", "BEFORE", right=True), render.Column("after", "AFTER", right=True))
     settings.show(columns, [{"topic": name, "before": before, "after": after}])
-    say("dry run: nothing was changed" if dry_run else "records with a key go to other partitions from now on")
+    say(
+        "dry run: nothing was changed"
+        if dry_run
+        else "records with a key now map to other partitions"
+    )

@@ -8,65 +8,72 @@ from mqctl.app import LazyGroup, Settings, options, parse_pairs
 from mqctl.configs import alter, show
 
 COMMANDS = {
-    "get": ("mqctl.commands.topic_config:get", "Show options with their values and where these come from."),
-    "set": ("mqctl.commands.topic_config:set_", "Set options."),
-    "unset": ("mqctl.commands.topic_config:unset", "Go back to the cluster's defaults."),
-    "append": ("mqctl.commands.topic_config:append", "Add to options that are lists."),
-    "subtract": ("mqctl.commands.topic_config:subtract", "Take away from options that are lists."),
+    "get": (
+        "mqctl.commands.topic_config:get",
+        "Show configuration keys with their values and sources.",
+    ),
+    "set": ("mqctl.commands.topic_config:set_", "Set configuration keys."),
+    "unset": ("mqctl.commands.topic_config:unset", "Reset configuration keys to their defaults."),
+    "append": ("mqctl.commands.topic_config:append", "Append values to keys of type list."),
+    "subtract": ("mqctl.commands.topic_config:subtract", "Remove values from keys of type list."),
 }
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
 def config() -> None:
-    """See and change the configuration of a topic."""
+    """Show and change the configuration of a topic."""
 
 
 @click.command()
 @click.argument("topic")
 @click.argument("names", nargs=-1, metavar="[KEY]...")
-@click.option("--changed", is_flag=True, help="Only what was set for this topic.")
-@click.option("--explain", is_flag=True, help="With the meaning of each option.")
+@click.option("--changed", is_flag=True, help="Only keys that are set for this topic.")
+@click.option("--explain", is_flag=True, help="Also show the meaning of each key.")
 @options
 def get(settings: Settings, topic: str, names: tuple[str, ...], changed: bool, explain: bool) -> None:
-    """Show options of TOPIC with their values and where these come from; all, or the named ones."""
+    """Show all or the named configuration keys of TOPIC, with their values and sources."""
     show(settings, "topic", topic, names, changed=changed, explain=explain)
 
 
 @click.command("set")
 @click.argument("topic")
 @click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE...")
-@click.option("--dry-run", is_flag=True, help="Let the cluster check it and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Validate the request without changing anything.")
 @options
 def set_(settings: Settings, topic: str, pairs: tuple[str, ...], dry_run: bool) -> None:
-    """Set options of TOPIC; all others stay as they are."""
+    """Set configuration keys of TOPIC; other keys do not change.
+
+    \b
+    mqctl topic config set orders retention.ms=3600000
+    """
     alter(settings, "topic", topic, "SET", parse_pairs(pairs), dry_run=dry_run)
 
 
 @click.command()
 @click.argument("topic")
 @click.argument("names", nargs=-1, required=True, metavar="KEY...")
-@click.option("--dry-run", is_flag=True, help="Let the cluster check it and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Validate the request without changing anything.")
 @options
 def unset(settings: Settings, topic: str, names: tuple[str, ...], dry_run: bool) -> None:
-    """Go back to the cluster's defaults for options of TOPIC."""
+    """Reset configuration keys of TOPIC to the defaults of the cluster."""
     alter(settings, "topic", topic, "DELETE", dict.fromkeys(names), dry_run=dry_run)
 
 
 @click.command()
 @click.argument("topic")
 @click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE...")
-@click.option("--dry-run", is_flag=True, help="Let the cluster check it and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Validate the request without changing anything.")
 @options
 def append(settings: Settings, topic: str, pairs: tuple[str, ...], dry_run: bool) -> None:
-    """Add to options of TOPIC that are lists, like cleanup.policy."""
+    """Append values to keys of TOPIC of type list, such as cleanup.policy."""
     alter(settings, "topic", topic, "APPEND", parse_pairs(pairs), dry_run=dry_run)
 
 
 @click.command()
 @click.argument("topic")
 @click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE...")
-@click.option("--dry-run", is_flag=True, help="Let the cluster check it and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Validate the request without changing anything.")
 @options
 def subtract(settings: Settings, topic: str, pairs: tuple[str, ...], dry_run: bool) -> None:
-    """Take away from options of TOPIC that are lists, like cleanup.policy."""
+    """Remove values from keys of TOPIC of type list, such as cleanup.policy."""
     alter(settings, "topic", topic, "SUBTRACT", parse_pairs(pairs), dry_run=dry_run)

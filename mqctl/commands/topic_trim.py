@@ -50,11 +50,13 @@ class Limit(NamedTuple):
 @click.argument("partitions", nargs=-1, required=True, metavar="TOPIC[:PARTITION]...")
 @click.option("--before-offset", type=click.IntRange(min=0), metavar="OFFSET", help="Delete the records before this offset.")
 @click.option(
-    "--before-time", metavar="TIME", help="Delete the records before the first one since TIME: -7d (ago), ISO 8601, or ms since 1970."
+    "--before-time",
+    metavar="TIME",
+    help="Delete the records before the first one since TIME: -7d, ISO 8601, or ms since 1970.",
 )
 @click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Delete all but the last N offsets of each partition.")
-@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, without deleting it.")
+@click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
 @options
 def trim(
     settings: Settings,
@@ -65,9 +67,10 @@ def trim(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Delete the oldest records of topics or partitions, from the beginning of each log. This cannot be undone.
+    """Delete the oldest records of topics or partitions. This cannot be undone.
 
-    Offsets stay as they are: the log begins later. A topic whose cleanup.policy is compact alone cannot be trimmed.
+    The other records keep their offsets: only the log start moves. Topics with cleanup.policy=compact
+    cannot be trimmed.
 
     \b
     mqctl topic trim orders --before-time -7d --dry-run     shows what would be deleted
@@ -87,8 +90,15 @@ def trim(
     cuts = {tp: cut for tp, cut in planned.items() if isinstance(cut, Cut) and cut.target > cut.beginning}
     if cuts and not dry_run:
         lines = [_line(tp, cut) for tp, cut in cuts.items()]
-        more = [f"and of {len(lines) - _NAMED_AT_MOST} more partitions"] if len(lines) > _NAMED_AT_MOST else []
-        confirm("\n  ".join(["Deletes records, for good:", *lines[:_NAMED_AT_MOST], *more]), yes=yes)
+        more = (
+            [f"and {len(lines) - _NAMED_AT_MOST} more partitions"]
+            if len(lines) > _NAMED_AT_MOST
+            else []
+        )
+        confirm(
+            "\n  ".join(["This permanently deletes records:", *lines[:_NAMED_AT_MOST], *more]),
+            yes=yes,
+        )
 
     async def work(client: ClusterClient) -> dict[TopicPartition, int | ClientError]:
         return await _admin(client, settings).delete_records({tp: cut.target for tp, cut in cuts.items()})
@@ -99,12 +109,13 @@ def trim(
     if dry_run:
         say("dry run: nothing was deleted")
     elif not cuts and any(isinstance(cut, Cut) for cut in planned.values()):
-        say("nothing to delete: the logs begin there already")
+        say("nothing to delete: the logs already start there")
     finish(results)
 
 
 def _line(tp: TopicPartition, cut: Cut) -> str:
-    return f"{tp}: {cut.target - cut.beginning} offsets, from {cut.beginning} up to {cut.target}; {cut.end - cut.target} stay"
+    return (f"{tp}: {cut.target - cut.beginning} offsets, from {cut.beginning} up to {cut.target}; "
+           f"{cut.end - cut.target} remain")
 
 
 def _row(tp: TopicPartition, cut: Cut, outcome: object) -> dict[str, Any]:
@@ -140,7 +151,10 @@ async def _plan(
         there = [each.partition for each in described.partitions]
         for wanted in [index for name, index in named if name == topic]:
             if wanted is not None and wanted not in there:
-                raise Failure(f"topic {topic!r} has no partition {wanted}", remedy=f"it has {len(there)}, from 0 to {len(there) - 1}")
+                raise Failure(
+                    f"topic {topic!r} has no partition {wanted}",
+                    remedy=f"its partitions are 0 to {len(there) - 1}",
+                )
             tps.update((TopicPartition(topic, index), None) for index in (there if wanted is None else [wanted]))
     beginnings = await admin.list_offsets(dict.fromkeys(tps, EARLIEST))
     ends = await admin.list_offsets(dict.fromkeys(tps, LATEST))
@@ -161,8 +175,11 @@ def _cut(tp: TopicPartition, beginning: int, end: int, since: int, limit: Limit)
     """`since`: the first offset since the limit's time; -1 where there is none. Raises Failure for an offset behind the end."""
     if limit.offset is not None:
         if limit.offset > end:
-            remedy = "choose an offset up to that, or --keep 0 to delete all"
-            raise Failure(f"{tp} ends at offset {end}, before {limit.offset}", remedy=remedy)
+            remedy = "choose an offset within the log, or --keep 0 to delete all records"
+            raise Failure(
+                f"offset {limit.offset} is beyond the log end of {tp}, which is {end}",
+                remedy=remedy,
+            )
         target = limit.offset
     elif limit.keep is not None:
         target = end - limit.keep

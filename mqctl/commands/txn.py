@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from mqd.client.group_descriptions import HangingTransactions, ListedTransaction, TransactionDescription
 
 COMMANDS = {
-    "list": ("mqctl.commands.txn:list_", "Transactional ids, their states and coordinators."),
-    "describe": ("mqctl.commands.txn:describe", "Open transactions: since when, and where."),
-    "find-hanging": ("mqctl.commands.txn:find_hanging", "Transactions that nobody will end."),
-    "abort": ("mqctl.commands.txn:abort", "End a hanging transaction in one partition."),
-    "fence": ("mqctl.commands.txn:fence", "Stop the producers of transactional ids."),
+    "list": (
+        "mqctl.commands.txn:list_",
+        "List transactional ids with their states and coordinators.",
+    ),
+    "describe": ("mqctl.commands.txn:describe", "Show open transactions and their partitions."),
+    "find-hanging": ("mqctl.commands.txn:find_hanging", "Find hanging transactions."),
+    "abort": ("mqctl.commands.txn:abort", "Abort a hanging transaction in one partition."),
+    "fence": ("mqctl.commands.txn:fence", "Fence the producers of transactional ids."),
 }
 
 TRANSACTIONS = (
@@ -71,7 +74,7 @@ class Duration(click.ParamType[int]):
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
 def txn() -> None:
-    """Transactions: which are open, and those that nobody ends."""
+    """Show transactions; find and abort hanging ones."""
 
 
 def _admin(client: ClusterClient, settings: Settings, *, patient: bool = True) -> Admin:
@@ -83,13 +86,26 @@ def _admin(client: ClusterClient, settings: Settings, *, patient: bool = True) -
 @click.command("list")
 @click.argument("pattern", required=False)
 @click.option(
-    "--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False), help="Only in this state; several count."
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(STATES, case_sensitive=False),
+    help="Only ids in this state; repeatable.",
 )
-@click.option("--longer-than", type=Duration(), metavar="TIME", help="Only those whose transaction has been open longer: 90s, 15m, 2h.")
-@click.option("--prepared", is_flag=True, help="Only those whose transaction waits for the decision of another coordinator (KIP-939).")
+@click.option(
+    "--longer-than",
+    type=Duration(),
+    metavar="TIME",
+    help="Only ids whose transaction has been open for longer: 90s, 15m, 2h.",
+)
+@click.option(
+    "--prepared",
+    is_flag=True,
+    help="Only ids whose transaction is prepared, and waits for another coordinator (KIP-939).",
+)
 @options
 def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], longer_than: int | None, prepared: bool) -> None:
-    """Transactional ids, all or those that match PATTERN (with * and ?).
+    """List all transactional ids, or those that match PATTERN (* and ?).
 
     \b
     mqctl txn list --state Ongoing --longer-than 5m
@@ -114,7 +130,7 @@ def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], long
     ]
     if not rows and not told.silent:
         narrowed = pattern is not None or states or longer_than is not None or prepared
-        say("no transactional id is like that" if narrowed else "no transactional ids")
+        say("no transactional id matches" if narrowed else "no transactional ids")
     if rows or settings.output != "table":
         settings.show(TRANSACTIONS, rows)
     finish(told.results)
@@ -124,7 +140,7 @@ def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], long
 @click.argument("names", nargs=-1, required=True, metavar="TRANSACTIONAL_ID...")
 @options
 def describe(settings: Settings, names: tuple[str, ...]) -> None:
-    """Transactional ids with their producers; of open transactions, since when and in which partitions."""
+    """Show transactional ids with their producers, and open transactions with their partitions."""
     results = run(settings, lambda client: _admin(client, settings).describe_transactions(names))
     from mqd.client.errors import ClientError
 
@@ -157,16 +173,27 @@ def _described(each: TransactionDescription, now_ms: int) -> dict[str, Any]:
 
 
 @click.command("find-hanging")
-@click.option("-t", "--topic", "pattern", metavar="PATTERN", help="Only topics that match, with * and ?; internal ones when named so.")
+@click.option(
+    "-t",
+    "--topic",
+    "pattern",
+    metavar="PATTERN",
+    help="Only topics that match this pattern (* and ?); internal topics only by their names.",
+)
 @click.option("--broker", "node", type=click.IntRange(min=0), metavar="ID", help="Only partitions that this node leads.")
 @click.option(
-    "--older-than", type=Duration(), default="15m", show_default=True, metavar="TIME", help="Above the longest transaction time-out in use."
+    "--older-than",
+    type=Duration(),
+    default="15m",
+    show_default=True,
+    metavar="TIME",
+    help="Only older transactions; use more than the longest transaction timeout.",
 )
 @options
 def find_hanging(settings: Settings, pattern: str | None, node: int | None, older_than: int) -> None:
-    """Transactions that nobody will end: a partition waits for them, and no coordinator knows that it does.
+    """Find hanging transactions: open in a partition, but unknown to their coordinator.
 
-    Readers of committed records wait there, and nothing is compacted behind. `mqctl txn abort` ends them.
+    They block read_committed consumers and compaction of the partition. `mqctl txn abort` ends them.
 
     \b
     mqctl txn find-hanging
@@ -182,7 +209,9 @@ def find_hanging(settings: Settings, pattern: str | None, node: int | None, olde
             if (fnmatchcase(topic.name, pattern) if pattern is not None else True) and node in (None, each.leader)
         ]
         if not partitions:
-            raise Failure("no partition is like that", remedy="see which there are with `mqctl partition list`")
+            raise Failure(
+                "no partition matches", remedy="list the partitions with `mqctl partition list`"
+            )
         return partitions, await admin.find_hanging_transactions(partitions, older_than_ms=older_than)
 
     partitions, search = run(settings, work)
@@ -201,7 +230,11 @@ def find_hanging(settings: Settings, pattern: str | None, node: int | None, olde
     ]
     clear = len(partitions) - len(search.unclear)
     if not rows:
-        say("no transaction hangs" if not search.unclear else f"no transaction hangs in {clear} of {len(partitions)} partitions")
+        say(
+            "no hanging transactions"
+            if not search.unclear
+            else f"no hanging transactions in {clear} of {len(partitions)} partitions"
+        )
     if rows or settings.output != "table":
         settings.show(HANGING, rows)
     for row in rows:
@@ -212,29 +245,43 @@ def find_hanging(settings: Settings, pattern: str | None, node: int | None, olde
 @click.command()
 @click.argument("partition", metavar="TOPIC:PARTITION")
 @click.option(
-    "--start-offset", type=click.IntRange(min=0), metavar="OFFSET", help="Where the transaction begins, as find-hanging shows it."
+    "--start-offset",
+    type=click.IntRange(min=0),
+    metavar="OFFSET",
+    help="Start offset of the transaction, as shown by find-hanging.",
 )
-@click.option("--producer-id", type=click.IntRange(min=0), metavar="ID", help="In place of --start-offset.")
-@click.option("--force", is_flag=True, help="Also one that its coordinator still ends: it may be committed elsewhere.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option(
+    "--producer-id",
+    type=click.IntRange(min=0),
+    metavar="ID",
+    help="Producer of the transaction, instead of --start-offset.",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Abort it even if its coordinator knows it, and may commit it in other partitions.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
 @options
 def abort(settings: Settings, partition: str, start_offset: int | None, producer_id: int | None, force: bool, yes: bool) -> None:
-    """End a hanging transaction in one partition: its records there are aborted.
+    """Abort a hanging transaction in one partition.
 
-    For transactions that nobody looks after. One that its coordinator still ends is refused without --force: it would be aborted here, and
-    perhaps committed elsewhere. `mqctl txn fence` aborts those everywhere.
+    A transaction that its coordinator knows is rejected without --force: it would be aborted in this
+    partition, but may be committed in others. `mqctl txn fence` aborts it in all partitions.
 
     \b
     mqctl txn abort orders:0 --start-offset 1042
     """
     if (start_offset is None) == (producer_id is None):
-        raise click.UsageError("say which: --start-offset OFFSET or --producer-id ID")
+        raise click.UsageError("specify the transaction: --start-offset OFFSET or --producer-id ID")
     try:
         topic, index = parse_partition(partition)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     if index is None:
-        raise click.BadParameter(f"{partition!r} names no partition: write {partition}:0")
+        raise click.BadParameter(
+            f"invalid partition {partition!r}: expected TOPIC:PARTITION, for example {partition}:0"
+        )
     tp = TopicPartition(topic, index)
 
     async def look(client: ClusterClient) -> ActiveProducer:
@@ -251,18 +298,26 @@ def abort(settings: Settings, partition: str, start_offset: int | None, producer
                 if known is not None:
                     fence = f"mqctl txn fence {shlex.quote(known.transactional_id)}"  # any client may have named it
                     raise Failure(
-                        f"the transaction of producer {each.producer_id} in {partition} does not hang: the coordinator of transactional id"
-                        f" {known.transactional_id!r} knows of it ({known.state}), and may commit it elsewhere",
-                        remedy=f"`{fence}` aborts all of it; --force ends it in this partition alone",
+                        f"the transaction of producer {each.producer_id} in {partition} is not "
+                        "hanging: the coordinator of transactional id"
+                        f" {known.transactional_id!r} knows it ({known.state}), and may commit it "
+                        "in other partitions",
+                        remedy=f"abort it in all partitions with `{fence}`, or only in this one "
+                               "with --force",
                     )
                 return each
         wanted = f"at offset {start_offset}" if start_offset is not None else f"of producer {producer_id}"
-        raise Failure(f"no open transaction {wanted} in {partition}", remedy="see which hang with `mqctl txn find-hanging`")
+        raise Failure(
+            f"no open transaction {wanted} in {partition}",
+            remedy="list hanging transactions with `mqctl txn find-hanging`",
+        )
 
     found = run(settings, look)
     confirm(
-        f"Aborts the transaction of producer {found.producer_id} (epoch {found.producer_epoch}) that begins at offset "
-        f"{found.transaction_start_offset} of {partition}: its records there are never read by readers of committed records",
+        f"This aborts the transaction of producer {found.producer_id} (epoch "
+        f"{found.producer_epoch}) that starts at offset "
+        f"{found.transaction_start_offset} of {partition}: read_committed consumers will never see "
+        "its records there.",
         yes=yes,
     )
 
@@ -273,21 +328,28 @@ def abort(settings: Settings, partition: str, start_offset: int | None, producer
     run(settings, work)
     row = {"topic": topic, "partition": index, "producer_id": found.producer_id, "start_offset": found.transaction_start_offset}
     if settings.output == "table":
-        say(f"the transaction of producer {found.producer_id} in {partition} is aborted")
+        say(f"the transaction of producer {found.producer_id} in {partition} was aborted")
     else:
         settings.show((), [row])
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="TRANSACTIONAL_ID...")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
 @options
 def fence(settings: Settings, names: tuple[str, ...], yes: bool) -> None:
-    """Stop the producers of transactional ids: what they have open is aborted, and whatever they do next is refused.
+    """Fence the producers of transactional ids: abort their open transactions, reject their requests.
 
-    An id that no coordinator knows is left alone: to fence it would make it.
+    An id without a producer is skipped, because fencing would create it.
+
+    \b
+    mqctl txn fence billing-1
     """
-    confirm(f"Fences the producers of {', '.join(names)}: open transactions are aborted, and they must be started again", yes=yes)
+    confirm(
+        f"This fences the producers of {', '.join(names)}: open transactions are aborted, and the "
+        "producers must be restarted.",
+        yes=yes,
+    )
 
     async def work(client: ClusterClient) -> dict[str, Any]:
         from mqd.client.errors import ClientError

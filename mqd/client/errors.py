@@ -12,85 +12,83 @@ from mqd.errors import ErrorCode, MqError
 
 REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (
-        "see which exist with `mqctl topic list`, or make it with `mqctl topic create`"
+        "list the topics with `mqctl topic list`, or create it with `mqctl topic create`"
     ),
     ErrorCode.TOPIC_ALREADY_EXISTS: (
         "choose another name, or change the existing topic with `mqctl topic config set`"
     ),
     ErrorCode.INVALID_TOPIC_EXCEPTION: (
-        "use 1 to 249 of a-z A-Z 0-9 . _ - and do not mix names that differ only in . and _"
+        "use 1 to 249 characters of a-z A-Z 0-9 . _ -, and no two names that differ only in . and _"
     ),
     ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",
     ErrorCode.RECORD_LIST_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",
     ErrorCode.INVALID_REPLICATION_FACTOR: (
-        "ask for fewer replicas, or start more nodes; `mqctl broker list` has those that are "
-        "known"
+        "request fewer replicas, or start more nodes; list the nodes with `mqctl broker list`"
     ),
     ErrorCode.INVALID_PARTITIONS: (
-        "ask for at least one partition, and for more than the topic has when adding"
+        "request at least one partition; to add partitions, request more than the topic has"
     ),
     ErrorCode.INVALID_CONFIG: (
-        "see names and values with `mqctl topic config get`, `mqctl group config get` or `mqd "
+        "list keys and values with `mqctl topic config get`, `mqctl group config get` or `mqd "
         "config list`"
     ),
     ErrorCode.NOT_ENOUGH_REPLICAS: (
-        "bring nodes back (`mqctl cluster info`), or lower min.insync.replicas"
+        "restart failed nodes (`mqctl cluster info`), or lower min.insync.replicas"
     ),
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (
-        "bring nodes back (`mqctl cluster info`); the record may be there already"
+        "restart failed nodes (`mqctl cluster info`); the record may have been written"
     ),
     ErrorCode.KAFKA_STORAGE_ERROR: (
-        "look at the free space and the log of the node that leads the partition"
+        "check the free disk space and the log of the node that leads the partition"
     ),
     ErrorCode.OFFSET_OUT_OF_RANGE: (
-        "choose an offset between the beginning and the end of the partition"
+        "choose an offset between the log start and the log end of the partition"
     ),
     ErrorCode.UNSUPPORTED_VERSION: (
-        "the broker is too old or too new for this: update the older side"
+        "the broker does not support this request: upgrade the broker or the client"
     ),
     ErrorCode.LEADER_NOT_AVAILABLE: (
-        "wait for a leader, or bring back the node that has the data (`mqctl topic describe`)"
+        "wait for a leader election, or restart the node that has the data (`mqctl topic describe`)"
     ),
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "choose another codec",
-    ErrorCode.INVALID_RECORD: "a compacted topic wants a key in every record",
-    ErrorCode.POLICY_VIOLATION: "ask for less in one request",
+    ErrorCode.INVALID_RECORD: "set a key in every record: a compacted topic requires it",
+    ErrorCode.POLICY_VIOLATION: "split the request into smaller ones",
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: "wait, or raise the quota",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "ask for the right to use this topic",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "ask for the right to change the cluster",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "ask for the right to use this group",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "get permission to use this topic",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "get permission to change the cluster",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "get permission to use this group",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        "ask for the right to use this transactional id"
+        "get permission to use this transactional id"
     ),
-    ErrorCode.GROUP_ID_NOT_FOUND: "see which exist with `mqctl group list`",
-    ErrorCode.NON_EMPTY_GROUP: "stop its members first; `mqctl group describe` shows them",
+    ErrorCode.GROUP_ID_NOT_FOUND: "list the groups with `mqctl group list`",
+    ErrorCode.NON_EMPTY_GROUP: "stop its members first; list them with `mqctl group describe`",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: (
-        "stop the members that read it first; `mqctl group describe` shows them"
+        "stop the members that subscribe to it first; list them with `mqctl group describe`"
     ),
     ErrorCode.GROUP_MAX_SIZE_REACHED: (
         "stop other members, or raise group.max.size (group.consumer.max.size)"
     ),
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: (
-        "let all members of the group offer one assignor in common"
+        "configure an assignor that all members of the group support"
     ),
     ErrorCode.INVALID_SESSION_TIMEOUT: (
-        "choose between group.min.session.timeout.ms and group.max.session.timeout.ms of the "
-        "broker"
+        "use a value between the broker's group.min.session.timeout.ms and "
+        "group.max.session.timeout.ms"
     ),
-    ErrorCode.FENCED_INSTANCE_ID: "another member has this instance id: give each its own",
+    ErrorCode.FENCED_INSTANCE_ID: "another member uses this group.instance.id: use a different one "
+                                  "for each member",
     ErrorCode.UNRELEASED_INSTANCE_ID: (
-        "another member has this instance id: wait until its session is over, or give each its "
-        "own"
+        "another member uses this group.instance.id: wait until its session expires, or use a "
+        "different one for each member"
     ),
-    ErrorCode.UNSUPPORTED_ASSIGNOR: "choose among group.consumer.assignors of the broker",
-    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "see which exist with `mqctl txn list`",
-    ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
-        "choose less than transaction.max.timeout.ms of the broker"
-    ),
+    ErrorCode.UNSUPPORTED_ASSIGNOR: "choose one of the broker's group.consumer.assignors",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "list the transactional ids with `mqctl txn list`",
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: ("use at most the broker's transaction.max.timeout.ms"),
     ErrorCode.INVALID_PRODUCER_EPOCH: (
-        "another producer uses this transactional id, or the transaction took too long: close "
-        "this one"
+        "another producer uses this transactional id, or the transaction timed out: close this "
+        "producer"
     ),
-    ErrorCode.PRODUCER_FENCED: "another producer uses this transactional id: close this one",
+    ErrorCode.PRODUCER_FENCED: "another producer uses this transactional id: close this producer",
 }
 
 NEVER_SENT = "nothing was sent"

@@ -445,7 +445,7 @@ def _removal(group_id: str, name: str, code: int) -> ClientError | None:
     return ClientError(
         error.code,
         error.message,
-        remedy=f"see who is with `mqctl group describe {shlex.quote(group_id)}`",
+        remedy=f"list the members with `mqctl group describe {shlex.quote(group_id)}`",
     )
 
 

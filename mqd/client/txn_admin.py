@@ -224,7 +224,7 @@ class TransactionAdmin(Calls):
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
             f"a transaction is open, and whether its coordinator knows of it nobody can tell: {len(leaderless)} partition(s) of"
             f" {TRANSACTION_STATE} have no leader",
-            remedy="bring back the nodes that hold them: `mqctl partition list --leaderless`",
+            remedy="restart the nodes that have them: `mqctl partition list --leaderless`",
         )
 
 
@@ -240,7 +240,7 @@ def _no_leader() -> ClientError:
     return ClientError(
         ErrorCode.LEADER_NOT_AVAILABLE,
         "no leader, so whether a transaction hangs there nobody can tell",
-        remedy="bring back the nodes that hold them: `mqctl partition list --leaderless`",
+        remedy="restart the nodes that have them: `mqctl partition list --leaderless`",
     )
 
 

@@ -383,7 +383,7 @@ class ControllerService:
         known = self.image.brokers.get(op.node_id)
         if known is not None and known.incarnation != op.incarnation and op.disk_serial < known.disk_serial:
             logger.error(
-                "a disk is an older copy of itself, nothing on it counts until it is copied again node=%d disk_serial=%d was=%d",
+                "a disk is an older copy of itself, its replicas are ignored until they are copied again node=%d disk_serial=%d was=%d",
                 op.node_id, op.disk_serial, known.disk_serial,
             )  # fmt: skip
         await self.submit(op)

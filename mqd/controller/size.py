@@ -111,8 +111,9 @@ class SizeWatch:
         """After a change of the metadata."""
         if self._watch.passed(usage) is not None:
             logger.warning(
-                "the cluster's metadata fills up share=%.0f%% bytes=%d metadata.image.max.bytes=%d: beyond it no topic, partition or"
-                " config override is created; delete some, or raise the bound on every node",
+                "the cluster's metadata is near its bound share=%.0f%% bytes=%d "
+                "metadata.image.max.bytes=%d: above it no topic, partition or config override is "
+                "created; delete some, or raise the bound on every node",
                 100 * usage.share,
                 usage.used,
                 usage.most,

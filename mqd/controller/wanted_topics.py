@@ -44,4 +44,4 @@ def tell_refused(rows: Iterable[Mapping[str, Any]]) -> None:
     """Why topics are not made (rows of CreateTopics' answer): to the operator, for nobody reads the answer."""
     for row in rows:
         if row["error_code"] not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            logger.warning("a topic that is asked for is not made topic=%s reason=%s", row["name"], row["error_message"])
+            logger.warning("cannot create a requested topic topic=%s reason=%s", row["name"], row["error_message"])

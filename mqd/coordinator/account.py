@@ -82,8 +82,9 @@ class Account:
         usage = Usage(used, most)
         if self._watch.passed(usage) is not None:
             logger.warning(
-                "the state of a coordinator fills up partition=%s share=%.0f%% bytes=%d bytes_max=%d: beyond it groups, members,"
-                " offsets and transactional ids are refused that are new",
+                "the state of a coordinator is near its bound partition=%s share=%.0f%% bytes=%d "
+                "bytes_max=%d: above it new groups, members, offsets and transactional ids are "
+                "rejected",
                 self.name,
                 100 * usage.share,
                 used,
@@ -96,7 +97,14 @@ class Account:
         over, where so much cannot be added.
         """
         if wanted > 0 and wanted > self.left(wanted, now_seconds):
-            logger.warning("no room in a coordinator partition=%s for=%s bytes=%d bytes_max=%d", self.name, what, wanted, self._share())
+            logger.warning(
+                "the memory bound of a coordinator is reached partition=%s for=%s bytes=%d "
+                "bytes_max=%d",
+                self.name,
+                what,
+                wanted,
+                self._share(),
+            )
             raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The state of {self.name} takes all the memory that it may have.")
 
 

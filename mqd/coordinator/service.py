@@ -299,7 +299,7 @@ class CoordinatorService:
             try:
                 self._append(held, decision)
             except MqError as error:
-                logger.warning("a decision is not written partition=%s reason=%s", held.partition.assignment.topic_partition, error)
+                logger.warning("cannot write a decision partition=%s reason=%s", held.partition.assignment.topic_partition, error)
                 refused = (caller, *(ticket for ticket, _ in decision.replies))
                 self._answer(held, [(ticket, client_error(error.code)) for ticket in refused])
                 self._note_deadline(held)
@@ -414,7 +414,7 @@ class CoordinatorService:
             with self._reload_after_bug(held):
                 self._carry_out(held, decide(self._now()))
         except Exception:  # a bug: this shard starts anew, and the node runs on
-            logger.exception("a coordinator is loaded anew partition=%s", held.partition.assignment.topic_partition)
+            logger.exception("reloading a coordinator after an error partition=%s", held.partition.assignment.topic_partition)
 
     # -- loading ---------------------------------------------------------------------------------------------------
 
@@ -438,11 +438,11 @@ class CoordinatorService:
                         await self._replay_log(held)
                     decision = held.shard.on_loaded(self._now())
                 except MqError as error:
-                    logger.error("not loaded, tried again partition=%s reason=%s", topic_partition, error)
+                    logger.error("cannot load a coordinator, will retry partition=%s reason=%s", topic_partition, error)
                     pause = RELOAD_SECONDS
                 except Exception:  # a bug: this partition has no coordinator, the others do
                     held.failed = True
-                    logger.exception("a bug: coordinator not loaded, not served partition=%s", topic_partition)
+                    logger.exception("bug: cannot load a coordinator, its requests fail partition=%s", topic_partition)
                     pause = RELOAD_AFTER_BUG_SECONDS
                 else:
                     break

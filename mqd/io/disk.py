@@ -244,7 +244,7 @@ class OsDisk:
         mode = stat.S_IMODE(os.stat(path).st_mode)
         if mode & 0o077 & ~self._directory_mode:
             remedy = f"chmod {self._directory_mode:o} {shlex.quote(str(path))}"
-            logger.warning("other users can enter a data directory directory=%s mode=%o remedy=%s", path, mode, remedy)
+            logger.warning("other users can access a data directory directory=%s mode=%o remedy=%s", path, mode, remedy)
 
     def rename(self, source: Path, target: Path, *, durable: bool = True) -> None:
         os.replace(source, target)

@@ -3,7 +3,7 @@
 An entry belongs to the segment that holds its marker; the records may lie in earlier ones. Kafka's file (`.txnindex`) holds the same,
 and is there only where there is an entry. Other than the other indexes this one is no mere aid: without its entry the records of an aborted
 transaction would be given out. So the file is written whole, with the segment's sync and before the recovery point passes the segment
-(directory.py); up to there recovery makes the index anew from the log.
+(sync_plan.py); up to there recovery makes the index anew from the log.
 
 Invariants: markers ascend strictly; each transaction begins before its marker, and so does what was stable when it ended.
 """

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from mqd.io.disk import Disk
 
 logger = logging.getLogger(__name__)
+
+CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
+"""Those that every log directory has."""
 
 
 def load_offsets(disk: Disk, path: Path) -> dict[TopicPartition, int]:
@@ -107,17 +111,17 @@ def checkpointed(
 
     Logs that were never compacted are not in the cleaner's.
     """
-    attribute = _ATTRIBUTES[name]
-    offsets = {log.topic_partition: getattr(log, attribute) for log in logs if log.directory == directory}
+    offset_of = _OFFSETS[name]
+    offsets = {log.topic_partition: offset_of(log) for log in logs if log.directory == directory}
     return {**carried, **{partition: offset for partition, offset in offsets.items() if offset is not None}}
 
 
 _NOBODYS = (LOCK, META_PROPERTIES + ".tmp", "lost+found")
 """What an unclaimed directory may hold: an interrupted claim, and what a new file system comes with."""
 
-_ATTRIBUTES = {
-    RECOVERY_POINT_CHECKPOINT: "synced_end_offset",
-    LOG_START_CHECKPOINT: "log_start_offset",
-    HIGH_WATERMARK_CHECKPOINT: "high_watermark",
-    CLEANER_CHECKPOINT: "cleaned_to",
+_OFFSETS = {
+    RECOVERY_POINT_CHECKPOINT: attrgetter("durability.synced_end_offset"),
+    LOG_START_CHECKPOINT: attrgetter("log_start_offset"),
+    HIGH_WATERMARK_CHECKPOINT: attrgetter("checkpointed_high_watermark"),
+    CLEANER_CHECKPOINT: attrgetter("cleaned_to"),
 }

@@ -1,7 +1,7 @@
 """Which old segments go: retention by time and by size, and what lies before the log start. A core: plans, nothing else.
 
 Whole segments only, from the oldest on, without gaps, and never one that reaches beyond the high watermark. The active
-segment goes too when all of it is too old; the service rolls it first.
+segment goes too when all of it is too old; it is rolled first (housekeeping.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def plan_retention(log: PartitionLog, now_ms: int) -> tuple[int, str]:
         last = segment is segments[-1]
         if not segment.size and last:
             break
-        if segment.next_offset > log.high_watermark:
+        if segment.next_offset > log.checkpointed_high_watermark:
             break
         if segment.next_offset <= log.log_start_offset and not last:
             reason = reason or "before the log start offset"
@@ -34,8 +34,3 @@ def plan_retention(log: PartitionLog, now_ms: int) -> tuple[int, str]:
         excess -= segment.size
         count += 1
     return count, reason
-
-
-def rolls_by_time(log: PartitionLog, now_ms: int) -> bool:
-    """Whether the active segment has been written to for longer than `segment.ms`, as this process measured it."""
-    return log.active.size > 0 and now_ms - log.active.created_ms > log.segment_age_max_ms

@@ -24,7 +24,8 @@ from typing import NamedTuple
 
 from mqd.limits import DECOMPRESSED_BYTES_MAX
 from mqd.log.keymap import KeyMap
-from mqd.log.partition_log import FOREVER_MS, LogConfig, PartitionLog
+from mqd.log.log_config import FOREVER_MS, LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
 from mqd.protocol.batch import HEADER_BYTES, BatchHeader, record_bytes
 from mqd.protocol.files import INDEX_ENTRY, RELATIVE_OFFSET_MAX, TIME_INDEX_ENTRY, AbortedTransaction
@@ -58,7 +59,7 @@ def plan_compaction(log: PartitionLog, now_ms: int, first_timestamp: Callable[[S
     first_dirty = log.log_start_offset
     if log.cleaned_to is not None and first_dirty <= log.cleaned_to <= log.log_end_offset:
         first_dirty = log.cleaned_to
-    stable = min(log.last_stable_offset(log.high_watermark), log.durable_end_offset)
+    stable = min(log.last_stable_offset(log.checkpointed_high_watermark), log.durability.end_offset)
     youngest = now_ms - config.min_compaction_lag_ms if config.min_compaction_lag_ms > 0 else FOREVER_MS
     oldest = now_ms - config.max_compaction_lag_ms if config.max_compaction_lag_ms < FOREVER_MS else None
     clean_bytes = dirty_bytes = 0

@@ -173,16 +173,16 @@ class Compactor:
             await self._clean(log, cleanable)
         except _Aborted as reason:
             self._aborted += 1
-            logger.info("cleaning given up partition=%s reason=%s", log.topic_partition, reason)
+            logger.info("cleaning cancelled partition=%s reason=%s", log.topic_partition, reason)
         except Uncleanable as error:
             self.uncleanable[log] = str(error)
-            logger.error("log cannot be cleaned and is left as it is partition=%s reason=%s", log.topic_partition, error)
+            logger.error("cannot clean a log, it stays as it is partition=%s reason=%s", log.topic_partition, error)
         except OSError as error:
             failure = storage_error(f"cannot clean {log.path}", error)
             if not failure.out_of_space or (log.replacement is not None and self._logs.get(log.topic_partition) is log):
                 self._failed(log.directory, failure)  # with names half changed nobody goes on but the next start
                 return True
-            logger.warning("cleaning is tried again later reason=%s", failure)
+            logger.warning("cannot clean now, will retry reason=%s", failure)
             self._waiting[log] = self._clock.monotonic() + self._backoff_seconds
         return True
 
@@ -192,7 +192,7 @@ class Compactor:
             for log in self._logs.values()
             if "compact" in log.config.cleanup_policy
             and log.opened
-            and log.failed is None
+            and log.failure is None
             and log not in self.uncleanable
             and log not in self._waiting
         ]
@@ -344,8 +344,8 @@ class Compactor:
     def _why_changed(self, log: PartitionLog, cuts: int) -> str | None:
         if self._logs.get(log.topic_partition) is not log:
             return "the log is gone"
-        if log.failed is not None:
-            return log.failed
+        if log.failure is not None:
+            return log.failure.reason
         if log.cuts != cuts:
             return "the log was cut"
         if "compact" not in log.config.cleanup_policy:

@@ -121,7 +121,7 @@ class Descriptors:
 
 
 def _close(log: PartitionLog, segment: Segment) -> bool:
-    if segment is log.active or segment.next_offset > log.synced_end_offset:
+    if segment is log.active or segment.next_offset > log.durability.synced_end_offset:
         return False
     segment.file = segment.index = segment.time_index = None
     if segment.aborted:  # an empty one costs nothing, and saves looking for the file

@@ -1,50 +1,40 @@
-"""One log directory, and what a worker thread does to it: loading, syncs, closing. Held by the service; no decisions here.
+"""One log directory: its state, how a worker thread loads it, and the directories of its logs.
 
-A `SyncPlan` is made on the event loop, carried out in a thread, and its result told to the log on the loop again. It
-holds references to the files it syncs, so a segment that is deleted meanwhile stays open until the thread is done.
+Makes no decisions: the registry (registry.py) holds the directories and decides.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from mqd.errors import PASSING_ERRNOS, StorageError
-from mqd.log.checkpoints import checkpointed, claim_directory, load_offsets, store_clean_shutdown, store_offsets, take_clean_shutdown
-from mqd.log.ends import VOID, LogEnd, keep_lines, leave_mark, load_ends, plan_ends
-from mqd.log.partition_log import NO_CUT, LogConfig, PartitionLog
+from mqd.errors import StorageError
+from mqd.log.checkpoints import CHECKPOINTS, claim_directory, load_offsets, take_clean_shutdown
+from mqd.log.ends import VOID, LogEnd, keep_lines, leave_mark, load_ends
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.log.recovery import Known, LogLost, LogUnfinished, RecoveryReport, load_log
-from mqd.log.segment_files import append_indexes, new_segment, open_segment
-from mqd.log.snapshots import remove_snapshots
+from mqd.log.segment_files import new_segment
 from mqd.log.suspect import clear, is_marked, mark
 from mqd.protocol.files import (
     CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
-    INDEX_SUFFIX,
-    LEADER_EPOCH_CHECKPOINT,
     LOCK,
     LOG_START_CHECKPOINT,
     PARTITION_METADATA,
-    RECOVERY_POINT_CHECKPOINT,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
     FileFormatError,
     MetaProperties,
     decode_partition_metadata,
     deleted_directory_name,
-    encode_leader_epochs,
     encode_partition_metadata,
-    encode_producer_snapshot,
     is_deleted_directory,
     parse_partition_directory,
-    segment_file_name,
 )
 from mqd.types import ZERO_UUID, Offset, TopicPartition
 
@@ -53,103 +43,6 @@ if TYPE_CHECKING:
     from mqd.log.segment import Segment
 
 logger = logging.getLogger(__name__)
-
-_CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
-
-
-@dataclass(slots=True)
-class SyncPlan:
-    """What makes one log durable up to `end_offset`."""
-
-    log: PartitionLog
-    end_offset: Offset
-    cuts: int
-    files: list[File] = field(default_factory=list)
-    indexes: list[Path] = field(default_factory=list)
-    """Small files beside the segments: synced where they are there."""
-    writes: list[tuple[Path, bytes]] = field(default_factory=list)
-    directories: list[Path] = field(default_factory=list)
-    snapshots: list[tuple[Offset, bytes]] = field(default_factory=list)
-    aborted: list[Segment] = field(default_factory=list)
-    """Of which the transaction index is among the writes."""
-
-    def add_aborted(self, segment: Segment) -> None:
-        """Have the transaction index of a segment written, where that is due."""
-        if segment.aborted is not None and segment.aborted.stale:
-            self.aborted.append(segment)
-            self.writes.append((self.log.path / segment_file_name(segment.base_offset, TXN_INDEX_SUFFIX), segment.aborted.encode()))
-
-    def run(self, disk: Disk) -> None:
-        """In a worker thread. OSError: what was to become durable is in an unknown state. StorageError: there was no space for the small
-        files, and nothing else is wrong."""
-        for file in self.files:
-            file.sync()
-        for path in self.indexes:
-            with suppress(FileNotFoundError):
-                disk.open(path).sync()
-        for path, data in chain(self.writes, self._snapshots()):
-            try:
-                disk.write_atomic(path, data)
-            except FileNotFoundError:
-                pass  # the log was deleted or began anew, at whatever step of this: the loop hears of that, too
-            except OSError as error:
-                if error.errno not in PASSING_ERRNOS:
-                    raise
-                raise StorageError(f"{path}: {error.strerror or error}", out_of_space=True) from error
-        for path in self.directories:
-            with suppress(FileNotFoundError):
-                disk.sync_directory(path)
-
-    def _snapshots(self) -> Iterator[tuple[Path, bytes]]:
-        """Those of a history that was cut off meanwhile are not written: a start would believe them."""
-        for offset, data in self.snapshots:
-            if offset <= self.log.lowest_cut:
-                yield self.log.path / segment_file_name(offset, SNAPSHOT_SUFFIX), data
-
-    def outdated(self) -> list[Offset]:
-        """Snapshots that may have been written all the same, and are to go."""
-        return [offset for offset, _ in self.snapshots if offset > self.log.lowest_cut]
-
-    def give_back(self) -> None:
-        """It found no space: what it took from the log is due again."""
-        log = self.log
-        log.epochs.dirty = True
-        log.new_files = log.new_files or bool(self.directories)
-        if self.cuts == log.cuts:
-            log.snapshots[:0] = self.snapshots
-        for segment in self.aborted:
-            if segment.aborted is not None:
-                segment.aborted.stale = True
-
-
-def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
-    """Everything that is written (`whole`), or only the segments that are full: what a roll asks for.
-
-    Epochs and snapshots go along, so that the recovery point never passes what only they say.
-    """
-    end = log.written_end_offset if whole else log.active.base_offset
-    plan = SyncPlan(log, end, log.cuts)
-    log.lowest_cut = NO_CUT
-    if end > log.synced_end_offset or (log.unsynced_cut is not None and end >= log.unsynced_cut):
-        for segment in log.segments_from(log.synced_end_offset - (1 if log.taken_back else 0)):
-            if segment.base_offset >= end:
-                break
-            open_segment(disk, log.path, segment, log.config)
-            assert segment.file is not None
-            plan.files.append(segment.file)
-            if segment is not log.active:
-                for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-                    plan.indexes.append(log.path / segment_file_name(segment.base_offset, suffix))
-            plan.add_aborted(segment)  # of the active one, too: no later plan looks at it if nothing more comes before it is full
-    if log.epochs.dirty:
-        plan.writes.append((log.path / LEADER_EPOCH_CHECKPOINT, encode_leader_epochs(log.epochs.entries())))
-        log.epochs.dirty = False
-    plan.snapshots, log.snapshots = log.snapshots, []
-    if log.new_files:
-        log.new_files = False
-        plan.indexes.append(log.path / PARTITION_METADATA)
-        plan.directories = [log.path, log.directory]
-    return plan
 
 
 class LogDirectory:
@@ -226,8 +119,10 @@ def why_missing(directories: Collection[LogDirectory], partition: TopicPartition
         high_watermark = directory.carried[HIGH_WATERMARK_CHECKPOINT].get(partition, 0)
         if high_watermark:
             return (
-                f"{directory.path / str(partition)} is gone, and with it the records up to offset {high_watermark}: restore it from a copy."
-                f" To start it empty, take its line out of {directory.path / HIGH_WATERMARK_CHECKPOINT} (and lower the count in the second"
+                f"{directory.path / str(partition)} is missing, and with it the records up to "
+                f"offset {high_watermark}: restore it from a backup."
+                " To start it empty, remove its line from "
+                f"{directory.path / HIGH_WATERMARK_CHECKPOINT} (and lower the count in the second"
                 " line) while the node is stopped"
             )
     offline = [str(directory.path) for directory in directories if directory.failed is not None]
@@ -246,7 +141,7 @@ class LoadProgress:
         self.scanned_bytes += size
 
     def tell(self) -> None:
-        logger.info("recovery goes on logs=%d/%d scanned_bytes=%d", self.loaded, self.found, self.scanned_bytes)
+        logger.info("recovery continues logs=%d/%d scanned_bytes=%d", self.loaded, self.found, self.scanned_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,10 +223,10 @@ def load_directory(
     directory.broker_epoch = take_clean_shutdown(disk, path)
     directory.suspect = suspect = is_marked(disk, path)
     if suspect:
-        logger.warning("a write or sync failed here before: what was never synced is written again directory=%s", path)
+        logger.warning("a write or sync failed here before: rewriting all unsynced data directory=%s", path)
         directory.broker_epoch = None
     clean = directory.broker_epoch is not None
-    points, starts, marks, cleaned = (load_offsets(disk, path / name) for name in (*_CHECKPOINTS, CLEANER_CHECKPOINT))
+    points, starts, marks, cleaned = (load_offsets(disk, path / name) for name in (*CHECKPOINTS, CLEANER_CHECKPOINT))
     ends = load_ends(disk, path)
     directory.serial, directory.pair = ends.serial, ends.pair
     directory.found_serial = ends.serial
@@ -355,7 +250,7 @@ def load_directory(
         try:
             loaded.logs.append(load_log(disk, path, partition, known, config=LogConfig(), now_ms=now_ms, progress=progress.scanned))
         except LogUnfinished as unfinished:
-            logger.warning("removing a partition whose creation was cut short partition=%s reason=%s", partition, unfinished)
+            logger.warning("removing a partition whose creation was interrupted partition=%s reason=%s", partition, unfinished)
             disk.remove_tree(path / str(partition))
             continue
         except (StorageError, OSError) as error:
@@ -394,7 +289,10 @@ def create_log(
     StorageError where something has its name; OSError, and nothing is left."""
     path = home / str(partition)
     if disk.exists(path):
-        raise StorageError(f"{path} is there already, and is not an open log: move it away, or start the node anew to have it looked at")
+        raise StorageError(
+            f"{path} already exists, and is not an open log: move it away, or restart the node to "
+            "recover it"
+        )
     segment = _create_files(disk, path, topic_id, 0, now_ms, end_is_void=end_is_void)
     log = PartitionLog(partition, topic_id, home, config, [segment])
     log.new_files, log.end_is_void = True, end_is_void
@@ -454,7 +352,7 @@ def retire_directory(disk: Disk, home: Path, partition: TopicPartition, *, namel
     except (OSError, FileFormatError) as error:
         if nameless:
             return _retire(disk, home, partition, ZERO_UUID)
-        logger.warning("left alone, though its topic was deleted: move it away by hand path=%s reason=%s", path, error)
+        logger.warning("cannot remove a partition of a deleted topic: remove it manually path=%s reason=%s", path, error)
         return None
     return _retire(disk, home, partition, topic_id)
 
@@ -478,46 +376,3 @@ def free_name(disk: Disk, home: Path, partition: TopicPartition, topic_id: UUID)
         if not disk.exists(target):
             return target
     raise AssertionError("unreachable")
-
-
-def _is_sound(log: PartitionLog) -> bool:
-    return log.failed is None or log.heals
-
-
-def close_logs(disk: Disk, logs: Iterable[PartitionLog]) -> None:
-    """Make them durable, as far as they are sound. In a worker thread."""
-    full: StorageError | None = None
-    for log in logs:
-        if not _is_sound(log) or (not log.written_end_offset and not log.cuts):
-            # Nothing was ever in it: thousands of these are not worth six syncs each. The next life syncs its files with the
-            # first records (`_Loader._finish`).
-            continue
-        active = log.active
-        active.seal()
-        append_indexes(disk, log.path, active)
-        log.snapshots.append((log.written_end_offset, encode_producer_snapshot(log.producers.snapshot())))
-        plan = plan_sync(disk, log, whole=True)
-        plan.add_aborted(active)
-        plan.indexes += [log.path / segment_file_name(active.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
-        try:
-            plan.run(disk)
-        except StorageError as error:  # its recovery point stays; the others are to be durable too
-            full = error
-            continue
-        log.durable_end_offset = log.synced_end_offset = log.written_end_offset
-        remove_snapshots(disk, log.path, log.segments)
-    if full is not None:
-        raise full
-
-
-def say_closed(disk: Disk, directory: LogDirectory, logs: list[PartitionLog], broker_epoch: int, serial: int) -> None:
-    """After `close_logs`: the checkpoints, and the marker of an orderly stop. In a worker thread. `serial`: see `plan_ends`."""
-    sound = list(filter(_is_sound, logs))
-    for name in (*_CHECKPOINTS, *((CLEANER_CHECKPOINT,) if any(log.cleaned_to is not None for log in logs) else ())):
-        counted = sound if name == RECOVERY_POINT_CHECKPOINT else logs
-        store_offsets(disk, directory.path / name, checkpointed(name, counted, directory.path, directory.carried.get(name, {})))
-    plan = plan_ends(directory, logs, serial, is_news=serial != directory.serial)
-    plan.run(disk)
-    plan.done(disk)
-    directory.serial = serial
-    store_clean_shutdown(disk, directory.path, broker_epoch)

@@ -26,8 +26,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -42,8 +40,6 @@ from mqd.types import NO_EPOCH, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from mqd.io.disk import Disk, File
-    from mqd.log.directory import LogDirectory
-    from mqd.log.partition_log import PartitionLog
     from mqd.log.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -118,7 +114,7 @@ def load_ends(disk: Disk, directory: Path) -> Ends:
     except FileFormatError as error:
         logger.warning("checkpoint ignored file=%s reason=%s", path, error)
         return Ends()
-    if ends.pair != _pair(disk, directory):
+    if ends.pair != pair_of(disk, directory):
         logger.warning("checkpoint ignored file=%s reason=the recovery points were written without it", path)
         ends.lines.clear()
     return ends
@@ -131,12 +127,12 @@ def keep_lines(disk: Disk, directory: Path, ends: Ends, lines: dict[TopicPartiti
     except OSError as error:
         if error.errno not in PASSING_ERRNOS:
             raise
-        logger.warning("checkpoint removed, there is no space for it file=%s reason=%s", directory / NAME, error)
+        logger.warning("checkpoint removed, no space left to write it file=%s reason=%s", directory / NAME, error)
         disk.remove(directory / NAME)
         disk.sync_directory(directory)
 
 
-def _pair(disk: Disk, directory: Path) -> int:
+def pair_of(disk: Disk, directory: Path) -> int:
     try:
         return int(crc32c(disk.read_bytes(directory / RECOVERY_POINT_CHECKPOINT)))
     except FileNotFoundError:
@@ -162,10 +158,10 @@ def batch_below(segment: Segment, topic_id: UUID, end: Offset) -> LogEnd | None:
     if position is None:
         return None
     assert segment.file is not None
-    return _last_batch(segment.file, position, position + 1, topic_id)
+    return last_batch(segment.file, position, position + 1, topic_id)
 
 
-def _last_batch(file: File, position: int, size: int, topic_id: UUID) -> LogEnd | None:
+def last_batch(file: File, position: int, size: int, topic_id: UUID) -> LogEnd | None:
     """The last batch that begins in `[position, size)`; None where there is no whole header."""
     last = None
     while position < size:
@@ -180,81 +176,5 @@ def _last_batch(file: File, position: int, size: int, topic_id: UUID) -> LogEnd 
     return last
 
 
-# -- writing it
-
-
-@dataclass(slots=True)
-class EndsPlan:
-    """The checkpoint of one log directory: planned on the loop, written in a thread, and counted on the loop again."""
-
-    directory: Path
-    serial: int
-    pair: int
-    """Of the file that is there."""
-    is_news: bool
-    lines: dict[TopicPartition, LogEnd]
-    unread: list[tuple[PartitionLog, File, int, int]] = field(default_factory=list)
-    """Logs of which the last batch is still to be read: its file, where to begin, and where the log ended."""
-    planned: list[tuple[PartitionLog, Offset, int, bool]] = field(default_factory=list)
-    """Each log with its end, its `cuts` and whether it had the mark when this was planned."""
-
-    def run(self, disk: Disk) -> None:
-        """In a worker thread. OSError. A log that is cut meanwhile has its mark before, whatever is read here."""
-        pair = _pair(disk, self.directory)
-        if not self.is_news and pair == self.pair:
-            return
-        self.pair = pair
-        for log, file, position, size in self.unread:
-            line = self.lines[log.topic_partition]
-            last = _last_batch(file, position, size, log.topic_id)
-            if last is not None and last.end_offset == line.end_offset:
-                self.lines[log.topic_partition] = last
-        disk.write_atomic(self.directory / NAME, encode_ends(Ends(self.serial, pair, self.lines)))
-
-    def done(self, disk: Disk) -> None:
-        """It is on the disk."""
-        for log, end, cuts, was_void in self.planned:
-            if log.cuts == cuts:
-                log.noted = self.lines.get(log.topic_partition)
-                log.noted_end = end
-                if was_void:
-                    with suppress(OSError):  # the next one does it
-                        disk.remove(log.path / VOID)
-                        log.end_is_void = False
-
-
-def plan_ends(directory: LogDirectory, logs: Iterable[PartitionLog], serial: int, *, is_news: bool) -> EndsPlan:
-    """`logs`: those of the directory. Lines of logs that are not served stay as they are."""
-    plan = EndsPlan(directory.path, serial, directory.pair, is_news, dict(directory.ends))
-    for log in logs:
-        end, active = log.written_end_offset, log.active
-        plan.planned.append((log, end, log.cuts, log.end_is_void))
-        if log.noted is not None and not log.end_is_void and (log.noted.end_offset == end or log.failed is not None):
-            plan.lines[log.topic_partition] = log.noted
-        elif end:
-            plan.lines[log.topic_partition] = LogEnd(log.topic_id, end)
-            if active.size and active.file is not None and active.index is not None:
-                plan.unread.append((log, active.file, active.index.last_position(), active.size))
-        log.noted_end = max(log.noted_end, end)
-    return plan
-
-
-def is_news(logs: Iterable[PartitionLog]) -> bool:
-    """Whether a checkpoint would say something else than the one before."""
-    return any(
-        log.failed is None
-        and (log.end_is_void or (log.noted.end_offset if log.noted is not None else 0) != log.written_end_offset)
-        for log in logs
-    )
-
-
-def void(disk: Disk, log: PartitionLog) -> None:
-    """Before a log is made shorter than its claim. Quiet where it has the mark. OSError, and nothing is changed."""
-    if not log.end_is_void:
-        leave_mark(disk, log.path)
-        log.end_is_void = True
-
-
 def leave_mark(disk: Disk, path: Path) -> None:
     disk.open(path / VOID, create=True).close()
-

@@ -61,7 +61,7 @@ class KnownDirectories:
             if directory.partitions and directory.id is not None and directory.id not in self.paths:
                 raise StorageError(
                     f"{directory.path} holds partitions ({directory.partitions}), but does not belong to the metadata in {metadata}, which"
-                    f" would delete them: give --data the directory that it belongs to, or take it out of log.dirs; if it does belong"
+                    f" would delete them: give --data the directory that it belongs to, or remove it from log.dirs; if it does belong"
                     f" here, add the line {encode_uuid(directory.id)}={directory.path} to {file}"
                 )
         online = {directory.id for directory in directories}
@@ -69,16 +69,16 @@ class KnownDirectories:
         for directory_id, path in self.paths.items():
             if directory_id not in online and path not in offline:
                 raise StorageError(
-                    f"log directory {path} (directory.id {encode_uuid(directory_id)}) is not in log.dirs, or not what is mounted there: put"
-                    f" it back; if it is lost for good, take its line out of {file}, and its partitions begin again empty"
+                    f"log directory {path} (directory.id {encode_uuid(directory_id)}) is not in log.dirs, or not mounted there: restore"
+                    f" it; if it is lost permanently, remove its line from {file}: its partitions then start empty"
                 )
 
     def check_index(self, file: Path, metadata: Path, index: int) -> None:
         """Before the image of `index` is carried out. StorageError when it is older than one that was."""
         if index < self.metadata_index:
             raise StorageError(
-                f"the metadata in {metadata} ends at {index}, but at the last start it was at {self.metadata_index}: topics made since"
-                f" would be deleted. Restore newer metadata; to go on with this and lose them, set {_INDEX}={index} in {file}"
+                f"the metadata in {metadata} ends at {index}, but at the last start it was at {self.metadata_index}: topics created since"
+                f" would be deleted. Restore newer metadata; to continue with this and lose them, set {_INDEX}={index} in {file}"
             )
 
     def learn(self, directories: Iterable[LogDirectory]) -> None:
@@ -114,9 +114,9 @@ def load_known_directories(disk: Disk, file: Path) -> KnownDirectories:
             except (ValueError, FileFormatError):
                 found = ""
             if not found:
-                raise StorageError(f"{file}: {line[:80]!r} is neither {_VERSION}, {_INDEX} nor directory.id=path; correct the line")
+                raise StorageError(f"{file}: {line[:80]!r} is not a valid line: expected {_VERSION}, {_INDEX} or directory.id=path")
     if version != "0":
-        raise StorageError(f"{file} has version {version}; only 0 is known: start the release of mqd that wrote it")
+        raise StorageError(f"{file} has version {version}; this release supports only 0: start the release of mqd that wrote it")
     return known
 
 

@@ -57,13 +57,13 @@ def decode_last_registration(data: bytes) -> LastRegistration:
     """Raises ValueError for bytes that no `encode_last_registration` wrote."""
     lines = data.decode().split("\n")
     if len(lines) != 5 or lines[0] != "version 1" or lines[4]:
-        raise ValueError("not of version 1, or cut off")
+        raise ValueError("not of version 1, or truncated")
     keys = [line.partition(" ")[0] for line in lines[1:4]]
     if keys != ["broker_epoch", "boot_id", "directories"]:
         raise ValueError(f"unknown lines {keys}")
     epoch, boot_id, directories = (line.partition(" ")[2] for line in lines[1:4])
     if not _EPOCH.fullmatch(epoch) or int(epoch) > _EPOCH_MAX:
-        raise ValueError(f"broker_epoch {epoch[:40]!r} is no broker epoch")
+        raise ValueError(f"broker_epoch {epoch[:40]!r} is not a broker epoch")
     try:
         return LastRegistration(int(epoch), boot_id, frozenset(map(decode_uuid, directories.split())))
     except FileFormatError as error:
@@ -89,7 +89,7 @@ def previous_broker_epoch(disk: Disk, path: Path, *, clean: bool, directories: C
     except FileNotFoundError:
         return NO_BROKER_EPOCH
     except ValueError as error:
-        raise StorageError(f"{path}: {error}; remove it: this node then copies what it holds from the other replicas") from None
+        raise StorageError(f"{path}: {error}; remove it: this node then copies its partitions from other replicas") from None
     boot_id = disk.boot_id()
     if not clean and not (boot_id and boot_id == last.boot_id):
         forget_last_registration(disk, path)

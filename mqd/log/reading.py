@@ -12,7 +12,7 @@ from mqd.errors import PASSING_ERRNOS, ErrorCode, MqError, StorageError
 from mqd.io.disk import FileRange
 from mqd.log import lookup
 from mqd.log.descriptors import Descriptors
-from mqd.log.partition_log import PartitionLog
+from mqd.log.partition_log import LogFailure, PartitionLog
 from mqd.protocol.bricks import Slices
 from mqd.protocol.files import AbortedTransaction, BadBatch
 from mqd.types import Offset, TopicPartition
@@ -38,8 +38,9 @@ class Reader:
         """
         if not log.log_start_offset <= offset <= log.written_end_offset:
             log.check_readable(offset)
-        if log.failed is not None and not log.heals:
-            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, log.failed)
+        failure = log.failure
+        if failure is not None and not failure.is_retriable:
+            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, failure.reason)
         try:
             found = lookup.find_range(log, offset, max_bytes, limit_offset, min_one, self._descriptors.open)
         except BadBatch as bad:
@@ -81,7 +82,7 @@ class Reader:
 
     def unreadable(self, log: PartitionLog, reason: str) -> MqError:
         """Bytes that were there cannot be read: the log is fenced, and so never acknowledges on top of a hole."""
-        log.failed, log.heals = reason, False
+        log.failure = LogFailure(reason)
         self._fence(log.topic_partition, reason)
         return MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
 

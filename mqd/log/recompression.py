@@ -30,7 +30,7 @@ from mqd.protocol.batch import (
 from mqd.protocol.compression import Codec, compress
 
 if TYPE_CHECKING:
-    from mqd.log.partition_log import LogConfig
+    from mqd.log.log_config import LogConfig
 
 PRODUCER: Final = "producer"
 """The compression.type that stores batches as they come."""

@@ -27,7 +27,8 @@ from mqd.errors import StorageError
 from mqd.limits import SCAN_BYTES
 from mqd.log.ends import NAME as ENDS, VOID, LogEnd, batch_below, why_lost
 from mqd.log.epochs import LeaderEpochs
-from mqd.log.partition_log import FOREVER_MS, LogConfig, PartitionLog
+from mqd.log.log_config import FOREVER_MS, LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.log.producers import Producers
 from mqd.log.replacing import finish_replacements
 from mqd.log.segment import Segment
@@ -180,11 +181,14 @@ class _Loader:
             # Torn, so it was never synced, and with it nothing that is here: the first sync of a log takes all of it.
             torn = len(found) < PARTITION_METADATA_BYTES or b"\0" in found
             if torn and self._is_unfinished():
-                raise LogUnfinished(f"{self.path} has no whole {PARTITION_METADATA}, and nothing here was promised to anybody") from None
+                raise LogUnfinished(
+                    f"{self.path} has no complete {PARTITION_METADATA}, and no acknowledged records"
+                ) from None
             if isinstance(error, FileFormatError):
                 raise LogDamaged(f"{path}: {error}. {_REMEDY}") from None
             raise LogDamaged(
-                f"{self.path} has no {PARTITION_METADATA}: it is no partition, or nobody knows of which topic. Nothing was changed; restore"
+                f"{self.path} has no {PARTITION_METADATA}: it is not a partition, or its topic is "
+                "unknown. Nothing was changed; restore"
                 " the file, or move the directory out of the log directory"
             ) from None
 
@@ -219,7 +223,7 @@ class _Loader:
             elif name.endswith(_LEFTOVERS) and _is_partition_file(name.rpartition(".")[0]):
                 self.disk.remove(self.path / name)
             elif name.endswith((LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)):
-                self.report.note(f"file {name} is no part of the log and is left alone")
+                self.report.note(f"file {name} is not part of the log and is ignored")
         known = set(bases)
         for base, suffix, name in others:
             if suffix != SNAPSHOT_SUFFIX and base not in known:
@@ -242,7 +246,7 @@ class _Loader:
                 if snapshot is not None:
                     self.producers, self.replay_from = snapshot, offset
                     return
-                self.report.note(f"producer snapshot {offset} is damaged and not used")
+                self.report.note(f"producer snapshot {offset} is damaged and ignored")
 
     def _load_epochs(self) -> None:
         try:
@@ -271,7 +275,8 @@ class _Loader:
                 break
             if following is not None and self._is_lost_before(segment.next_offset, following):
                 self.report.note(
-                    f"offsets {segment.next_offset} to {following - 1} are missing: of what was never synced, files arrive in any order"
+                    f"offsets {segment.next_offset} to {following - 1} are missing: unsynced files "
+                    "reach the disk in any order"
                 )
                 self._remove(bases[index + 1 :])
                 break
@@ -347,7 +352,9 @@ class _Loader:
             try:
                 rebuild(fresh, size, self.config.index_interval_bytes)
             except BadBatch as bad:
-                raise LogDamaged(f"{segment.file.path} {bad}, where all was said to be well. {_REMEDY}") from None
+                raise LogDamaged(
+                    f"{segment.file.path} {bad}, although it was synced. {_REMEDY}"
+                ) from None
             self.report.scanned_bytes += size
             self.report.rebuilt_indexes += size > 0
             self.segments[-1] = segment = fresh
@@ -443,10 +450,16 @@ class _Loader:
         if places and (self.known.kept or synced):
             raise LogDamaged(f"{where}; {places[0]}: corruption, not a torn tail. {_REMEDY}")
         for place in places:
-            self.report.note(f"{where}; {place}, which was never synced either: after a power cut blocks are missing in any order")
+            self.report.note(
+                f"{where}; {place}, which was never synced either: after a power failure any "
+                "unsynced block may be missing"
+            )
         self.report.truncated_bytes = file.size() - segment.size
         name = segment_file_name(segment.base_offset, LOG_SUFFIX)
-        self.report.note(f"torn tail: {self.report.truncated_bytes} B from offset {segment.next_offset} on cut off {name} ({bad.reason})")
+        self.report.note(
+            f"torn tail: {self.report.truncated_bytes} B from offset {segment.next_offset} on "
+            f"truncated in {name} ({bad.reason})"
+        )
         file.truncate(segment.size)
         self._remove(later)
 
@@ -468,7 +481,7 @@ class _Loader:
                 self._replay(header, view, min(due, header.base_offset))
                 due = header.next_offset
         except BadBatch as bad:
-            raise LogDamaged(f"{self.path} {bad}, where all was said to be well. {_REMEDY}") from None
+            raise LogDamaged(f"{self.path} {bad}, although it was synced. {_REMEDY}") from None
 
     def _finish(self, topic_id: UUID) -> PartitionLog:
         known = self.known
@@ -478,13 +491,13 @@ class _Loader:
         start = max(known.log_start_offset, first)
         if self.segments and 0 <= known.log_start_offset < first:
             logger.error(
-                "a log begins after its log start, records are missing partition=%s first=%d last=%d",
+                "a log starts after its log start offset, records are missing partition=%s first=%d last=%d",
                 self.topic_partition, known.log_start_offset, first - 1,
             )  # fmt: skip
         if self.segments and start > max(end, known.high_watermark):
             self.report.ignored_log_start = start
             logger.error(
-                "the checkpointed log start is ignored, the log never came that far partition=%s log_start=%d log_end=%d",
+                "ignoring a checkpointed log start beyond the log end partition=%s log_start=%d log_end=%d",
                 self.topic_partition, start, end,
             )  # fmt: skip
             start = first
@@ -500,7 +513,9 @@ class _Loader:
         anew = not self.segments or start > end
         if anew:
             if self.segments:
-                self.report.note(f"the log ends at {end}, before its start {start}: begun anew there")
+                self.report.note(
+                    f"the log ends at {end}, before its start {start}: restarted there"
+                )
             for segment in self.segments:
                 remove_segment(self.disk, self.path, segment.base_offset)
             self.segments = [new_segment(self.disk, self.path, start, self.now_ms)]
@@ -515,11 +530,10 @@ class _Loader:
             self.topic_partition, topic_id, self.directory, self.config, self.segments,
             log_start_offset=start, epochs=self.epochs, producers=self.producers,
         )  # fmt: skip
-        log.high_watermark = min(max(known.high_watermark, start), log.log_end_offset)
-        log.producers.first_unstable_offset(log.high_watermark)  # which forgets what is past
-        log.durable_end_offset = min(log.durable_end_offset, self.unstored)  # what is written is, but not what it says was aborted
-        log.synced_end_offset = log.durable_end_offset
-        log.recovery_point = known.recovery_point
+        log.checkpointed_high_watermark = min(max(known.high_watermark, start), log.log_end_offset)
+        log.producers.first_unstable_offset(log.checkpointed_high_watermark)  # which forgets what is past
+        # All is durable that is written, but not yet the transaction indexes from `unstored` on.
+        log.durability.on_loaded(self.unstored, known.recovery_point)
         log.noted, log.noted_end = claim, claim.end_offset if claim is not None else 0
         log.end_is_void = self.disk.exists(self.path / VOID)
         if known.cleaned_to is not None:
@@ -548,8 +562,10 @@ class _Loader:
 
 
 _REMEDY = (
-    "Nothing was changed; restore the partition from a replica or a copy. To start it empty, move its directory away and take its line"
-    f" out of {HIGH_WATERMARK_CHECKPOINT} (and lower the count in its second line) while the node is stopped"
+    "Nothing was changed; restore the partition from a replica or a backup. To start it empty, "
+    "move its directory away and remove its line"
+    f" from {HIGH_WATERMARK_CHECKPOINT} (and lower the count in its second line) while the node is "
+    "stopped"
 )
 _LEFTOVERS = (DELETED_SUFFIX, ".tmp")
 """Ends of the names that a partition's files take before they count, or when they count no more."""

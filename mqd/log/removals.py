@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqd.errors import PASSING_ERRNOS
-from mqd.log.partition_log import LogConfig
+from mqd.log.log_config import LogConfig
 from mqd.protocol.files import is_deleted_directory
 
 if TYPE_CHECKING:

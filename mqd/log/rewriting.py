@@ -18,7 +18,7 @@ from mqd.errors import PASSING_ERRNOS, MqError
 from mqd.limits import CLEANED_RECORDS_PER_SLICE
 from mqd.log.aborted import AbortedIndex
 from mqd.log.compaction import Indexing, Rewriting
-from mqd.log.partition_log import LogConfig
+from mqd.log.log_config import LogConfig
 from mqd.log.replacing import CLEANED_SUFFIX, drop_files
 from mqd.log.segment import Segment
 from mqd.protocol.batch import BatchHeader, crc_of, parse_header

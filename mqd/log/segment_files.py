@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mqd.errors import PASSING_ERRNOS
 from mqd.log.aborted import AbortedIndex
 from mqd.log.index import OffsetIndex, TimeIndex
-from mqd.log.partition_log import LogConfig
+from mqd.log.log_config import LogConfig
 from mqd.log.segment import Segment
 from mqd.protocol.files import (
     DELETED_SUFFIX,
@@ -85,7 +85,7 @@ def store_indexes(disk: Disk, path: Path, segment: Segment) -> None:
         except OSError as error:
             if error.errno not in PASSING_ERRNOS:
                 raise
-            logger.warning("index not written file=%s reason=%s", name, error)
+            logger.warning("cannot write an index file=%s reason=%s", name, error)
             index.unwrite()
             disk.remove(name)
 
@@ -112,7 +112,7 @@ def store_aborted(disk: Disk, path: Path, segment: Segment) -> bool:
         segment.aborted.stale = True
         if error.errno not in PASSING_ERRNOS:
             raise
-        logger.warning("index not written file=%s reason=%s", name, error)
+        logger.warning("cannot write an index file=%s reason=%s", name, error)
         return False
     return True
 
@@ -126,7 +126,7 @@ def append_indexes(disk: Disk, path: Path, segment: Segment) -> None:
             try:
                 disk.open(file, create=True).append([index.take_unwritten()])
             except OSError as error:
-                logger.warning("index not written file=%s reason=%s", file, error)
+                logger.warning("cannot write an index file=%s reason=%s", file, error)
                 index.unwrite()
                 disk.remove(file)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqd.log import ends
+from mqd.log.ends_plan import void
 from mqd.log.partition_log import PartitionLog
 from mqd.log.replacing import settle
 from mqd.log.segment_files import cut_segment, open_indexes, open_segment, remove_segment, retire_segment
@@ -52,7 +52,7 @@ def plan_cut(disk: Disk, log: PartitionLog, kept: int, size: int, next_offset: O
     snapshots = outdated_snapshots(disk, log.path, log.segments[:kept], next_offset)
     producers = producers_at(disk, log, next_offset)
     if next_offset < log.noted_end:
-        ends.void(disk, log)
+        void(disk, log)
     return Cut(kept, size, next_offset, indexes, snapshots, producers)
 
 
@@ -88,7 +88,7 @@ def put_back(disk: Disk, log: PartitionLog, segments: int, size: int, next_offse
         remove_segment(disk, log.path, dropped.base_offset)
         log.segments.pop()
     _cut(disk, log, cut)
-    log.taken_back = True
+    log.durability.write_was_undone = True
 
 
 def plan_truncation(disk: Disk, log: PartitionLog, offset: Offset) -> Cut:

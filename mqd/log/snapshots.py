@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqd.log.aborted import AbortedIndex
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.log.producers import Producers, replay_marker
 from mqd.log.segment import Segment
 from mqd.log.segment_files import load_aborted, open_segment, store_aborted

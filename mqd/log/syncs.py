@@ -1,6 +1,6 @@
 """Making logs durable in worker threads: group commit. One cycle a directory takes all logs that asked meanwhile.
 
-The loop plans (`plan_sync`), a thread carries the plan out, the loop hears of it. What a failure means is the service's
+The loop plans (`plan_sync` in sync_plan.py), a thread carries the plan out, the loop hears of it. What a failure means is the service's
 business: `failed` is told, once, and nothing is tried again here.
 """
 
@@ -15,13 +15,12 @@ from mqd.errors import StorageError
 from mqd.io.disk import Disk
 from mqd.limits import SYNC_THREADS
 from mqd.log.checkpoints import checkpointed, store_offsets
-from mqd.log.directory import LogDirectory, SyncPlan, close_logs, plan_sync, say_closed
-from mqd.log.ends import NAME, is_news, plan_ends
+from mqd.log.directory import LogDirectory
+from mqd.log.ends import NAME
+from mqd.log.ends_plan import is_news, plan_ends
 from mqd.log.partition_log import PartitionLog
+from mqd.log.sync_plan import SyncPlan, plan_sync
 from mqd.protocol.files import RECOVERY_POINT_CHECKPOINT
-
-CLOSED_AT_ONCE = 16
-"""Logs that an orderly stop makes durable at a time. Ten thousand, one after the other: six minutes; so: half a one."""
 
 
 class Syncer:
@@ -113,12 +112,12 @@ async def store_checkpoint(
             offsets = checkpointed(name, here, directory.path, directory.carried.get(name, {}))
             if name == RECOVERY_POINT_CHECKPOINT:
                 for log in here:
-                    log.recovery_point = max(log.recovery_point, log.synced_end_offset)
+                    log.durability.recovery_point = max(log.durability.recovery_point, log.durability.synced_end_offset)
             try:
                 await disk.offload(store_offsets, disk, directory.path / name, offsets)
                 if name == RECOVERY_POINT_CHECKPOINT:
                     for log in here:
-                        log.recovery_point = offsets[log.topic_partition]
+                        log.durability.recovery_point = offsets[log.topic_partition]
             except OSError as error:
                 failed(directory.path / name, error)
 
@@ -149,26 +148,3 @@ async def every(seconds: float, call: Callable[[], object]) -> None:
     while True:
         await trio.sleep(seconds)
         call()
-
-
-async def close_directory(disk: Disk, directory: LogDirectory, logs: list[PartitionLog], broker_epoch: int, serial: int) -> None:
-    """Make everything durable and say so. When nothing else happens to these logs any more.
-
-    Each log waits for the disk half a dozen times, which takes what waits together: several are closed at a time. Logs that failed get no
-    recovery point: the next start does not trust them, however orderly this stop was. Raises OSError, or StorageError when there is no
-    space for the small files: what was appended is durable, and the next start scans it.
-    """
-    failures: list[OSError | StorageError] = []
-
-    async def close(some: list[PartitionLog]) -> None:
-        try:
-            await disk.offload(close_logs, disk, some)
-        except (OSError, StorageError) as error:
-            failures.append(error)
-
-    async with trio.open_nursery() as nursery:
-        for first in range(min(len(logs), CLOSED_AT_ONCE)):
-            nursery.start_soon(close, logs[first::CLOSED_AT_ONCE])
-    for failure in sorted(failures, key=lambda error: isinstance(error, StorageError)):
-        raise failure
-    await disk.offload(say_closed, disk, directory, logs, broker_epoch, serial)

@@ -46,14 +46,14 @@ class JournalFlusher:
             try:
                 await self._blocking(journal.flush)
                 if self.full is not None:
-                    logger.info("raft: the disk has space again, the metadata is written")
+                    logger.info("raft: the disk has space again, metadata writes resume")
                 self.full = None
                 return True
             except StorageError as error:
                 if not error.out_of_space:
                     raise
                 self.full = (
-                    f"the disk of the metadata is full: {error}; free some space, then it continues"
+                    f"the disk of the metadata is full: {error}; free some space, and it continues"
                 )
                 if self._stop_wanted.is_set():
                     logger.warning("raft: stopped while %s", self.full)

@@ -108,8 +108,8 @@ class Incarnations:
             )
         if latest.received_at > -math.inf:
             logger.warning(
-                "raft: node %d has a new process; the one before, at %s, is connected still and"
-                " silent: its machine lost power or the network, or two nodes run under one id",
+                "raft: node %d has a new process; the previous one, at %s, is still connected but"
+                " silent: its machine lost power or the network, or two nodes use the same id",
                 node_id,
                 address,
             )

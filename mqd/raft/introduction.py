@@ -170,11 +170,11 @@ class AnyCall:
         self.receiver = receiver
 
     def _no_node(self) -> Refused:
-        return Refused(f"who answers as node {self.receiver} is no mqd node, or of another release")
+        return Refused(f"the process at the address of node {self.receiver} is not an mqd node, or of another release")
 
     def _no_secret(self) -> Refused:
         return Refused(
-            f"who answers as node {self.receiver} does not know the cluster secret of this node:"
+            f"the process at the address of node {self.receiver} does not have the cluster secret of this node:"
             " give all nodes the same cluster_id and cluster_secret in their peers files"
         )
 
@@ -358,7 +358,7 @@ class Visit:
         if identity.receiver != keeper.node_id:
             raise _No(who, f"it wants node {identity.receiver}; this is node {keeper.node_id}: check the peers files")
         if identity.sender == keeper.node_id:
-            raise _No(who, "which is this node's own id: two nodes run under one id")
+            raise _No(who, "which is the id of this node: two nodes use the same id")
         if identity.sender not in keeper.nodes:
             raise _No(who, f"which is no node of this cluster; the nodes are {sorted(keeper.nodes)}")
         assert identity.position is not None

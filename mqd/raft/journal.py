@@ -44,8 +44,9 @@ JOURNAL_NAME = "journal"
 RESERVE_NAME = "reserve"
 
 _BEGINNING = Entry(NO_OP, 1, 0)
-_WIPE = "Repair the disk, or let this node start from nothing, one voter at a time and never from an old copy: then remove"
-_RESTORE = "Repair the disk, or restore from a copy: no other node has what is in"
+_WIPE = ("Repair the disk, or let this node start empty, one voter at a time and never from an old "
+        "copy: then remove")
+_RESTORE = "Repair the disk, or restore a backup: no other node has the data in"
 """The remedy for lost files.
 
 A voter with an empty log recovers before it votes (voter_recovery.py). One with an old copy does not
@@ -385,7 +386,9 @@ class Journal:
         except OSError as error:
             if error.errno in PASSING_ERRNOS:
                 raise StorageError(f"{path}: {error.strerror or error}", out_of_space=True) from error
-            self._failure = f"{path}: {error}; the quorum's memory cannot be trusted any more, so this node stops"
+            self._failure = (
+                f"{path}: {error}; this node stops, because its quorum state is no longer reliable"
+            )
             raise StorageError(self._failure) from error
         self.flushes += 1
         self._durable_end = self._end
@@ -410,7 +413,10 @@ class Journal:
         try:
             self._file.truncate(self._durable_end)
         except OSError as error:
-            raise OSError(EIO, f"no space, and what was half written cannot be cut off ({error.strerror or error})") from error
+            raise OSError(
+                EIO,
+                f"no space, and an incomplete write cannot be truncated ({error.strerror or error})",
+            ) from error
 
     def _replace_file(self, path: Path) -> None:
         state, base = self._state, self.entries[0]
@@ -485,7 +491,9 @@ def force_voters(data_directory: Path, *, cluster_id: str, node_id: int, voters:
 
     disk, directory = OsDisk(), data_directory / "metadata"
     if not journal_exists(disk, directory):
-        raise StorageError(f"{directory} holds no metadata: give --data the directory of a voter that took part")
+        raise StorageError(
+            f"{directory} has no metadata: specify the directory of a former voter with --data"
+        )
     try:
         lock = disk.lock(data_directory / ".lock")
     except BlockingIOError:
@@ -528,7 +536,10 @@ def _open(disk: Disk, directory: Path, *, cluster_id: str, node_id: int, remedy:
         path = snapshot_path
         snapshot = formats.decode_snapshot(disk.read_bytes(path)) if disk.exists(path) else None
         if snapshot is not None and snapshot.cluster_id != cluster_id:
-            raise StorageError(f"{path} belongs to cluster {snapshot.cluster_id}, this is {cluster_id}: give each its own directory")
+            raise StorageError(
+                f"{path} belongs to cluster {snapshot.cluster_id}, this is {cluster_id}: use a "
+                "separate directory for each cluster"
+            )
         path = journal_path
         if not disk.exists(path):
             raise StorageError(
@@ -550,7 +561,7 @@ def _open(disk: Disk, directory: Path, *, cluster_id: str, node_id: int, remedy:
     file = disk.open(journal_path)
     if scan.end < len(data):
         cut, last = len(data) - scan.end, base.index + len(scan.entries)
-        logger.warning("%s: cut off %d bytes after entry %d that a crash left unfinished", journal_path, cut, last)
+        logger.warning("%s: truncated %d bytes of an incomplete entry after entry %d", journal_path, cut, last)
         file.truncate(scan.end)
         file.sync()
     journal = Journal(disk, directory, state, file=file, base=base, entries=scan.entries, snapshot=snapshot, end=scan.end, reserve=reserve)

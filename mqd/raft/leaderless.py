@@ -51,9 +51,9 @@ def missing_voters(
         name = f"node {peer} at {link.host}:{link.port}"
         silent = now - max(since, link.received_at)
         if peer not in status.connected:
-            reasons.append(f"no answer from {name} ({link.unreachable})")
+            reasons.append(f"no response from {name} ({link.unreachable})")
         elif votes and silent > silence:
-            why = "it hangs, or follows a leader"
+            why = "it is frozen, or follows a leader"
             reasons.append(f"{name} is connected but silent for {silent:.0f} s ({why})")
     reachable = len(voters) - len(reasons)
     what = "a leader" if reachable * 2 > len(voters) else "a majority"

@@ -194,7 +194,7 @@ class RaftNode(VotingNode):
         node = self._nodes.get(sender)
         is_voters_only = isinstance(message, PreVote | RequestVote | RecoveryQuery)
         if node is None or (is_voters_only and not self._members.may_be_voter(sender)):
-            logger.warning("raft: ignored a message from %d, which is no voter", sender)
+            logger.warning("raft: ignored a message from node %d, which is not a voter", sender)
             return
         if isinstance(message, RecoveryQuery):
             self._recovering_peers.add(sender)

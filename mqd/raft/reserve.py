@@ -62,7 +62,7 @@ class Reserve:
             file.sync()  # some file systems free blocks only then
             file.close()
         except OSError as error:
-            logger.warning("metadata reserve cannot be released file=%s reason=%s", self._path, error)
+            logger.warning("cannot release the metadata reserve file=%s reason=%s", self._path, error)
             self.size = 0
             return False
         return True
@@ -80,4 +80,4 @@ class Reserve:
             self.size = file.size()
             file.close()
         except OSError as error:
-            logger.warning("metadata reserve cannot be made file=%s reason=%s", self._path, error)
+            logger.warning("cannot create the metadata reserve file=%s reason=%s", self._path, error)

@@ -325,7 +325,7 @@ class RaftService:
         if incarnation is not None and incarnation != current:
             raise ProtocolError(
                 f"a Raft message of node {node_id} from another process than the current one:"
-                " do two processes run under one id?"
+                " do two processes use the same id?"
             )
         message = codec.decode_message(body)
         codec.check_plausible(message, term=self._status.term, last_index=self._status.last_index)
@@ -427,8 +427,8 @@ class RaftService:
         host, port = self._own_address
         if not self._doorkeeper.has_secret and self._links and not is_loopback(host):
             logger.warning(
-                "the peer listener %s:%d is open to the network without a cluster secret: whoever"
-                " reaches it can pass for a node of this cluster; set cluster_secret or"
+                "the peer listener %s:%d is open to the network without a cluster secret: any machine that"
+                " reaches it can act as a node of this cluster; set cluster_secret or"
                 " cluster_secret_file in the peers file of every node",
                 host,
                 port,
@@ -564,7 +564,7 @@ class RaftService:
         self._introductions.dialing.use_3(peer)  # its next process may be of this release
 
     def on_link_gone(self, peer: int) -> None:
-        logger.info("raft: node %d is gone: its connection broke and its port is closed", peer)
+        logger.info("raft: node %d is down: its connection broke and its port is closed", peer)
         now = self._clock.monotonic()
         self._before_next_turn(lambda node: node.peer_gone(now, peer))
         if self.on_peer_gone is not None:

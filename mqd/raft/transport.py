@@ -214,13 +214,13 @@ class PeerLink:
                             ended = str(error)
                             return
                     if slow.cancelled_caught:
-                        ended = f"the peer took nothing for {SEND_TIMEOUT_SECONDS} s"
+                        ended = f"the peer read nothing for {SEND_TIMEOUT_SECONDS} s"
                         return
                 else:
                     await self._wake.wait()
                     self._wake = trio.Event()
                 data = self.queue.take()
-            ended = "too many messages waited for it"
+            ended = "too many messages were queued for it"
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch, nursery.cancel_scope)

@@ -149,7 +149,7 @@ def obstacle(
     agree = {node_id, *(peer for peer, theirs in files.items() if theirs == file)}
     for new in file - current.voters:
         if new not in agree:
-            return f"node {new} does not run with this file yet"
+            return f"node {new} does not use this file yet"
         if new not in caught_up:
             return f"node {new} has not copied the metadata yet"
     for voters in (current.voters, file):

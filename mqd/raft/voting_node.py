@@ -245,7 +245,7 @@ class VotingNode(PySyncObjNode):
         self._journal.set_formed()
         self._on_voters()
         self._draw_election()
-        logger.info("raft: this voter votes from now on, in terms after %d", self.term)
+        logger.info("raft: this voter can vote now, in terms after %d", self.term)
 
     def _on_recovery_query(self, node: Any, message: RecoveryQuery) -> None:
         self._members.keep_first_voters()

@@ -176,7 +176,7 @@ class Fetchers:
                 if failure != told:
                     told = failure
                     partitions = len(fetcher.core.followed)
-                    logger.info("fetching goes on when it can leader=%d partitions=%d reason=%s", leader, partitions, failure)
+                    logger.info("cannot fetch, will retry leader=%d partitions=%d reason=%s", leader, partitions, failure)
                 changed = fetcher.changed
                 with trio.move_on_after(pause * (0.5 + self._entropy.below(1024) / 1024)):
                     await changed.wait()
@@ -282,7 +282,7 @@ class Fetchers:
         except StorageError as error:
             self._storage_failed(core, followed, error)
         logger.info(
-            "log cut to agree with its leader partition=%s leader=%d epoch=%d log_end=%d was=%d",
+            "log truncated to match its leader partition=%s leader=%d epoch=%d log_end=%d was=%d",
             log.topic_partition, core.leader, followed.leader_epoch, log.log_end_offset, before,
         )  # fmt: skip
         partition.log_replaced()
@@ -326,7 +326,7 @@ class Fetchers:
         except MqError as error:
             if error.code is ErrorCode.CORRUPT_MESSAGE:
                 self._refused_batches += 1
-            logger.error("fetched records are not appended, tried again leader=%d reason=%s", core.leader, error)
+            logger.error("cannot append fetched records, will retry leader=%d reason=%s", core.leader, error)
             core.postpone(followed, now)
             self._replica.log_failed(followed.partition)
             return None
@@ -344,7 +344,7 @@ class Fetchers:
 
     def _storage_failed(self, core: Follower, followed: Followed, error: StorageError) -> None:
         """Nothing was appended. It is tried again where the disk may get space, and given up where the log is lost."""
-        logger.error("replica cannot be written partition=%s reason=%s", followed.partition.assignment.topic_partition, error)
+        logger.error("cannot write a replica partition=%s reason=%s", followed.partition.assignment.topic_partition, error)
         core.postpone(followed, self._clock.monotonic())
         self._replica.log_failed(followed.partition)
 
@@ -356,7 +356,7 @@ class Fetchers:
         """
         until = ask_at = math.nan
         while True:
-            waiting = [partition for partition in core.unsynced() if partition.log.failed is None]
+            waiting = [partition for partition in core.unsynced() if partition.log.failure is None]
             if not waiting:
                 return
             now = self._clock.monotonic()

@@ -242,7 +242,7 @@ class Follower:
         for refusal, refused in self._refused.items():
             logger.log(
                 logging.INFO if refusal in _PASSING else logging.WARNING,
-                "fetch refused, tried again leader=%d error=%s partitions=%d for_example=%s", self.leader, refusal.name, *refused,
+                "fetch rejected, will retry leader=%d error=%s partitions=%d for_example=%s", self.leader, refusal.name, *refused,
             )  # fmt: skip
         self._session_id = answer.session_id
         if answer.session_id:

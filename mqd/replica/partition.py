@@ -291,7 +291,7 @@ class Partition:
     def local_end_offset(self) -> Offset:
         """End of what this replica may count as its own: written, or on stable storage where the topic asks for it."""
         log = self.log
-        return log.durable_end_offset if log.config.flush_before_ack else log.written_end_offset
+        return log.durability.end_offset if log.config.flush_before_ack else log.written_end_offset
 
     def advance(self) -> bool:
         """Move the high watermark to where the in-sync replicas allow it; tells whether it moved."""
@@ -440,12 +440,12 @@ class Partition:
     @property
     def is_lost(self) -> bool:
         """Whether the log is of no use any more; one that only lacks space is."""
-        return self.log.failed is not None and not self.log.heals
+        return not self.log.is_readable
 
     def is_settled(self, wanted: Offset) -> bool:
         """Whether what an `Append` waits for has come."""
         if wanted < -1:
-            return self.log.durable_end_offset >= until_durable(wanted)
+            return self.log.durability.end_offset >= until_durable(wanted)
         return self.high_watermark >= wanted
 
     @property

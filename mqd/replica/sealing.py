@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqd.log.partition_log import Appended
+from mqd.log.appending import Appended
 from mqd.protocol.markers import build_transaction_seal
 from mqd.replica.partition import Partition
 from mqd.types import Offset

@@ -24,7 +24,8 @@ from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.io.clock import Clock
 from mqd.io.entropy import Entropy
 from mqd.limits import FETCH_SESSIONS_MAX
-from mqd.log.partition_log import Appended, PartitionLog
+from mqd.log.appending import Appended, plan_append
+from mqd.log.partition_log import PartitionLog
 from mqd.log.service import LogService
 from mqd.protocol.markers import EndMarker, build_end_marker
 from mqd.replica.fetch_session import FetchSessions, FollowerSessions
@@ -250,7 +251,7 @@ class ReplicaService:
             self.lost_contact_at = self._clock.monotonic()
         logger.log(
             logging.INFO if in_contact else logging.WARNING,
-            "in contact with the controller again" if in_contact else "out of contact with the controller: clients are sent to other nodes",
+            "in contact with the controller again" if in_contact else "no contact with the controller: clients are redirected",
         )
         for partition in self.partitions():
             partition.set_in_contact(in_contact)
@@ -291,7 +292,7 @@ class ReplicaService:
             try:
                 throttle.set_partitions(topic, throttled_partitions(entries, self.node_id))
             except ValueError as error:
-                logger.warning("replicas are not throttled topic=%s reason=%s", topic, error)
+                logger.warning("cannot throttle replicas topic=%s reason=%s", topic, error)
                 throttle.set_partitions(topic, frozenset())
 
     def delete(self, topic: str) -> None:
@@ -398,7 +399,7 @@ class ReplicaService:
             partition.before_write()
         log = partition.log
         if log.touched:  # the service knows already that this log has something to write in this turn
-            appended = log.plan_append(records, leader_epoch=partition.leader_epoch, now_ms=now_ms, client=client)
+            appended = plan_append(log, records, leader_epoch=partition.leader_epoch, now_ms=now_ms, client=client)
         else:
             appended = self.logs.append_nowait(log, records, leader_epoch=partition.leader_epoch, now_ms=now_ms, client=client)
         partition.news_bytes += len(records)
@@ -447,7 +448,9 @@ class ReplicaService:
                 if failed and partition.log in failed:
                     ticket.refuse(append, ErrorCode.KAFKA_STORAGE_ERROR)
                 elif partition.high_watermark < append[1]:
-                    if partition.log.failed is not None and not partition.log.heals:  # its directory went later in this turn
+                    failure = partition.log.failure
+                    if failure is not None and not failure.is_retriable:
+                        # Its directory went offline later in this turn.
                         ticket.refuse(append, ErrorCode.KAFKA_STORAGE_ERROR)
                         continue
                     partition.acks.append((append, ticket))
@@ -597,7 +600,7 @@ class ReplicaService:
             try:
                 found = await self.alter_partitions([change for _, change in sent.values()])
             except MqError as error:
-                logger.warning("in-sync replicas not changed, tried again partitions=%d reason=%s", len(sent), error)
+                logger.warning("cannot change in-sync replicas, will retry partitions=%d reason=%s", len(sent), error)
             else:
                 outcomes = {outcome.topic_partition: outcome for outcome in found}
         now = self._clock.monotonic()
@@ -638,7 +641,7 @@ class ReplicaService:
                 if change is not None:
                     self._propose(partition, change)
                 self._count(partition, now)
-            if partition.log.failed is not None and self.get(partition.assignment.topic_partition) is partition:  # or its log is gone
+            if partition.log.failure is not None and self.get(partition.assignment.topic_partition) is partition:  # or its log is gone
                 self.log_failed(partition)
 
     # -- time ------------------------------------------------------------------------------------------------------

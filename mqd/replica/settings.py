@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mqd.log.partition_log import LogConfig
+from mqd.log.log_config import LogConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -337,7 +337,11 @@ class FollowerFetch:
         now = self._node.clock.monotonic()
         if now >= self._damage_told_at + _DAMAGE_TOLD_SECONDS:
             self._damage_told_at = now
-            logger.error("followers cannot copy, and no other replica is in sync: %s; restore the partition from a copy", reason)
+            logger.error(
+                "followers cannot fetch a damaged partition, and no other replica is in sync: %s; "
+                "restore it from a backup",
+                reason,
+            )
 
     def _may_be_given(self, partition: Partition, node_id: NodeId) -> bool:
         """`leader.replication.throttled.rate`: for those that are not in sync."""

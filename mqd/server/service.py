@@ -273,14 +273,14 @@ class Server:
             elif self._strangers.is_known(address):
                 await trio.sleep(STRANGER_SECONDS_MIN / 10)
             else:
-                return "too many connections have not introduced themselves"
+                return "too many connections have not completed the introduction"
 
     def _warn_of_crowd(self, now: float, oldest: Connection) -> None:
         if now - self._crowd_told_at >= _CROWD_TOLD_EVERY_SECONDS:
             self._crowd_told_at = now
             logger.warning(
-                "%d connections to the peer listener have not introduced themselves: the oldest are closed; let only the nodes of the"
-                " cluster reach its port peer=%s",
+                "%d connections to the peer listener have not completed the introduction: closing the oldest; allow only the nodes of the"
+                " cluster to reach this port peer=%s",
                 len(self._strangers),
                 oldest.peer,
             )
@@ -360,10 +360,10 @@ class Server:
                 victim = pool.to_evict([one for one in self._connections if one.listener == kind], now)
                 if victim is not None:
                     assert isinstance(victim, Connection)
-                    held, state = victim.held_bytes, "unfinished"
+                    held, state = victim.held_bytes, "incomplete"
                     if victim.task_bytes > held:
                         held, state = victim.task_bytes, "unanswered"
-                    self._evict(victim, f"{held} bytes of an {state} request are wanted by others")
+                    self._evict(victim, f"other connections need the {held} bytes of its {state} request")
                     pool.grant()
 
     def _evict(self, connection: Connection, reason: str) -> None:
@@ -376,7 +376,7 @@ class Server:
         for connection in list(self._connections):
             if connection.is_sending and now - connection.sent_at > self._stall_seconds:
                 self._stalled += 1
-                self._evict(connection, f"it has taken no byte of its answers for {self._stall_seconds:g} s")
+                self._evict(connection, f"it has read no response bytes for {self._stall_seconds:g} s")
         for kind, answers in self._answers.items():
             while answers.is_over:
                 greediest = max((one for one in self._connections if one.listener == kind), key=lambda one: one.unsent_bytes)
@@ -392,7 +392,7 @@ class Server:
             self._bound_answers(now)
             for connection in list(self._connections):
                 if connection.frame_is_late(now, FRAME_RECEIVE_TIMEOUT_MS / 1000):
-                    logger.warning("closing a connection peer=%s reason=a request did not arrive whole in time", connection.peer)
+                    logger.warning("closing a connection peer=%s reason=a request was not complete in time", connection.peer)
                     connection.close()
                 elif connection.is_stranger and now - connection.since > STRANGER_SECONDS_MAX:
                     logger.debug("closing a connection peer=%s reason=no introduction in time", connection.peer)

@@ -400,7 +400,7 @@ class Nemesis:
         places = [
             (segment, position, batch.size)
             for batch, (segment, position) in zip(shadow.batches[:-1], shadow.places)
-            if batch.base_offset >= replica.log.durable_end_offset and segment == shadow.places[-1][0]
+            if batch.base_offset >= replica.log.durability.end_offset and segment == shadow.places[-1][0]
         ]
         if not places:
             return
@@ -415,7 +415,7 @@ class Nemesis:
     def _has_sound(self, node_id: int, partition: TopicPartition) -> bool:
         daemon = self.cluster.daemon(node_id)
         replica = daemon.replica.get(partition) if daemon is not None else None
-        return replica is not None and replica.log.failed is None
+        return replica is not None and replica.log.failure is None
 
     async def _full(self) -> None:
         node_id = self._chance.choice(self.ids)

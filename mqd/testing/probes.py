@@ -452,7 +452,7 @@ class Probes:
                     partition.leader_epoch,
                     partition.is_leader,
                     partition.assignment,
-                    log.failed,
+                    log.failure,
                     log,
                     partition,  # held, so that nothing else gets its id
                 )

@@ -116,7 +116,7 @@ def test_transactions_that_are_open_hang_or_do_not_exist(mqctl: Mqctl, broker: B
     assert sorted(listed()) == sorted([idle, busy])
     assert until(lambda: listed("--longer-than", "1ms"), "it is old enough") == [busy]
     ran = mqctl("txn", "find-hanging", "--topic", topic, "--older-than", "1ms")
-    assert (ran.code, ran.data, ran.err) == (0, [], "no transaction hangs\n")
+    assert (ran.code, ran.data, ran.err) == (0, [], "no hanging transactions\n")
     assert mqctl("txn", "abort", f"{topic}:0", "--start-offset", "0", "-y").code == 1, "it is looked after"
     ran = mqctl("txn", "fence", typo, "-y")
     assert ran.code == 1 and "it does not exist" in ran.err and typo not in listed()

@@ -405,7 +405,7 @@ def test_a_shard_that_fills_up_is_reported_once_a_threshold(caplog: pytest.LogCa
     groups = Groups(100 * KIB)
     for number in range(100):
         groups.commit(f"group-{number}")
-    lines = [record.getMessage() for record in caplog.records if "fills up" in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "near its bound" in record.getMessage()]
     assert len(lines) == 3 and "share=5" in lines[0] and "share=9" in lines[2]
 
 

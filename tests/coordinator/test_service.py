@@ -341,7 +341,7 @@ async def test_a_shard_whose_replay_has_a_bug_is_not_served_and_the_others_are(
         runtime.breaks[0] = b"k"
         for index in range(2):
             runtime.held(TOPIC, index, epoch=2)
-        await wait_until(lambda: "coordinator not loaded, not served" in caplog.text)
+        await wait_until(lambda: "bug: cannot load a coordinator" in caplog.text)
         for op in (("get", b"a"), ("put", b"c", b"1")):
             assert await code_of(runtime, *op) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         await wait_until(lambda: [s.loaded for s in runtime.shards].count(1) == 3)
@@ -351,8 +351,8 @@ async def test_a_shard_whose_replay_has_a_bug_is_not_served_and_the_others_are(
         runtime.breaks.clear()
         await runtime.loaded_with({b"a": b"1", b"k": b"1", b"b": b"1"})
         assert await runtime.ask("get", b"k") == {"value": b"1"}
-    first = next(record for record in caplog.records if "not served" in record.getMessage())
-    assert first.levelname == "ERROR" and first.getMessage() == f"a bug: coordinator not loaded, not served partition={TOPIC}-0"
+    first = next(record for record in caplog.records if "bug: cannot load" in record.getMessage())
+    assert first.levelname == "ERROR" and first.getMessage() == f"bug: cannot load a coordinator, its requests fail partition={TOPIC}-0"
     assert first.exc_info is not None and isinstance(first.exc_info[1], ValueError)
     assert first.exc_info[1].__notes__ == ["in the replay of the record at offset 1"]
 
@@ -364,7 +364,7 @@ async def test_a_bug_in_live_replay_is_met_again_when_the_log_is_loaded(tmp_path
         await runtime.loaded()
         with pytest.raises(ValueError, match="a bug in replay"):
             await runtime.ask("put", b"k", b"1")
-        await wait_until(lambda: "coordinator not loaded, not served" in caplog.text)
+        await wait_until(lambda: "bug: cannot load a coordinator" in caplog.text)
         assert await code_of(runtime, "get", b"k") is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 

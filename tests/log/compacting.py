@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from mqd.log.directory import plan_sync
 from mqd.log.partition_log import PartitionLog
+from mqd.log.sync_plan import plan_sync
 from mqd.protocol.batch import Codec, Record, build_batch, iterate_batches, iterate_records
 from mqd.protocol.files import encode_producer_snapshot
 from mqd.protocol.markers import EndMarker, build_end_marker
@@ -23,17 +23,17 @@ async def settle(harness: Harness, log: PartitionLog) -> None:
     plan = plan_sync(harness.disk, log, whole=True)
     plan.run(harness.disk)
     harness.service.after_sync(plan)
-    log.high_watermark = log.written_end_offset
+    log.checkpointed_high_watermark = log.written_end_offset
 
 
 def roll(harness: Harness, log: PartitionLog) -> None:
     """Begin a segment: all before it may be cleaned."""
-    harness.service._roll(log, log.log_end_offset, encode_producer_snapshot(log.producers.snapshot()))
+    harness.service.housekeeping.roll(log, log.log_end_offset, encode_producer_snapshot(log.producers.snapshot()))
 
 
 def committed_records(harness: Harness, log: PartitionLog) -> list[Record]:
     """What a consumer with `isolation.level=read_committed` is given, by the rules of Java's: aborted producers until their marker."""
-    end = log.last_stable_offset(log.high_watermark)
+    end = log.last_stable_offset(log.checkpointed_high_watermark)
     found: list[Record] = []
     offset = log.log_start_offset
     while offset < end:

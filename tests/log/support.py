@@ -14,7 +14,9 @@ import trio
 
 from mqd.errors import StorageError
 from mqd.io.disk import File, OsDisk, OsFile
-from mqd.log.partition_log import Appended, LogConfig, PartitionLog
+from mqd.log.appending import Appended
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.log.service import LogService
 from mqd.protocol.batch import Codec, Record, build_batch, iterate_batches, iterate_records
 from mqd.types import TopicPartition
@@ -160,7 +162,7 @@ class Harness:
             self.disk,
             self.clock,
             self.directories,
-            on_durable=lambda log: self.durable.append((log.topic_partition, log.durable_end_offset)),
+            on_durable=lambda log: self.durable.append((log.topic_partition, log.durability.end_offset)),
             on_directory_failed=lambda path, error: self.failed.append((path, error)),
             descriptors=descriptors,
             kept=kept,

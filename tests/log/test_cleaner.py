@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mqd.log.cleaner import plan_retention, rolls_by_time
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.cleaner import plan_retention
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
 from tests.log.support import NOW, PARTITION, TOPIC_ID
 
@@ -19,7 +20,7 @@ def log_of(*segments: tuple[int, int], **options: object) -> PartitionLog:
             segment.add(10 * number + 9, size, timestamp, 4096)
         made.append(segment)
     log = PartitionLog(PARTITION, TOPIC_ID, Path("d"), LogConfig(**options), made)  # type: ignore[arg-type]
-    log.high_watermark = log.log_end_offset
+    log.checkpointed_high_watermark = log.log_end_offset
     return log
 
 
@@ -46,7 +47,7 @@ def test_plans(options: dict[str, object], count: int) -> None:
 def test_without_gaps_and_never_beyond_the_high_watermark() -> None:
     assert plan_retention(log_of((100, NOW), (100, 5), retention_ms=100), NOW)[0] == 0
     log = log_of((100, 5), (100, 5), (100, 5), retention_ms=100)
-    log.high_watermark = 19
+    log.checkpointed_high_watermark = 19
     assert plan_retention(log, NOW)[0] == 1
 
 
@@ -63,6 +64,9 @@ def test_records_without_time_do_not_age() -> None:
 
 
 def test_rolls_by_time_of_use() -> None:
-    assert not rolls_by_time(log_of((0, 0), segment_ms=10), NOW + 100)
+    def rolls(log: PartitionLog, now_ms: int) -> bool:
+        return log.roll.is_too_old(log.active, log.config, now_ms)
+
+    assert not rolls(log_of((0, 0), segment_ms=10), NOW + 100)
     log = log_of((100, 5), segment_ms=10)
-    assert not rolls_by_time(log, NOW + 10) and rolls_by_time(log, NOW + 11)
+    assert not rolls(log, NOW + 10) and rolls(log, NOW + 11)

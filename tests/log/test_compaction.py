@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from mqd.log.compaction import Indexing, Rewriting, Transactions, group_segments
 from mqd.log.keymap import KeyMap
-from mqd.log.partition_log import LogConfig
+from mqd.log.log_config import LogConfig
 from mqd.log.producers import Producers
 from mqd.log.segment import Segment
 from mqd.log.snapshots import replay_batch

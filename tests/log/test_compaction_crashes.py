@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mqd.log.partition_log import LogConfig
+from mqd.log.log_config import LogConfig
 from mqd.testing.disk import MemoryDisk
 from mqd.testing.process import Killed, Process
 from mqd.testing.scheduler import VirtualClock
@@ -64,7 +64,7 @@ async def prepared(seed: int, *, checkpointed: bool) -> tuple[Machine, Writer]:
             await harness.service.compactor.clean_one()
     if checkpointed:
         await harness.service.checkpoint_recovery_points()
-    await harness.service._store("replication-offset-checkpoint")
+    await harness.service.housekeeping.store("replication-offset-checkpoint")
     assert committed_table(harness, log) == writer.dictionary
     return machine, writer
 
@@ -89,7 +89,7 @@ async def test_a_crash_at_any_change_of_the_disk(autojump_clock: object, power_c
             await machine.next_life(power_cut=power_cut)
             harness = machine.harness
             log = harness.open(CONFIG)
-            log.high_watermark = log.log_end_offset
+            log.checkpointed_high_watermark = log.log_end_offset
             assert log.log_end_offset == end, at
             assert committed_table(harness, log) == writer.dictionary, at
             names = [path.suffix for path in machine.disk.files(str(log.path))]
@@ -100,5 +100,5 @@ async def test_a_crash_at_any_change_of_the_disk(autojump_clock: object, power_c
         assert committed_table(harness, log) == writer.dictionary, at
         await machine.next_life(power_cut=power_cut)
         log = machine.harness.open(CONFIG)
-        log.high_watermark = log.log_end_offset
+        log.checkpointed_high_watermark = log.log_end_offset
         assert committed_table(machine.harness, log) == writer.dictionary, at

@@ -18,7 +18,8 @@ from mqd.io.disk import File
 from mqd.limits import DISK_RESERVE_BYTES
 from mqd.log.checkpoints import store_offsets
 from mqd.log.compactor import CompactorOptions
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import LogFailure, PartitionLog
 from mqd.protocol.batch import Codec, Record, build_batch
 from mqd.protocol.files import CLEANER_CHECKPOINT, decode_offset_checkpoint
 from mqd.types import TopicPartition
@@ -105,7 +106,7 @@ async def test_of_each_key_the_newest_record_stays(harness: Harness, autojump_cl
     await harness.service.close()
     await harness.restart()
     log = harness.open(COMPACT)
-    assert harness.service.clean_start and not harness.service.reports
+    assert harness.service.registry.clean_start and not harness.service.reports
     assert harness.read_all(log) == found and log.cleaned_to == end
     assert {path.suffix for path in log.path.iterdir()} <= {".log", ".index", ".timeindex", ".snapshot", ".metadata", ""}
     harness.kill()
@@ -156,10 +157,10 @@ async def test_what_may_not_be_cleaned_yet_stays(harness: Harness, autojump_cloc
         harness.write(log, records(("k", f"v{number}")))
         roll(harness, log)
     await settle(harness, log)
-    log.high_watermark = 4
+    log.checkpointed_high_watermark = 4
     assert await harness.service.compactor.clean_one()
     assert held(harness, log) == [(3, "k", "v3"), (4, "k", "v4"), (5, "k", "v5")], "not above the high watermark"
-    log.high_watermark = 6
+    log.checkpointed_high_watermark = 6
     log.update_config(replace(COMPACT, min_compaction_lag_ms=1000))
     assert not await harness.service.compactor.clean_one(), "not younger than min.compaction.lag.ms"
     harness.clock.now_ms += 1001
@@ -168,9 +169,9 @@ async def test_what_may_not_be_cleaned_yet_stays(harness: Harness, autojump_cloc
     harness.write(log, records(("k", "v6")))
     await settle(harness, log)
     assert not await harness.service.compactor.clean_one(), "not the active segment"
-    log.durable_end_offset = 5
+    log.durability.end_offset = 5
     roll(harness, log)
-    log.high_watermark = 7
+    log.checkpointed_high_watermark = 7
     assert not await harness.service.compactor.clean_one(), "not what is not durable"
     harness.kill()
 
@@ -290,9 +291,9 @@ async def test_it_runs_by_itself_and_reads_nothing_when_nothing_is_dirty(
     log = await open_compacted(harness)
     write_updates(harness, log, 40, keys=2)
     roll(harness, log)
-    log.high_watermark = log.log_end_offset
+    log.checkpointed_high_watermark = log.log_end_offset
     compactor = harness.service.compactor
-    harness.service._checkpoint_seconds = math.inf  # the clock jumps on and on beside a thread: one would fall into the wait
+    harness.service.housekeeping.checkpoint_seconds = math.inf  # the clock jumps on and on beside a thread: one would fall into the wait
     async with harness.running():
         await wait_until(lambda: compactor.statistics().passes == 1)
         opened: list[Path] = []
@@ -346,9 +347,9 @@ CHANGES: dict[str, Change] = {
     "cut to nothing": lambda harness, log: harness.service.reset(log, 24),
     "deleted": lambda harness, log: deleted(harness),
     "made anew": lambda harness, log: deleted(harness) and harness.open(COMPACT),
-    "retired": lambda harness, log: harness.service._retire(log, 2, "test"),
+    "retired": lambda harness, log: harness.service.housekeeping.retire(log, 2, "test"),
     "not compacted": lambda harness, log: log.update_config(replace(COMPACT, cleanup_policy=frozenset({"delete"}))),
-    "failed": lambda harness, log: setattr(log, "failed", "test"),
+    "failed": lambda harness, log: setattr(log, "failure", LogFailure("test")),
 }
 
 
@@ -391,7 +392,7 @@ async def changed_at(home: Path, change: str, at: int, during: bool) -> bool:
     del harness.disk.offload
     assert not compactor.uncleanable, "what was read while it changed says nothing of the log"
     assert not harness.failed
-    log.failed = None if change == "failed" else log.failed
+    log.failure = None if change == "failed" else log.failure
     live = harness.service.logs.get(PARTITION)
     expected = {f"k{number % 4}": f"v{number}" for number in range(0 if change in ("cut to nothing", "made anew") else 24)}
     for _ in range(2 if calls > at else 0):
@@ -459,7 +460,7 @@ async def test_a_log_for_which_there_is_no_space_keeps_no_other_waiting(harness:
         await trio.sleep(compactor.options.backoff_ms / 1000)
         assert await compactor.clean_one() and not await compactor.clean_one(), "once after each rest"
     del harness.disk.offload
-    assert dirtiest.cleaned_to == 0 and dirtiest.failed is None and not compactor.uncleanable
+    assert dirtiest.cleaned_to == 0 and dirtiest.failure is None and not compactor.uncleanable
     assert not calls, "what has no space is not read in vain"
     harness.disk.free = 1 << 30  # type: ignore[attr-defined]
     assert not await compactor.clean_one()
@@ -491,7 +492,7 @@ async def test_a_name_that_cannot_be_changed_takes_the_directory_offline(harness
 
     harness.disk.rename = failing  # type: ignore[method-assign]
     await harness.service.compactor.clean_one()
-    assert left == -1 and log.failed is not None and not log.heals
+    assert left == -1 and not log.is_readable
     assert not await harness.service.compactor.clean_one()
     del harness.disk.rename
     await harness.restart()

@@ -12,7 +12,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from mqd.errors import MqError
 from mqd.io.disk import File
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.types import TopicPartition
 from tests.log.support import PARTITION, FaultyDisk, Harness, batch, wait_until
 from tests.log.test_following import ROLLING, written
@@ -52,7 +53,7 @@ def follow(h: Harness, log: PartitionLog, data: bytes, base: int, epoch: int = 1
 
 async def durable(h: Harness, log: PartitionLog) -> None:
     h.service.request_sync(log)
-    await wait_until(lambda: log.durable_end_offset == log.log_end_offset)
+    await wait_until(lambda: log.durability.end_offset == log.log_end_offset)
     await h.service.checkpoint_recovery_points()
 
 
@@ -73,7 +74,7 @@ async def test_a_log_that_begins_anew_right_after_a_cut_begins_segments_again(tm
         h.service.reset(log, 100)  # the next answer: the leader begins later
         gate, disk.gate = disk.gate, None
         gate.set()
-        await wait_until(lambda: other.durable_end_offset == 1)
+        await wait_until(lambda: other.durability.end_offset == 1)
         await h.service.checkpoint_recovery_points()
         for _ in range(12):
             h.write(log, batch(b"y" * 100), epoch=9)
@@ -108,11 +109,11 @@ async def test_a_cut_that_waits_for_space_is_synced_after_its_options_changed(tm
         await durable(h, log)
         h.service.truncate_to(log, 1)
         h.disk.free = 0
-        await wait_until(lambda: h.service._flush_due)
+        await wait_until(lambda: h.service.housekeeping.flush_due)
         h.service.update_config(log, LogConfig(retention_ms=5))
         h.disk.free = 1 << 40
         with trio.fail_after(8):
-            await wait_until(lambda: log.unsynced_cut is None)
+            await wait_until(lambda: log.durability.unsynced_truncation is None)
 
 
 async def test_a_snapshot_of_before_is_not_left_beside_a_log_that_began_anew(tmp_path: Path) -> None:
@@ -152,14 +153,14 @@ async def test_what_was_cut_off_is_no_repeat(tmp_path: Path) -> None:
         follow(h, log, batch(b"x", b"y"), 1, epoch=2)
         gate, disk.gate = disk.gate, None
         gate.set()
-        await wait_until(lambda: log.unsynced_cut is None)
+        await wait_until(lambda: log.durability.unsynced_truncation is None)
         right = log.producers.entries()
         disk.free = 10  # this node leads, and its disk is full for a moment
         h.append(log, batch(b"z" * 50, producer_id=5, sequence=0), epoch=3)
         assert h.service.flush()
         assert log.producers.entries() == right
         disk.free = 1 << 40
-        await wait_until(lambda: log.unsynced_cut is None)
+        await wait_until(lambda: log.durability.unsynced_truncation is None)
         assert not h.append(log, batch(b"b" * 100, producer_id=1, sequence=1), epoch=3).duplicate
         assert h.service.flush() == []
 
@@ -172,7 +173,7 @@ async def test_what_a_failed_write_left_does_not_come_back_below_a_later_segment
     log = h.open(LogConfig(segment_bytes=420, index_interval_bytes=100, flush_before_ack=True))
     async with h.running():
         h.write(log, batch(b"a" * 100))
-        await wait_until(lambda: log.durable_end_offset == 1)
+        await wait_until(lambda: log.durability.end_offset == 1)
         if checkpointed:
             await h.service.checkpoint_recovery_points()
         disk.synced.clear()
@@ -190,7 +191,7 @@ async def test_what_a_failed_write_left_does_not_come_back_below_a_later_segment
             else:
                 break
         assert len(log.segments) == 2
-        await wait_until(lambda: log.durable_end_offset == 2)  # acknowledged
+        await wait_until(lambda: log.durability.end_offset == 2)  # acknowledged
     assert f"{0:020}.log" in disk.synced  # else a power cut may bring back what was written, without the cut that followed
 
 
@@ -202,6 +203,6 @@ async def test_retention_begins_no_segment_before_a_cut_is_durable(tmp_path: Pat
         await durable(h, log)
     h.service.truncate_to(log, 10)
     h.clock.now_ms += 8 * 86_400_000
-    log.high_watermark = 0
+    log.checkpointed_high_watermark = 0
     await h.service.retain()
     assert len(log.segments) == 1

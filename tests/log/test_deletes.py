@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 import trio
 
-from mqd.log.partition_log import LogConfig
+from mqd.log.log_config import LogConfig
 from mqd.protocol.files import LEADER_EPOCH_CHECKPOINT, decode_leader_epochs
 from mqd.types import TopicPartition
 from tests.log.support import NOW, PARTITION, FaultyDisk, Harness, batch, wait_until
@@ -82,7 +82,7 @@ async def test_a_sync_whose_files_are_gone_meanwhile_takes_nothing_offline(tmp_p
         if change != "deleted":
             h.write(log, batch(), epoch=4)
             h.service.request_sync(log)
-            await wait_until(lambda: log.durable_end_offset == log.log_end_offset)
+            await wait_until(lambda: log.durability.end_offset == log.log_end_offset)
     h.kill()
 
 
@@ -102,7 +102,7 @@ async def test_what_a_sync_writes_of_a_deleted_log_is_not_left_beside_the_next_o
         h.service.request_sync(fresh)
         gate, disk.gate = disk.gate, None
         gate.set()
-        await wait_until(lambda: fresh.durable_end_offset)
+        await wait_until(lambda: fresh.durability.end_offset)
     assert not list(fresh.path.glob("*.snapshot"))
     assert decode_leader_epochs((fresh.path / LEADER_EPOCH_CHECKPOINT).read_bytes()) == [(0, 0)]
     h.kill()

@@ -10,7 +10,8 @@ import trio.testing
 
 from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.limits import DESCRIPTORS_SPARE, SEGMENTS_OPEN_MAX
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.protocol.bricks import all_slices
 from mqd.types import TopicPartition
 from tests.log.support import PARTITION, TOPIC_ID, FaultyDisk, Harness, batch, wait_until
@@ -86,7 +87,7 @@ async def test_what_cannot_be_read_for_now_is_not_damaged(harness: Harness) -> N
     log = harness.open(ROLLING)
     harness.write(log, *map(large, range(30)))
     async with harness.running():
-        await wait_until(lambda: log.durable_end_offset == log.active.base_offset)
+        await wait_until(lambda: log.durability.end_offset == log.active.base_offset)
     exhaust(harness)
     service = harness.service
     for look in (
@@ -97,7 +98,7 @@ async def test_what_cannot_be_read_for_now_is_not_damaged(harness: Harness) -> N
         with pytest.raises(MqError) as refused:
             look()
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert service.fenced == {} and log.failed is None
+    assert service.fenced == {} and log.failure is None
     heal(harness)
     assert numbers(harness, log) == list(range(30))
 
@@ -109,14 +110,14 @@ async def test_syncs_checkpoints_and_removals_are_tried_again(tmp_path: Path, mo
     harness.write(log, large(0), epoch=4)
     exhaust(harness)
     async with harness.running() as service:
-        await wait_until(lambda: log in service._flush_due)
-        due = service._flush_due[log]
+        await wait_until(lambda: log in service.housekeeping.flush_due)
+        due = service.housekeeping.flush_due[log]
         mock_clock.jump(70)
-        await wait_until(lambda: service._flush_due.get(log, due) != due)  # tried, and in vain
-        assert log.durable_end_offset == 0 and log.epochs.dirty and harness.failed == []
+        await wait_until(lambda: service.housekeeping.flush_due.get(log, due) != due)  # tried, and in vain
+        assert log.durability.end_offset == 0 and log.epochs.dirty and harness.failed == []
         heal(harness)
         mock_clock.jump(70)
-        await wait_until(lambda: log.durable_end_offset == 1 and (tmp_path / "recovery-point-offset-checkpoint").exists())
+        await wait_until(lambda: log.durability.end_offset == 1 and (tmp_path / "recovery-point-offset-checkpoint").exists())
     assert (log.path / "leader-epoch-checkpoint").read_bytes() == b"0\n1\n4 0\n"
     await harness.service.close()
     assert (tmp_path / ".kafka_cleanshutdown").exists()
@@ -135,7 +136,7 @@ async def test_older_segments_of_all_logs_share_a_bound(harness: Harness) -> Non
         for number in range(10):
             for log in logs:
                 harness.write(log, large(number))
-            await wait_until(lambda: all(log.durable_end_offset == log.active.base_offset for log in logs))
+            await wait_until(lambda: all(log.durability.end_offset == log.active.base_offset for log in logs))
         assert open_files() <= 12 < 4 * SEGMENTS_OPEN_MAX
         for log in logs:
             assert numbers(harness, log) == list(range(10))
@@ -145,9 +146,9 @@ async def test_older_segments_of_all_logs_share_a_bound(harness: Harness) -> Non
         harness.write(log, large(number))
     with pytest.raises(AssertionError):
         harness.write(log, *map(large, range(14, 40)))
-    assert log.heals and log.log_end_offset == 14 and harness.failed == []
+    assert log.failure is not None and log.failure.is_retriable and log.log_end_offset == 14 and harness.failed == []
     async with harness.running():
-        await wait_until(lambda: log.durable_end_offset == log.active.base_offset)
+        await wait_until(lambda: log.durability.end_offset == log.active.base_offset)
         harness.write(log, large(14))
     assert numbers(harness, log) == list(range(15))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mqd.log.directory import plan_sync
-from mqd.log.partition_log import NO_CUT, LogConfig
+from mqd.log.durability import NO_TRUNCATION
+from mqd.log.log_config import LogConfig
+from mqd.log.sync_plan import plan_sync
 from mqd.protocol.files import AbortedTransaction, decode_txn_index
 from mqd.protocol.markers import EndMarker, build_end_marker
 from tests.log.support import Harness, batch
@@ -38,12 +39,12 @@ async def test_a_sync_that_began_before_a_cut_promises_nothing(tmp_path: Path) -
     harness.service.truncate_to(log, 1)
     plan.run(harness.disk)
     assert not list(log.path.glob("*.snapshot")), "the thread knew of the cut"
-    log.lowest_cut, cut = NO_CUT, log.lowest_cut
+    log.durability.lowest_truncation, cut = NO_TRUNCATION, log.durability.lowest_truncation
     plan.run(harness.disk)
-    log.lowest_cut = cut
+    log.durability.lowest_truncation = cut
     assert list(log.path.glob("*.snapshot")), "the cut came too late for the thread: it wrote snapshots of offsets that are gone"
     harness.service.after_sync(plan)
-    assert not list(log.path.glob("*.snapshot")) and log.durable_end_offset == 0 and harness.durable == []
+    assert not list(log.path.glob("*.snapshot")) and log.durability.end_offset == 0 and harness.durable == []
     harness.kill()
 
 
@@ -62,6 +63,6 @@ async def test_a_segment_that_was_durable_before_it_was_full_has_its_aborted_tra
     plan.run(harness.disk)
     harness.service.after_sync(plan)
     harness.write(log, batch(b"y" * 300))
-    assert len(log.segments) == 2 and log.durable_end_offset == log.active.base_offset
+    assert len(log.segments) == 2 and log.durability.end_offset == log.active.base_offset
     assert decode_txn_index((log.path / f"{0:020d}.txnindex").read_bytes()) == [AbortedTransaction(1, 0, 1, 2)]
     harness.kill()

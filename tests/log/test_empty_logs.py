@@ -10,7 +10,7 @@ import trio
 from mqd.client.admin import Admin
 from mqd.client.consumer import open_consumer
 from mqd.client.producer import open_producer
-from mqd.log.directory import plan_sync
+from mqd.log.sync_plan import plan_sync
 from mqd.testing import Cluster, run
 from mqd.types import TopicPartition
 from tests.log.support import Harness, batch
@@ -49,7 +49,7 @@ async def test_the_first_sync_after_an_orderly_stop_takes_the_files_of_an_empty_
     harness.open()
     await harness.service.close()
     await harness.restart()
-    assert harness.service.clean_start
+    assert harness.service.registry.clean_start
     log = harness.open()
     harness.write(log, batch())
     plan = plan_sync(harness.disk, log, whole=True)

@@ -14,9 +14,9 @@ import trio
 from hypothesis import given, strategies as st
 
 from mqd.errors import MqError
-from mqd.log import ends
+from mqd.log import ends_plan
 from mqd.log.ends import NAME, NO_CRC, VOID, Ends, LogEnd, decode_ends, encode_ends, load_ends, why_lost
-from mqd.log.partition_log import LogConfig
+from mqd.log.log_config import LogConfig
 from mqd.log.service import LogService
 from mqd.protocol.batch import parse_header
 from mqd.protocol.files import FileFormatError
@@ -129,7 +129,7 @@ class Node:
 
     @property
     def is_lost(self) -> bool:
-        return PARTITION in self.service.fenced and self.service.suspect
+        return PARTITION in self.service.fenced and self.service.registry.suspect
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ async def test_the_alarm_is_repeated_until_the_log_is_given_up(node: Node) -> No
     node.log = node.harness.open(SMALL)
     node.write(1)
     await node.next_life()
-    assert not node.service.fenced and not node.service.suspect, "a new log is not measured by the old one"
+    assert not node.service.fenced and not node.service.registry.suspect, "a new log is not measured by the old one"
 
 
 async def test_the_same_end_with_another_batch_is_a_loss(node: Node) -> None:
@@ -227,7 +227,7 @@ async def test_directories_without_the_file_start_as_before(node: Node) -> None:
     await node.service.close()
     (node.home / NAME).unlink()
     await node.next_life()
-    assert not node.is_lost and node.service.clean_start and node.service.disk_serial == 0
+    assert not node.is_lost and node.service.registry.clean_start and node.service.housekeeping.disk_serial == 0
 
 
 async def test_a_release_that_writes_recovery_points_alone_makes_the_file_void(node: Node) -> None:
@@ -294,7 +294,7 @@ async def test_a_change_by_right_is_no_loss(small: Node, change: Callable[[Node]
         await node.service.close()
     for _ in range(2):
         await node.next_life()
-        assert not node.service.fenced and not node.service.suspect
+        assert not node.service.fenced and not node.service.registry.suspect
         if (log := node.service.logs.get(PARTITION)) is not None:
             node.log = node.service.open(PARTITION, log.topic_id, SMALL)
             node.write(1, epoch=2)
@@ -328,24 +328,24 @@ async def test_without_the_mark_nothing_is_cut(node: Node, monkeypatch: pytest.M
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(ends, "leave_mark", full)
+    monkeypatch.setattr(ends_plan, "leave_mark", full)
     with pytest.raises(Exception, match="cannot truncate"):
         node.service.truncate_to(node.log, 2)
-    assert node.log.log_end_offset == 5 and node.log.failed is None
+    assert node.log.log_end_offset == 5 and node.log.failure is None
 
 
 async def test_an_idle_node_writes_nothing(node: Node) -> None:
     node.write(3)
     await node.checkpoint()
-    serial, content = node.service.disk_serial, (node.home / NAME).read_bytes()
+    serial, content = node.service.housekeeping.disk_serial, (node.home / NAME).read_bytes()
     assert serial == 1
     written = (node.home / NAME).stat().st_ino
     await node.checkpoint()
-    assert node.service.disk_serial == serial and (node.home / NAME).read_bytes() == content
+    assert node.service.housekeeping.disk_serial == serial and (node.home / NAME).read_bytes() == content
     assert (node.home / NAME).stat().st_ino == written
     node.write(1)
     await node.checkpoint()
-    assert node.service.disk_serial == 2
+    assert node.service.housekeeping.disk_serial == 2
 
 
 async def test_the_serial_is_that_of_all_directories(tmp_path: Path) -> None:
@@ -358,4 +358,4 @@ async def test_the_serial_is_that_of_all_directories(tmp_path: Path) -> None:
     harness.kill()
     harness.new_service(ran_on=True)
     await harness.service.start()
-    assert harness.service.disk_serial == 1
+    assert harness.service.housekeeping.disk_serial == 1

@@ -14,7 +14,8 @@ from hypothesis import event, given, settings, strategies as st
 
 from mqd.errors import MqError
 from mqd.log.ends import NAME
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.protocol.files import RECOVERY_POINT_CHECKPOINT
 from mqd.testing.disk import Directory, MemoryDisk
 from mqd.testing.process import Killed, Process
@@ -79,14 +80,14 @@ class Machine:
                 service.reset(log, int(share * 40))
             case "remove records":
                 service.delete_records(log, offset)
-                log.high_watermark = log.written_end_offset
-                await service._store("log-start-offset-checkpoint")
+                log.checkpointed_high_watermark = log.written_end_offset
+                await service.housekeeping.store("log-start-offset-checkpoint")
                 await service.retain()
             case "checkpoint":
                 await service.checkpoint_recovery_points()
             case "compact":
                 await settle(self.harness, log)
-                if log.active.size and log.may_roll:
+                if log.active.size and log.durability.may_roll:
                     roll(self.harness, log)
                     await settle(self.harness, log)
                 await service.compactor.clean_one()
@@ -151,13 +152,13 @@ def test_an_older_copy_below_the_checkpoint_always_does(before: list[tuple[str, 
                 await settle(machine.harness, machine.log)
         assert machine.log.log_end_offset > end
         await machine.take("checkpoint", 0)
-        reported = machine.harness.service.disk_serial
+        reported = machine.harness.service.housekeeping.disk_serial
         machine.process.end()
         whole = machine.disk.copy()
 
         machine.disk.roll_back(copy)
         await machine.live()
-        assert machine.harness.service.disk_serial < reported
+        assert machine.harness.service.housekeeping.disk_serial < reported
         machine.process.end()
 
         machine.disk.roll_back(whole)
@@ -167,7 +168,7 @@ def test_an_older_copy_below_the_checkpoint_always_does(before: list[tuple[str, 
         same_topic = bytes(found(now, name, "partition.metadata")) == bytes(found(then, name, "partition.metadata"))
         now.change((name, then.copy().names[name]))
         await machine.live()
-        assert same_topic and name in map(str, machine.harness.service.fenced) and machine.harness.service.suspect
+        assert same_topic and name in map(str, machine.harness.service.fenced) and machine.harness.service.registry.suspect
 
     run(main)
 

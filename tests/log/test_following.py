@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from mqd.errors import ErrorCode, MqError, StorageError
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import LogFailure, PartitionLog
 from mqd.protocol.batch import iterate_batches, seal
 from mqd.protocol.bricks import all_slices
 from mqd.protocol.files import RECOVERY_POINT_CHECKPOINT, decode_offset_checkpoint
@@ -253,7 +254,7 @@ async def test_a_full_disk_takes_the_stretch_back(leader: Harness, follower: Har
     disk.free = 150
     follower.service.append_as_follower(ours, memoryview(data)[first:], leader_epoch=9)
     [(log, _)] = follower.service.flush()
-    assert log is ours and ours.log_end_offset == 6 and ours.heals
+    assert log is ours and ours.log_end_offset == 6 and ours.failure is not None and ours.failure.is_retriable
     assert (ours.producers.entries(), ours.epochs.entries()) == (entries, epochs)
     with pytest.raises(MqError) as caught:
         append(follower, ours, data[first:])
@@ -308,7 +309,7 @@ async def test_a_cut_below_the_start_begins_anew(follower: Harness) -> None:
     log = written(follower)
     follower.service.delete_records(log, 10)
     follower.service.truncate_to(log, 5)
-    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (5, 5, 5)
+    assert (log.log_start_offset, log.log_end_offset, log.checkpointed_high_watermark) == (5, 5, 5)
     assert not log.producers.entries() and not log.epochs.entries()
 
 
@@ -317,10 +318,10 @@ async def test_no_segment_begins_before_the_recovery_point_is_known_to_be_low(fo
     log = written(follower, config=ROLLING)
     async with follower.running():
         follower.service.request_sync(log)
-        while log.durable_end_offset < log.log_end_offset:
+        while log.durability.end_offset < log.log_end_offset:
             await follower.service.wait_synced()
         await follower.service.checkpoint_recovery_points()
-    assert log.recovery_point == 24
+    assert log.durability.recovery_point == 24
     follower.service.truncate_to(log, 4)
     data = batch(b"y" * 100)
     follower.write(log, data, epoch=1)
@@ -333,7 +334,7 @@ async def test_no_segment_begins_before_the_recovery_point_is_known_to_be_low(fo
     with pytest.raises(MqError, match="the cut of"):  # a power cut could bring back what was cut off, below a segment that begins now
         follower.append(log, data, epoch=1)
     async with follower.running():
-        while log.unsynced_cut is not None:
+        while log.durability.unsynced_truncation is not None:
             await follower.service.wait_synced()
     follower.write(log, data, data, epoch=1)
     assert len(log.segments) > 1
@@ -357,7 +358,7 @@ async def test_epochs_that_are_read_say_it_better_than_their_file(follower: Harn
     log = written(follower)
     follower.service.request_sync(log)
     async with follower.running():
-        while log.durable_end_offset < log.log_end_offset:
+        while log.durability.end_offset < log.log_end_offset:
             await follower.service.wait_synced()
     assert (log.path / "leader-epoch-checkpoint").exists()
     follower.service.truncate_to(log, 10)
@@ -443,7 +444,7 @@ async def test_a_log_that_cannot_begin_anew_for_lack_of_space_stays(follower: Ha
     with pytest.raises(StorageError) as caught:
         follower.service.reset(log, 50)
     assert caught.value.out_of_space
-    assert log.failed is None and log.log_end_offset == 24 and content(log) == before and not follower.failed
+    assert log.failure is None and log.log_end_offset == 24 and content(log) == before and not follower.failed
 
 
 # -- giving up
@@ -489,7 +490,7 @@ async def test_a_sound_log_is_not_given_up(follower: Harness) -> None:
     log = written(follower)
     assert not follower.service.discard_corrupt(PARTITION)
     assert not follower.service.discard_corrupt(TopicPartition("nothing", 0))
-    log.failed, log.heals = "no space", True
+    log.failure = LogFailure("no space", is_retriable=True)
     assert not follower.service.discard_corrupt(PARTITION)
     assert follower.service.logs[PARTITION] is log and log.topic_id == TOPIC_ID and NOW
 

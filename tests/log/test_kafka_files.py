@@ -28,9 +28,9 @@ async def test_kafkas_partition_opens_reads_and_goes_on(tmp_path: Path, clean: b
     (tmp_path / "replication-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: 2000}))
     harness = Harness(tmp_path)
     await harness.service.start()
-    assert harness.service.clean_start is clean and not harness.service.fenced and not harness.service.reports
+    assert harness.service.registry.clean_start is clean and not harness.service.fenced and not harness.service.reports
     log = harness.service.logs[PARTITION]
-    assert (log.log_end_offset, log.high_watermark, log.epochs.entries()) == (2000, 2000, [(0, 0)])
+    assert (log.log_end_offset, log.checkpointed_high_watermark, log.epochs.entries()) == (2000, 2000, [(0, 0)])
     records = harness.read_all(log)
     assert [record.offset for record in records] == list(range(2000))
     assert all(record.value == b"%d" % (record.offset % 500) * 30 and record.headers == (("h", b"x"),) for record in records)

@@ -39,7 +39,7 @@ def test_round_trip(epoch: int, boot_id: str, directories: frozenset[UUID]) -> N
 def test_an_epoch_that_none_can_be_is_refused_with_the_remedy(tmp_path: Path, epoch: str) -> None:
     path, disk = tmp_path / "registration", OsDisk()
     path.write_text(f"version 1\nbroker_epoch {epoch}\nboot_id b\ndirectories \n", encoding="utf-8")
-    with pytest.raises(StorageError, match="is no broker epoch; remove it: this node then copies"):
+    with pytest.raises(StorageError, match="is not a broker epoch; remove it: this node then copies"):
         previous_broker_epoch(disk, path, clean=True, directories=())
 
 

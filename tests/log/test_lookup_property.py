@@ -13,8 +13,9 @@ import trio
 from hypothesis import given, settings, strategies as st
 
 from mqd.log import lookup
+from mqd.log.log_config import LogConfig
 from mqd.log.lookup import FoundRecord
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.partition_log import PartitionLog
 from mqd.protocol import batch as batch_module
 from mqd.protocol.batch import Codec, Record, build_batch, iterate_batches, iterate_records
 from mqd.protocol.bricks import Slices
@@ -125,7 +126,7 @@ async def test_segments_that_are_removed_in_a_pause_are_not_opened(tmp_path: Pat
     await service.retain()
     assert log.segments[0].base_offset == 6
     assert finished(log, work)[0] == FoundRecord(7, NOW + 5, 0)
-    assert log.failed is None
+    assert log.failure is None
     harness.kill()
 
 

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mqd.errors import MqError
-from mqd.log.directory import plan_sync
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
+from mqd.log.sync_plan import plan_sync
 from mqd.protocol.batch import Codec, parse_header
 from tests.log.support import PARTITION, Harness, batch
 
@@ -108,7 +109,7 @@ class LogMachine(RuleBasedStateMachine):
     def stop_and_start(self) -> None:
         trio.run(self.harness.service.close)
         self.reopen()
-        assert self.harness.service.clean_start and not self.harness.service.reports
+        assert self.harness.service.registry.clean_start and not self.harness.service.reports
 
     @rule(data=st.data())
     def kill(self, data: st.DataObject) -> None:

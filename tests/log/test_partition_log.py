@@ -10,7 +10,9 @@ import pytest
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import RECORDS_COMPRESSED_MAX, SEGMENTS_UNSYNCED_MAX
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.appending import plan_append
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
 from mqd.protocol.batch import Codec, Record, build_batch, parse_header, seal, validate
 from tests.log.support import NOW, PARTITION, TOPIC_ID, batch
@@ -21,7 +23,7 @@ def new_log(**options: object) -> PartitionLog:
 
 
 def plan(log: PartitionLog, data: bytes | bytearray, *, epoch: int = 3, client: bool = True, now_ms: int = NOW):  # type: ignore[no-untyped-def]
-    return log.plan_append(memoryview(bytearray(data)), leader_epoch=epoch, now_ms=now_ms, client=client)
+    return plan_append(log, memoryview(bytearray(data)), leader_epoch=epoch, now_ms=now_ms, client=client)
 
 
 def refusal(log: PartitionLog, data: bytes | bytearray, **given: object) -> ErrorCode:
@@ -43,12 +45,12 @@ def patched(data: bytearray, form: str, position: int, value: int, *, sealed: bo
 def test_offsets_and_epoch_are_patched_in_and_the_crc_still_holds() -> None:
     log = new_log()
     view = memoryview(batch(b"a", b"b"))
-    assert log.plan_append(view, leader_epoch=3, now_ms=NOW) == (0, 1, -1, False)
+    assert plan_append(log, view, leader_epoch=3, now_ms=NOW) == (0, 1, -1, False)
     second = memoryview(batch(b"c"))
-    assert log.plan_append(second, leader_epoch=4, now_ms=NOW) == (2, 2, -1, False)
+    assert plan_append(log, second, leader_epoch=4, now_ms=NOW) == (2, 2, -1, False)
     header = validate(second)
     assert (header.base_offset, header.partition_leader_epoch) == (2, 4)
-    assert (log.log_start_offset, log.durable_end_offset, log.written_end_offset, log.log_end_offset) == (0, 0, 0, 3)
+    assert (log.log_start_offset, log.durability.end_offset, log.written_end_offset, log.log_end_offset) == (0, 0, 0, 3)
     assert log.epochs.entries() == [(3, 0), (4, 2)]
     assert [list(queued.views) for queued in log.queue] == [[view, second]]
 
@@ -122,7 +124,7 @@ def test_records_out_of_time_are_named(codec: Codec) -> None:
     late = NOW + 3_600_001
     records = [Record(0, stamp, b"k", b"v") for stamp in (NOW, late, NOW, *[late] * 20)]
     with pytest.raises(MqError) as caught:
-        log.plan_append(memoryview(build_batch(records, codec=codec)), leader_epoch=0, now_ms=NOW)
+        plan_append(log, memoryview(build_batch(records, codec=codec)), leader_epoch=0, now_ms=NOW)
     assert caught.value.message == "One or more records have been rejected due to invalid timestamp"
     assert [index for index, _ in caught.value.record_errors] == [1, *range(3, 12)], "the first ten"
     assert caught.value.record_errors[0][1].startswith(f"Timestamp {late} of message with offset 1 is out of range. The timestamp")
@@ -138,7 +140,7 @@ def test_records_out_of_time_are_not_looked_for_where_that_is_much_work() -> Non
     seal(damaged)
     for data in (large, damaged):
         with pytest.raises(MqError) as caught:
-            log.plan_append(memoryview(bytearray(data)), leader_epoch=0, now_ms=NOW)
+            plan_append(log, memoryview(bytearray(data)), leader_epoch=0, now_ms=NOW)
         assert caught.value.code is ErrorCode.INVALID_TIMESTAMP and not caught.value.record_errors
         assert f"they go from {NOW + 3_600_001} to" in caught.value.message
 
@@ -148,11 +150,11 @@ def test_the_claim_that_a_broker_stamped_a_batch(codec: Codec) -> None:
     """Overlooked where records keep their own timestamps, which they do then; refused where the broker stamps them, as by Apache Kafka."""
     data = patched(batch(b"a", b"b", timestamp=NOW - 5, codec=codec), ">h", 21, 8 | codec)
     view = memoryview(bytearray(data))
-    assert new_log().plan_append(view, leader_epoch=0, now_ms=NOW).log_append_time_ms == -1
+    assert plan_append(new_log(), view, leader_epoch=0, now_ms=NOW).log_append_time_ms == -1
     header = validate(view)
     assert not header.is_log_append_time and header.codec == codec and header.max_timestamp == NOW - 5
     with pytest.raises(MqError) as caught:
-        new_log(message_timestamp_type="LogAppendTime").plan_append(memoryview(bytearray(data)), leader_epoch=0, now_ms=NOW)
+        plan_append(new_log(message_timestamp_type="LogAppendTime"), memoryview(bytearray(data)), leader_epoch=0, now_ms=NOW)
     assert caught.value.code is ErrorCode.INVALID_TIMESTAMP and [index for index, _ in caught.value.record_errors] == [0, 1]
     assert refusal(new_log(), patched(patched(data, ">q", 35, -1), ">h", 21, 8 | codec)) is ErrorCode.INVALID_TIMESTAMP
     assert refusal(new_log(), patched(patched(data, ">q", 35, NOW + 3_600_001), ">h", 21, 8 | codec)) is ErrorCode.INVALID_TIMESTAMP
@@ -161,7 +163,7 @@ def test_the_claim_that_a_broker_stamped_a_batch(codec: Codec) -> None:
 def test_log_append_time_is_stamped_under_a_new_crc() -> None:
     log = new_log(message_timestamp_type="LogAppendTime")
     view = memoryview(batch(b"a", timestamp=5, codec=Codec.GZIP))
-    assert log.plan_append(view, leader_epoch=0, now_ms=NOW).log_append_time_ms == NOW
+    assert plan_append(log, view, leader_epoch=0, now_ms=NOW).log_append_time_ms == NOW
     header = validate(view)
     assert header.is_log_append_time and header.max_timestamp == NOW and header.codec == Codec.GZIP
 

@@ -7,8 +7,8 @@ from struct import pack_into
 import pytest
 
 from mqd.errors import ErrorCode, MqError
+from mqd.log.log_config import LogConfig
 from mqd.log.looking import bytes_max
-from mqd.log.partition_log import LogConfig
 from mqd.log.recompression import is_small, is_wanted, recompressed
 from mqd.protocol.batch import ATTRIBUTES_POSITION, Codec, Record, build_batch, iterate_records, parse_header, seal, validate
 from tests.log.support import NOW

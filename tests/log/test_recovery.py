@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mqd.errors import ErrorCode, MqError, StorageError
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.protocol.batch import parse_header
 from mqd.protocol.bricks import all_slices
 from mqd.protocol.files import (
@@ -63,7 +64,7 @@ async def fenced(harness: Harness) -> str:
 async def test_everything_is_there_again(tmp_path: Path, clean: bool) -> None:
     harness = await filled(tmp_path, clean=clean)
     log = await reopened(harness)
-    assert harness.service.clean_start is clean
+    assert harness.service.registry.clean_start is clean
     assert [value[:3] for value in values(harness, log)] == [b"%03d" % number for number in range(30)]
     assert log.epochs.entries() == [(0, 0), (1, 10), (2, 20)]
     assert [entry[:4] for entry in log.producers.entries()] == [(1, 0, 29, 29)]
@@ -86,7 +87,7 @@ async def test_the_last_batches_cut_at_every_byte(tmp_path: Path) -> None:
         path.write_bytes(whole[:size])
         log = await reopened(harness)
         expected = sum(end <= size for end in ends)
-        assert log.log_end_offset == expected == log.durable_end_offset
+        assert log.log_end_offset == expected == log.durability.end_offset
         assert path.stat().st_size == ends[expected - 1]
         assert [entry.last_sequence for entry in log.producers.entries()] == [expected - 1]
         assert bool(harness.service.reports) is (size not in ends)
@@ -153,7 +154,7 @@ async def test_after_a_power_cut_what_was_never_synced_ends_at_its_first_bad_bat
     else:
         assert not harness.service.fenced
         assert harness.service.logs[PARTITION].log_end_offset == left
-        assert any("power cut" in finding for finding in harness.service.reports[0].findings)
+        assert any("power failure" in finding for finding in harness.service.reports[0].findings)
         log = harness.open(config)
         harness.write(log, batch(b"on"), batch(b"and on"), epoch=9)
         assert (await harness.restart()).logs[PARTITION].log_end_offset == left + 2
@@ -415,7 +416,7 @@ async def test_what_is_no_partition_is_fenced_and_never_removed(tmp_path: Path) 
         harness.service.delete(TopicPartition("holiday", 2025))
         await settle()
     assert len(list(tmp_path.rglob("*.jpg"))) == len(list(tmp_path.rglob("album"))) == 3
-    with pytest.raises(StorageError, match="there already"):
+    with pytest.raises(StorageError, match="already exists"):
         harness.open(partition=TopicPartition("holiday", 2025))
     assert (tmp_path / "holiday-2026" / "diary.log").exists() and (tmp_path / "holiday-2025" / "a.jpg").exists()
     await harness.service.close()
@@ -448,7 +449,7 @@ async def test_only_a_creation_that_promised_nothing_is_undone(
             for path in home.iterdir():
                 path.unlink()
             home.rmdir()
-    assert "creation was cut short partition=orders-0" in caplog.text
+    assert "creation was interrupted partition=orders-0" in caplog.text
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -499,7 +500,7 @@ async def test_a_log_start_that_cannot_be_true_removes_nothing(tmp_path: Path, c
     log = await reopened(harness)
     assert (log.log_start_offset, log.log_end_offset) == (0, 30)
     assert len(values(harness, log)) == 30
-    assert "log start is ignored" in caplog.text
+    assert "ignoring a checkpointed log start" in caplog.text
     harness.kill()
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import PRODUCER_BATCHES_CACHED
-from mqd.log.directory import plan_sync
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
+from mqd.log.sync_plan import plan_sync
 from tests.log.support import NOW, PARTITION, FaultyDisk, Harness, batch, wait_until
 
 CONFIG = LogConfig(segment_bytes=100_000, index_interval_bytes=100, file_delete_delay_ms=0)
@@ -59,7 +60,7 @@ def check(harness: Harness, log: PartitionLog) -> None:
 async def stopped(harness: Harness) -> None:
     await harness.service.close()
     await harness.restart()
-    assert harness.service.clean_start
+    assert harness.service.registry.clean_start
 
 
 async def stopped_twice(harness: Harness) -> None:
@@ -75,7 +76,7 @@ async def killed_when_all_was_synced(harness: Harness) -> None:
     harness.service.after_sync(plan)
     await harness.service.checkpoint_recovery_points()
     await harness.restart()
-    assert not harness.service.clean_start
+    assert not harness.service.registry.clean_start
 
 
 async def stopped_and_a_write_taken_back(harness: Harness) -> None:
@@ -96,7 +97,7 @@ async def stopped_and_cut(harness: Harness) -> None:
     harness.write(log, busy_batch(COUNT), epoch=1)
     async with harness.running():
         harness.service.truncate_to(log, end)
-        await wait_until(lambda: log.unsynced_cut is None)
+        await wait_until(lambda: log.durability.unsynced_truncation is None)
 
 
 @pytest.mark.parametrize("config", [CONFIG, ROLLING], ids=["one segment", "several"])

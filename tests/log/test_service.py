@@ -17,7 +17,8 @@ from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.io.clock import SystemClock
 from mqd.io.disk import OsDisk
 from mqd.limits import DISK_RESERVE_BYTES, POSITIONS_CACHED
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.log.service import LogService
 from mqd.protocol.batch import Codec, parse_header
 from mqd.protocol.bricks import all_slices
@@ -140,7 +141,7 @@ async def test_old_segments_are_closed_and_opened_again(harness: Harness) -> Non
     for directory in harness.service.directories.values():
         assert directory.to_sync
     async with harness.running():
-        await wait_until(lambda: log.durable_end_offset >= log.active.base_offset)
+        await wait_until(lambda: log.durability.end_offset >= log.active.base_offset)
     assert [value[:2] for value in values(harness, log) if value] == [b"%02d" % number for number in range(40)]
     assert sum(segment.file is not None for segment in log.segments) <= 10
 
@@ -258,11 +259,11 @@ async def test_a_partition_that_is_gone_does_not_begin_empty(tmp_path: Path, cap
         await harness.restart()
         harness.service.settle_missing({PARTITION, other})
         assert set(harness.service.fenced) == {PARTITION}, "no record was ever promised of the other"
-        with pytest.raises(MqError, match=r"orders-0 is gone.*offset 1: restore it.*replication-offset-checkpoint") as refused:
+        with pytest.raises(MqError, match=r"orders-0 is missing.*offset 1: restore it.*replication-offset-checkpoint") as refused:
             harness.open()
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR and not log.path.exists()
         await harness.service.close()
-    assert "begins empty" in caplog.text
+    assert "starts empty" in caplog.text
     shutil.move(tmp_path / "away", log.path)
     await harness.restart()
     harness.service.settle_missing({PARTITION, other})
@@ -301,7 +302,7 @@ async def test_partitions_of_an_offline_directory_do_not_begin_empty_elsewhere(t
 async def test_a_log_is_not_created_over_something(harness: Harness) -> None:
     (harness.directories[0] / str(PARTITION)).mkdir()
     (harness.directories[0] / str(PARTITION) / "00000000000000000000.log").write_bytes(b"precious")
-    with pytest.raises(StorageError, match="there already"):
+    with pytest.raises(StorageError, match="already exists"):
         harness.open()
     assert (harness.directories[0] / str(PARTITION) / "00000000000000000000.log").read_bytes() == b"precious"
 
@@ -338,9 +339,9 @@ async def test_flush_before_ack_is_a_group_commit(harness: Harness) -> None:
     log = harness.open(LogConfig(flush_before_ack=True))
     async with harness.running():
         harness.write(log, batch(), batch())
-        assert log.durable_end_offset == 0
+        assert log.durability.end_offset == 0
         harness.write(log, batch())
-        await wait_until(lambda: log.durable_end_offset == 3)
+        await wait_until(lambda: log.durability.end_offset == 3)
     assert harness.durable == [(PARTITION, 3)] and faulty(harness).syncs == 2, "the segment, and the new log's partition.metadata"
 
 
@@ -370,7 +371,7 @@ async def test_a_roll_makes_the_full_segment_durable(harness: Harness) -> None:
         for _ in range(12):
             harness.write(log, batch(b"x" * 100, producer_id=1, sequence=log.log_end_offset), epoch=2)
         base = log.active.base_offset
-        await wait_until(lambda: log.durable_end_offset == base)
+        await wait_until(lambda: log.durability.end_offset == base)
     home = log.path
     assert (home / f"{base:020d}.snapshot").exists() and (home / "leader-epoch-checkpoint").read_bytes() == b"0\n1\n2 0\n"
 
@@ -437,7 +438,7 @@ async def test_a_write_that_fails_anywhere_in_a_turn_never_lowers_what_was_commi
         harness.append(log, batch(b"x" * 300))
     faulty(harness).fails_in = writes
     for failed, error in harness.service.flush():
-        assert failed is log and log.failed and not error.out_of_space and harness.failed
+        assert failed is log and log.failure and not error.out_of_space and harness.failed
     assert 2 <= log.written_end_offset == log.log_end_offset <= 7 and not log.queue
     assert bool(harness.failed) is (log.log_end_offset < 7)
     await harness.service.close()
@@ -572,7 +573,7 @@ async def test_a_power_cut_brings_a_removed_segment_back(tmp_path: Path) -> None
     harness.service = harness.new_service(kept=False)
     await harness.service.start()
     log = harness.open(LogConfig(segment_bytes=200))
-    assert (log.log_start_offset, log.log_end_offset, log.failed) == (2, 4, None)
+    assert (log.log_start_offset, log.log_end_offset, log.failure) == (2, 4, None)
     assert [segment.base_offset for segment in log.segments] == [2, 3]
     harness.kill()
 
@@ -589,7 +590,8 @@ async def test_an_orderly_stop_leaves_what_the_next_start_needs(tmp_path: Path) 
     assert (log.path / f"{20:020d}.snapshot").exists()
     await harness.restart()
     service = harness.service
-    assert service.clean_start and service.directories[tmp_path].broker_epoch == 77 and service.recovered_high_watermark(PARTITION) == 20
+    assert service.registry.clean_start and service.directories[tmp_path].broker_epoch == 77
+    assert service.recovered_high_watermark(PARTITION) == 20
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     log = harness.open(ROLLING)
     assert harness.append(log, batch(b"x" * 100, producer_id=4, sequence=19)).duplicate
@@ -639,7 +641,7 @@ async def test_a_write_that_is_taken_back_during_a_sync_leaves_nothing_undurable
 
     async with harness.running() as service:
         harness.write(log, batch(b"first"))
-        await wait_until(lambda: log.durable_end_offset == 1)
+        await wait_until(lambda: log.durability.end_offset == 1)
         monkeypatch.setattr(FaultyFile, "sync", sync)
         harness.write(log, batch(b"second"))
         await wait_until(under_way.is_set)
@@ -647,7 +649,7 @@ async def test_a_write_that_is_taken_back_during_a_sync_leaves_nothing_undurable
         harness.append(log, batch(b"third"))
         assert [failed for failed, _ in service.flush()] == [log] and log.written_end_offset == 2
         goes_on.set()
-        await wait_until(lambda: log.durable_end_offset == 2)
+        await wait_until(lambda: log.durability.end_offset == 2)
         assert harness.durable[-1] == (PARTITION, 2) and harness.failed == []
     harness.kill()
 
@@ -661,10 +663,10 @@ async def test_a_roll_on_a_full_disk_takes_no_directory_offline(tmp_path: Path, 
         harness.write(log, batch(b"a", producer_id=1, sequence=0), epoch=3)
         faulty(harness).free = 0
         await trio.sleep(12)
-        assert harness.failed == [] and log.durable_end_offset == 0
+        assert harness.failed == [] and log.durability.end_offset == 0
         faulty(harness).free = 1 << 30
         await trio.sleep(6)
-        await wait_until(lambda: log.durable_end_offset == 1)  # virtual time does not wait for the thread
+        await wait_until(lambda: log.durability.end_offset == 1)  # virtual time does not wait for the thread
         assert service.statistics().directories_offline == 0
     harness.kill()
 
@@ -696,7 +698,7 @@ async def test_an_orderly_stop_makes_several_logs_durable_at_a_time(tmp_path: Pa
     with trio.fail_after(10):
         await harness.service.close()
     await harness.restart()
-    assert harness.service.clean_start
+    assert harness.service.registry.clean_start
     await harness.service.close()
 
 
@@ -708,7 +710,7 @@ async def test_records_below_the_log_start_that_were_never_synced_may_be_torn(tm
     harness.write(log, batch(b"a"), batch(b"b"), batch(b"c"))
     harness.service.checkpoint_high_watermark(PARTITION, 3)
     harness.service.delete_records(log, 3)
-    assert (log.durable_end_offset, log.synced_end_offset) == (3, 0)
+    assert (log.durability.end_offset, log.durability.synced_end_offset) == (3, 0)
     await harness.service.checkpoint_recovery_points()
     harness.kill()
     with (log.path / segment_file_name(0, LOG_SUFFIX)).open("r+b") as segment:
@@ -738,7 +740,7 @@ async def test_checkpoints_of_one_name_are_written_one_after_the_other(tmp_path:
 
     monkeypatch.setattr(harness.disk, "offload", slow)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(harness.service._store, "cleaner-offset-checkpoint")
-        nursery.start_soon(harness.service._store, "cleaner-offset-checkpoint")
+        nursery.start_soon(harness.service.housekeeping.store, "cleaner-offset-checkpoint")
+        nursery.start_soon(harness.service.housekeeping.store, "cleaner-offset-checkpoint")
     assert most == 1
     harness.kill()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from mqd.errors import StorageError
-from mqd.log.partition_log import LogConfig, PartitionLog, Replacement
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog, Replacement
 from mqd.log.replacing import CLEANED_SUFFIX, FILES, put_in_place, stage
 from mqd.log.segment import Segment
 from mqd.log.segment_files import open_segment, rebuild
@@ -100,7 +101,7 @@ async def test_without_descriptors_at_any_step_it_is_done_or_not_done(
             except StorageError as error:
                 assert error.out_of_space
                 done = False
-        assert log.failed is None and harness.failed == []
+        assert log.failure is None and harness.failed == []
         assert log.log_end_offset == log.written_end_offset == log.active.next_offset == (end if done else COUNT)
         if not done:
             assert state(log) == before
@@ -143,7 +144,7 @@ async def test_a_cut_between_two_steps_of_a_compaction_may_be_tried_again(tmp_pa
                 done = False
             else:
                 done = True
-        assert log.failed is None and harness.failed == []
+        assert log.failure is None and harness.failed == []
         if not done:
             assert log.log_end_offset == COUNT and [record.value for record in harness.read_all(log)] == values
             truncate(harness, log)
@@ -184,7 +185,7 @@ async def test_a_broken_disk_in_the_middle_of_a_cut_takes_the_directory_offline(
     monkeypatch.setattr(disk, "rename", rename)
     with pytest.raises(StorageError, match="is cut in part"):
         truncate(harness, log)
-    assert log.failed is not None and not log.heals and len(harness.failed) == 1
+    assert not log.is_readable and len(harness.failed) == 1
     harness.kill()
 
 
@@ -198,7 +199,7 @@ async def test_a_directory_without_room_for_longer_names_is_cut_all_the_same(tmp
 
     monkeypatch.setattr(disk, "rename", full)
     truncate(harness, log)
-    assert log.failed is None and log.log_end_offset == 3 and len(harness.read_all(log)) == 3
+    assert log.failure is None and log.log_end_offset == 3 and len(harness.read_all(log)) == 3
     assert len(list(log.path.glob("*.log"))) == len(log.segments)
     harness.kill()
 

@@ -9,7 +9,7 @@ from struct import pack_into
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from mqd.log.partition_log import LogConfig
+from mqd.log.log_config import LogConfig
 from mqd.log.tails import batch_after, find_batch
 from mqd.protocol.batch import parse_header, seal
 from mqd.protocol.compression import Codec

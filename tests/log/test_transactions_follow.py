@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mqd.errors import MqError
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.protocol.batch import BatchHeader, iterate_batches
 from mqd.protocol.markers import EndMarker, build_end_marker
 from tests.log.support import NOW, Harness, batch, wait_until
@@ -79,8 +80,8 @@ async def test_a_follower_is_its_leader_after_any_cut(tmp_path: Path, seed: int)
         bases = [header.base_offset for header in headers(leader, source)]
         for offset in dice.sample(bases, 6):
             follower.service.truncate_to(target, offset)
-            await wait_until(lambda: target.unsynced_cut is None)
-            await wait_until(lambda: target.recovery_point <= target.durable_end_offset)
+            await wait_until(lambda: target.durability.unsynced_truncation is None)
+            await wait_until(lambda: target.durability.recovery_point <= target.durability.end_offset)
             assert target.log_end_offset == offset
             copy(leader, source, follower, target, dice)
             assert what_it_knows(follower, target) == what_it_knows(leader, source)

@@ -15,7 +15,8 @@ import trio
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.protocol.batch import parse_header
 from mqd.protocol.files import AbortedTransaction, decode_txn_index
 from mqd.protocol.markers import EndMarker, build_end_marker
@@ -112,7 +113,7 @@ class TransactionMachine(RuleBasedStateMachine):
             nursery.start_soon(service.run)
             first()
             service.request_sync(log)
-            await wait_until(lambda: log.durable_end_offset == log.log_end_offset and log.unsynced_cut is None)
+            await wait_until(lambda: log.durability.end_offset == log.log_end_offset and log.durability.unsynced_truncation is None)
             nursery.cancel_scope.cancel()
         await service.checkpoint_recovery_points()  # once nobody else does: both would go by the same temporary file
 
@@ -173,7 +174,7 @@ class TransactionMachine(RuleBasedStateMachine):
         """What lies below the recovery point can be read from the files alone."""
         _, aborted = explain(self.events)
         for segment in self.log.segments[:-1]:
-            if segment.next_offset <= self.log.recovery_point:
+            if segment.next_offset <= self.log.durability.recovery_point:
                 path = self.log.path / f"{segment.base_offset:020d}.txnindex"
                 in_file = decode_txn_index(path.read_bytes()) if path.exists() else []
                 assert in_file == [one for one in aborted if segment.base_offset <= one.last_offset < segment.next_offset]

@@ -1,4 +1,4 @@
-"""mqctl as a user runs it, against a model broker on loopback."""
+"""Runs mqctl like a user, against a fake broker on loopback."""
 
 from __future__ import annotations
 

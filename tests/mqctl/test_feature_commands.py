@@ -1,4 +1,4 @@
-"""Features, as an operator lists and finalizes them."""
+"""`mqctl feature`, against a fake cluster."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ def test_features_are_listed(mqctl: Mqctl, served: Loopback) -> None:
     assert "FINALIZED" in mqctl("feature", "list").out
 
 
-def test_the_newest_metadata_version_is_finalized_after_a_dry_run_and_a_question(mqctl: Mqctl, served: Loopback) -> None:
+def test_the_newest_metadata_version_is_finalized_after_a_dry_run_and_a_confirmation(mqctl: Mqctl, served: Loopback) -> None:
     upgraded(served)
     checked = mqctl("feature", "upgrade", "--dry-run")
-    assert checked.code == 0 and "would be accepted: mqd.metadata.version=2" in checked.err
+    assert checked.code == 0 and "dry run, the cluster would finalize: mqd.metadata.version=2" in checked.err
     asked = mqctl("feature", "upgrade")
-    assert asked.code == 2 and "1 -> 2" in asked.err and "No node can go back" in asked.err and "--yes" in asked.err
+    assert asked.code == 2 and "1 -> 2" in asked.err and "no node can be downgraded" in asked.err and "--yes" in asked.err
     assert served.cluster.features[NAME][0] == 1
     done = mqctl("feature", "upgrade", "--yes")
     assert done.code == 0 and "finalized: mqd.metadata.version=2" in done.err
     assert served.cluster.features[NAME][0] == 2
     again = mqctl("feature", "upgrade", "--yes")
-    assert again.code == 0 and "nothing to do: mqd.metadata.version is 2" in again.err
+    assert again.code == 0 and "nothing to change: mqd.metadata.version is 2" in again.err
 
 
-def test_what_the_cluster_refuses_is_reported(mqctl: Mqctl, served: Loopback) -> None:
+def test_a_rejected_level_is_reported(mqctl: Mqctl, served: Loopback) -> None:
     upgraded(served)
     refused = mqctl("feature", "upgrade", f"{NAME}=3", "--yes")
     assert refused.code == 1 and "This version does not support it" in refused.err
     assert mqctl("feature", "upgrade", f"{NAME}=two").code == 2
 
 
-def test_a_cluster_of_another_kind_is_told_apart(mqctl: Mqctl, served: Loopback) -> None:
+def test_a_cluster_without_mqd_metadata_version_is_reported(mqctl: Mqctl, served: Loopback) -> None:
     refused = mqctl("feature", "upgrade", "--yes")
     assert refused.code == 1 and "this cluster has no mqd.metadata.version" in refused.err

@@ -1,4 +1,4 @@
-"""mqctl log dump and verify, on directories that our own log wrote, and on damage."""
+"""`mqctl log dump` and `mqctl log verify`, on valid and on damaged directories."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mqctl.__main__ import cli
 from mqctl.app import Failure
 from mqd.io.disk import OsDisk
 from mqd.log.known_directories import KnownDirectories
-from mqd.log.partition_log import LogConfig
+from mqd.log.log_config import LogConfig
 from mqd.protocol.batch import Codec, Record, build_batch
 from mqd.protocol.files import CLEANER_CHECKPOINT
 from tests.log.compacting import settle
@@ -56,7 +56,7 @@ async def test_verify_takes_one_partition(data: Path) -> None:
     assert run("verify", data / "logs" / "orders-0").exit_code == 1
 
 
-async def test_a_data_directory_may_be_called_like_a_partition(data: Path) -> None:
+async def test_a_data_directory_may_have_the_name_of_a_partition(data: Path) -> None:
     home = data.rename(data.with_name("node-1"))
     result = run("verify", home)
     assert result.exit_code == 0 and "1 partitions, 20 batches" in result.stderr
@@ -79,7 +79,7 @@ async def test_verify_of_a_data_directory_finds_its_log_directories(data: Path, 
 
     (elsewhere / "two").rmdir()
     result = run("verify", home)
-    assert result.exit_code == 1 and "missing, though the node has it" in result.stdout
+    assert result.exit_code == 1 and "missing, although it is a log directory" in result.stdout
 
     (elsewhere / "one").rename(home / "one")
     known.paths = {uuid4(): str(elsewhere / "one")}
@@ -89,10 +89,10 @@ async def test_verify_of_a_data_directory_finds_its_log_directories(data: Path, 
 
     (home / "log-directories").write_text("nonsense")
     result = run("verify", home)
-    assert isinstance(result.exception, Failure) and "correct the line" in result.exception.message
+    assert isinstance(result.exception, Failure) and "is not a valid line" in result.exception.message
 
 
-async def test_verify_of_nothing_is_no_success(tmp_path: Path) -> None:
+async def test_verify_without_partitions_fails(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "metadata").mkdir()
     for place in (tmp_path, tmp_path / "logs", tmp_path / "metadata"):
@@ -108,13 +108,13 @@ async def test_verify_beside_a_running_node_warns(data: Path) -> None:
         try:
             for place in (data / "logs", data / "logs" / "orders-0"):
                 result = run("verify", place)
-                assert result.exit_code == 0 and "a node runs on" in result.stderr
+                assert result.exit_code == 0 and "a node is running on" in result.stderr
         finally:
             lock.close()
-    assert "a node runs" not in run("verify", data).stderr
+    assert "a node is running" not in run("verify", data).stderr
 
 
-async def test_missing_offsets_of_a_compacted_partition_are_no_finding(tmp_path: Path) -> None:
+async def test_missing_offsets_of_a_compacted_partition_are_not_findings(tmp_path: Path) -> None:
     harness = Harness(tmp_path / "logs")
     await harness.service.start()
     log = harness.open(LogConfig(segment_bytes=400, index_interval_bytes=100, cleanup_policy=frozenset({"compact"})))
@@ -137,7 +137,7 @@ async def test_missing_offsets_of_a_compacted_partition_are_no_finding(tmp_path:
     assert run("verify", tmp_path, "--allow-gaps").exit_code == 0
 
 
-def test_no_node_is_asked() -> None:
+def test_log_commands_send_no_requests() -> None:
     for command in ("dump", "verify"):
         text = run(command, "--help").stdout
         assert "--output" in text and "--bootstrap" not in text and "--timeout" not in text
@@ -153,7 +153,7 @@ DAMAGE = {
     "torn": (".log", lambda content: content[:-1], "cut off"),
     "zeros": (".log", lambda content: content + b"\0" * 100, "magic 0"),
     "hole": (".log", lambda content: b"", "missing"),
-    "index": (".index", lambda content: content[:4] + b"\0\0\0\7" + content[8:], "ends the batch at byte"),
+    "index": (".index", lambda content: content[:4] + b"\0\0\0\7" + content[8:], "wrong entry: no batch at byte"),
     "index cut": (".index", lambda content: content[:-3], "whole number"),
     "time index": (".timeindex", lambda content: content[:7] + bytes([content[7] ^ 1]) + content[8:], "largest timestamp"),
     "snapshot": (".snapshot", lambda content: content[:-1] + b"\7", "CRC"),
@@ -189,7 +189,7 @@ async def test_verify_checks_the_small_files(data: Path, name: str, content: byt
     assert any(says in finding["problem"] for finding in json.loads(result.stdout)["findings"]), result.stdout
 
 
-async def test_epochs_that_a_killed_node_had_not_written_to_the_file_are_no_damage(data: Path) -> None:
+async def test_epochs_that_a_killed_node_had_not_checkpointed_are_not_findings(data: Path) -> None:
     """The file may be behind from the recovery point on; the batches have their epochs themselves."""
     home = data / "logs"
     (home / ".kafka_cleanshutdown").unlink()
@@ -203,10 +203,10 @@ async def test_epochs_that_a_killed_node_had_not_written_to_the_file_are_no_dama
             assert (result.exit_code, result.stdout) == (0, ""), result.stdout
     (home / "orders-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     result = run("verify", home)
-    assert result.exit_code == 1 and "leader epoch 1, the checkpoint says 0" in result.stdout, "below the recovery point"
+    assert result.exit_code == 1 and "leader epoch 1, but 0 in the checkpoint" in result.stdout, "below the recovery point"
 
 
-async def test_epochs_that_descend_are_found_without_the_file(data: Path) -> None:
+async def test_descending_epochs_are_found_without_the_checkpoint(data: Path) -> None:
     home = data / "logs" / "orders-0"
     (home / "leader-epoch-checkpoint").unlink()
     assert run("verify", home).exit_code == 0
@@ -214,10 +214,10 @@ async def test_epochs_that_descend_are_found_without_the_file(data: Path) -> Non
     content = bytearray(first.read_bytes())
     content[12:16] = (5).to_bytes(4, "big")  # partition_leader_epoch, which no CRC covers
     first.write_bytes(content)
-    assert "leader epoch 0 after 5" in run("verify", home).stdout
+    assert "leader epoch 0 follows epoch 5" in run("verify", home).stdout
 
 
-async def test_batches_below_the_log_start_are_in_no_epoch_of_the_file(data: Path) -> None:
+async def test_batches_below_the_log_start_need_no_epoch_in_the_checkpoint(data: Path) -> None:
     """Deleted records whose segment is still there."""
     (data / "logs" / "orders-0" / "leader-epoch-checkpoint").write_text("0\n3\n0 4\n1 14\n2 28\n")
     assert run("verify", data).exit_code == 0

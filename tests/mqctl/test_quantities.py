@@ -1,3 +1,5 @@
+"""Sizes, durations and the progress of moves."""
+
 from __future__ import annotations
 
 import pytest
@@ -18,12 +20,12 @@ def test_bytes_are_read(text: str, amount: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "-5", "M", "5 parsecs", "1e3", "0.1"])
-def test_what_is_no_amount_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no number of bytes"):
+def test_invalid_sizes_are_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match="invalid size"):
         parse_bytes(text)
 
 
-def test_amounts_are_written_for_people() -> None:
+def test_sizes_and_durations_are_formatted() -> None:
     assert [format_bytes(amount) for amount in (0, 1023, 1024, 1.5 * 2**20, 3 * 2**40, 5000 * 2**40, None)] == [
         "0 B", "1023 B", "1.0 KiB", "1.5 MiB", "3.0 TiB", "5000.0 TiB", None,
     ]  # fmt: skip
@@ -32,7 +34,7 @@ def test_amounts_are_written_for_people() -> None:
     ]  # fmt: skip
 
 
-def test_what_is_left_to_copy_is_what_the_new_replicas_lack() -> None:
+def test_bytes_left_are_those_that_new_replicas_lack() -> None:
     held = {1: {A0: 100, A1: 50}, 2: {A0: 90}, 3: {A0: 30}}
     assert bytes_left({A0: ((1, 2), (3,))}, held) == 70
     assert bytes_left({A0: ((1, 2), (3, 4)), A1: ((1,), ())}, held) == 170
@@ -45,6 +47,6 @@ def test_the_rate_is_that_of_the_last_half_minute() -> None:
     assert meter.note(0.0, 1000) is None and meter.note(10.0, 900) == 10.0
     assert meter.note(40.0, 600) == 10.0 and meter.note(50.0, 100) == pytest.approx(50.0)
     assert Meter().note(5.0, 5) is None
-    assert str(Progress(1, 3, 2 << 20, 1 << 20)) == "1 of 3 partitions moved, 2.0 MiB left at 1.0 MiB/s, 2.0s to go"
+    assert str(Progress(1, 3, 2 << 20, 1 << 20)) == "1 of 3 partitions moved, 2.0 MiB left at 1.0 MiB/s, about 2.0s"
     assert str(Progress(1, 3, None, None)) == "1 of 3 partitions moved"
     assert str(Progress(0, 1, 0, None)) == "0 of 1 partitions moved, 0 B left"

@@ -1,3 +1,5 @@
+"""Formats of records, positions and times on the command line."""
+
 from __future__ import annotations
 
 import json
@@ -30,11 +32,11 @@ def test_formats(text: str, expected: bytes) -> None:
     assert compile_format(text)("top", 7, RECORD) == expected
 
 
-def test_null_is_empty_and_has_length_minus_one() -> None:
+def test_null_is_printed_as_empty_with_length_minus_one() -> None:
     assert compile_format("[%k][%v][%h] %K %V")("t", 0, Record(0, 0, None, None)) == b"[][][] -1 -1"
 
 
-def test_a_terminal_gets_escapes() -> None:
+def test_control_characters_are_escaped_on_a_terminal() -> None:
     record = Record(0, 0, b"\x1b]0;x\x07", b"a\tb\n\xff")
     assert compile_format(r"%k|%v\n", inert=True)("t", 0, record) == b"\\x1b]0;x\\x07|a\tb\\n\\udcff\n"
 
@@ -50,12 +52,12 @@ def test_unescape() -> None:
 
 
 @given(st.binary(), st.one_of(st.none(), st.binary()), st.lists(st.tuples(st.text(), st.one_of(st.none(), st.binary()))))
-def test_an_envelope_comes_back(key: bytes, value: bytes | None, headers: list[tuple[str, bytes | None]]) -> None:
+def test_an_envelope_round_trips(key: bytes, value: bytes | None, headers: list[tuple[str, bytes | None]]) -> None:
     told = from_envelope(json.dumps(to_envelope("t", 3, Record(9, 5, key, value, headers))))
     assert told == Envelope(key, value, tuple(headers), 5, 3)
 
 
-def test_envelopes_may_be_brief() -> None:
+def test_envelope_fields_are_optional() -> None:
     assert from_envelope(b'{"value": {"a": 1}}') == Envelope(None, b'{"a":1}', (), None, None)
     assert from_envelope(b'{"key": "k", "headers": {"a": "b"}}') == Envelope(b"k", None, (("a", b"b"),), None, None)
 
@@ -103,7 +105,7 @@ def test_places(text: str, place: Place) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "@", "@x", "--5", "1.5", "@-5y", "@99999-01-01"])
 def test_bad_places(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no (place|time)"):
+    with pytest.raises(ValueError, match=r"^invalid (position|time) '"):
         parse_place(text, NOW)
 
 
@@ -116,5 +118,5 @@ def test_times() -> None:
 def test_partitions() -> None:
     assert parse_partitions("0, 2,5-7,2") == [0, 2, 5, 6, 7]
     for text in ("", "a", "1-", "-1", "0-9999999"):
-        with pytest.raises(ValueError, match="are no partitions"):
+        with pytest.raises(ValueError, match="invalid partitions"):
             parse_partitions(text)

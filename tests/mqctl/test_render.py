@@ -1,3 +1,5 @@
+"""Tables, JSON and YAML."""
+
 from __future__ import annotations
 
 import json
@@ -35,14 +37,14 @@ def test_fields() -> None:
     assert render.fields({"a": 1, "long name": None}) == "a          1\nlong name  -\n"
 
 
-def test_nothing_moves_the_cursor() -> None:
+def test_control_characters_are_escaped() -> None:
     assert render.printable("a\x1b[2Jb\r\n\x07\u202e\ud800") == r"a\x1b[2Jb\r\n\x07\u202e\ud800"
     assert render.printable("a\tb\n", keep="\t\n") == "a\tb\n"
     assert render.printable("żółw 日本") == "żółw 日本"
 
 
 @given(st.lists(st.fixed_dictionaries({"name": st.text(), "count": st.integers(), "more": st.none()})))
-def test_a_table_has_a_line_a_row_and_only_printable_characters(rows: list[dict[str, object]]) -> None:
+def test_a_table_has_one_line_for_each_row_and_only_printable_characters(rows: list[dict[str, object]]) -> None:
     text = render.table(COLUMNS, rows)
     assert len(text.split("\n")) == len(rows) + 2
     assert all(each.isprintable() or each in "\n\u3000" for each in text)
@@ -51,7 +53,7 @@ def test_a_table_has_a_line_a_row_and_only_printable_characters(rows: list[dict[
 SAMPLE = {"text": "żółw\x1b", "n": None, "b": False, "yes": "yes", "list": [{"a": "1"}, {"a": 1}]}
 
 
-def test_json_and_yaml_come_back() -> None:
+def test_json_and_yaml_round_trip() -> None:
     assert json.loads(render.to_json(SAMPLE)) == SAMPLE
     assert render.to_json(SAMPLE, indent=None).count("\n") == 1
     assert "żółw" in render.to_json(SAMPLE) and "żółw" in render.to_yaml({"a": "żółw"})

@@ -54,7 +54,7 @@ def test_a_machine_that_lost_power_gives_way_once_it_was_silent_for_an_election(
     incarnations.admit(1.0, 3, FIRST, before, called_at=0.9)
     assert incarnations.admit(1.1 + SILENCE, 3, SECOND, Calling(received_at=2.5), called_at=2.0)
     assert incarnations.current(3) == SECOND and before.received_at == -math.inf, "what comes there late is not heard"
-    assert "node 3 has a new process" in caplog.text and "two nodes run under one id" in caplog.text
+    assert "node 3 has a new process" in caplog.text and "two nodes use the same id" in caplog.text
 
 
 def test_who_was_displaced_comes_back_when_the_other_has_gone(incarnations: Incarnations) -> None:

@@ -75,7 +75,7 @@ def test_a_node_that_has_proven_its_identity_may_still_be_refused() -> None:
     ("caller", "receiver", "who", "reason"),
     [
         (keeper(2), 3, "claims to be node 2", "wants node 3; this is node 1: check the peers files"),
-        (keeper(1), 1, "claims to be node 1", "two nodes run under one id"),
+        (keeper(1), 1, "claims to be node 1", "two nodes use the same id"),
         (keeper(9), 1, "claims to be node 9", r"no node of this cluster; the nodes are \[1, 2, 3\]"),
         (keeper(2, cluster="d"), 1, "is not of this cluster", "cluster ids or the cluster secrets differ"),
         (keeper(2, secret=None), 1, "is not of this cluster", "or only one node has a secret"),
@@ -114,7 +114,7 @@ def test_a_listener_without_the_secret_is_found_out() -> None:
     proof = call.prove(hear(visit, call.hello()))
     answers = [impostor.proof(b"listener proof", body(call.hello()), visit._challenge), body(proof)]  # nor is the caller's own proof one
     for answer in answers:
-        with pytest.raises(Refused, match="who answers as node 1 does not know the cluster secret"):
+        with pytest.raises(Refused, match="the process at the address of node 1 does not have the cluster secret"):
             call.name(b"\0\0\0\5\0" + answer)
 
 
@@ -122,7 +122,7 @@ def test_a_listener_must_prove_its_identity_too() -> None:
     call, visit = keeper(2).call(1), keeper(1).answer(Calling(), 0.0)
     welcome = hear(visit, call.name(hear(visit, call.prove(hear(visit, call.hello())))))
     for changed in (welcome[:-1] + bytes([welcome[-1] ^ 1]), welcome[:8] + b"\2" + welcome[9:], welcome[:5]):
-        with pytest.raises(Refused, match="does not know the cluster secret"):
+        with pytest.raises(Refused, match="does not have the cluster secret"):
             call.finish(changed)
     other = keeper(3).answer(Calling(), 0.0)  # a node that takes what is not for it
     other._keeper.node_id = 1
@@ -185,7 +185,7 @@ def test_malformed_introductions_cost_the_connection() -> None:
 
 @pytest.mark.parametrize("answer", [b"", b"\0\0\0\0", b"\0\0\0\0\0short", b"\0\0\0\0\7" + bytes(48), b"HTTP/1.1 400"])
 def test_a_listener_that_is_none_of_ours_is_no_node(answer: bytes) -> None:
-    with pytest.raises(Refused, match="who answers as node 1 is no mqd node"):
+    with pytest.raises(Refused, match="the process at the address of node 1 is not an mqd node"):
         keeper(2).call(1).prove(answer)
 
 

@@ -142,7 +142,7 @@ def test_blocks_of_the_last_turn_that_come_in_any_order_are_a_torn_tail(caplog: 
     set_bytes(disk, JOURNAL, bytes(data))
     with caplog.at_level(logging.WARNING):
         assert opened(disk).last_index == 5
-    assert "cut off" in caplog.text and "after entry 5" in caplog.text
+    assert "truncated" in caplog.text and "after entry 5" in caplog.text
 
 
 def test_every_flipped_bit_of_what_was_synced_is_noticed() -> None:
@@ -213,7 +213,7 @@ def test_the_only_voter_is_not_told_to_start_from_nothing() -> None:
         assert journal_exists(disk, JOURNAL.parent)
         disk.remove(path)
         assert journal_exists(disk, JOURNAL.parent)
-        with pytest.raises(StorageError, match="restore from a copy: no other node") as refused:
+        with pytest.raises(StorageError, match="restore a backup: no other node") as refused:
             open_journal(disk, JOURNAL.parent, cluster_id="c", node_id=1, new_uuid=lambda: UUID(int=1), sole_voter=True)
         assert "remove" not in str(refused.value)
     assert not journal_exists(MemoryDisk(), JOURNAL.parent)

@@ -147,21 +147,21 @@ async def told(raft: RaftService, seconds: float, caplog: pytest.LogCaptureFixtu
 
 
 async def test_without_a_majority_it_says_who_is_missing(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
-    line = "waiting for a majority: 1 of 2 voters reachable, no answer from node 2 at localhost:41002 (Connection refused)"
+    line = "waiting for a majority: 1 of 2 voters reachable, no response from node 2 at localhost:41002 (Connection refused)"
     assert await told(voter(SomeNetwork(), 2), 1.9, caplog) == []
     assert await told(voter(SomeNetwork(), 2), 12.5, caplog) == [line] * 3
 
 
 async def test_only_those_who_are_missing_are_named(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     (line,) = await told(voter(SomeNetwork(41_002, 41_003), 2, 3, 4), 2.1, caplog, speaking=(2, 3))
-    assert line.startswith("waiting for a leader: 3 of 4 voters reachable, no answer from node 4 at localhost:41004")
+    assert line.startswith("waiting for a leader: 3 of 4 voters reachable, no response from node 4 at localhost:41004")
     assert "node 2" not in line
 
 
 async def test_who_is_connected_and_says_nothing_is_not_reachable(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     """Two processes are stopped (SIGSTOP): their systems keep the connections."""
     lines = await told(voter(SomeNetwork(41_002, 41_003), 2, 3), 7.1, caplog)
-    why = "(it hangs, or follows a leader)"
+    why = "(it is frozen, or follows a leader)"
     assert lines == [
         "waiting for a majority: 1 of 3 voters reachable, "
         + ", ".join(f"node {peer} at localhost:{41_000 + peer} is connected but silent for {silent} s {why}" for peer in (2, 3))
@@ -203,13 +203,13 @@ async def test_who_has_only_just_connected_has_its_time_to_speak(autojump_clock:
 async def test_an_observer_to_whom_nobody_speaks_says_who_is_connected(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     raft = voter(SomeNetwork(41_002), 2, 3, observing=True)
     (line,) = await told(raft, 2.1, caplog)
-    assert line == "waiting for a majority: 1 of 2 voters connected, no answer from node 3 at localhost:41003 (Connection refused)"
+    assert line == "waiting for a majority: 1 of 2 voters connected, no response from node 3 at localhost:41003 (Connection refused)"
 
 
 async def test_a_voter_that_starts_from_nothing_says_what_it_waits_for(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     raft = voter(SomeNetwork(41_002), 2, 3, disk=MemoryDisk())
     (line,) = await told(raft, 2.1, caplog, speaking=(2,))
-    assert line.startswith("waiting for a leader: 2 of 3 voters reachable, no answer from node 3")
+    assert line.startswith("waiting for a leader: 2 of 3 voters reachable, no response from node 3")
     assert line.endswith("this voter starts from nothing, so it does not vote yet: it waits for a reply of node 2, 3")
     assert raft.status().term == 0
 
@@ -237,7 +237,7 @@ async def test_a_leader_that_went_with_the_majority_is_missed(autojump_clock: Mo
             lines.append([record.getMessage() for record in caplog.records if record.levelno == logging.WARNING])
         nursery.cancel_scope.cancel()
     assert lines[0] == lines[1] == []
-    assert lines[2][0].startswith("waiting for a majority: 1 of 2 voters reachable, no answer from node 2 at localhost:41002 (")
+    assert lines[2][0].startswith("waiting for a majority: 1 of 2 voters reachable, no response from node 2 at localhost:41002 (")
 
 
 async def test_a_voter_that_reaches_nobody_does_not_spin(autojump_clock: MockClock) -> None:

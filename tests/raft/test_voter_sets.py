@@ -316,7 +316,7 @@ def test_what_a_change_waits_for() -> None:
     def found(files: dict[int, frozenset[int]], caught_up: frozenset[int] = FOUR) -> str | None:
         return obstacle(1, four, current, files=files, caught_up=caught_up)
 
-    assert found({2: four}) == "node 4 does not run with this file yet"
+    assert found({2: four}) == "node 4 does not use this file yet"
     assert found({2: four, 4: four}, THREE) == "node 4 has not copied the metadata yet"
     assert found({4: four}) == "of the voters [1, 2, 3], only [1] run with this file; a majority must"
     assert found({2: four, 4: four}) is None

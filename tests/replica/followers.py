@@ -12,9 +12,10 @@ from typing import Any
 import trio
 
 from mqd.io.entropy import RandomEntropy
-from mqd.log.directory import plan_sync
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.log.service import LogService
+from mqd.log.sync_plan import plan_sync
 from mqd.protocol.batch import iterate_batches, iterate_records
 from mqd.protocol.hot_fetch import FetchPartition, FetchRequest, decode_fetch_request
 from mqd.protocol.hot_follower import VERSION, FetchAnswer, FetchedPartition
@@ -100,7 +101,7 @@ class Replica:
             return []
         actions = self.core.on_answer(leader.answer(asked_of(body)), now)
         trio.run(self.fetchers._apply, self.core, actions)
-        if self.log.unsynced_cut is not None:
+        if self.log.durability.unsynced_truncation is not None:
             self._sync()
         return actions
 
@@ -144,12 +145,14 @@ class Replica:
 
     def kill(self) -> None:
         """kill -9 and a new start: what was written is there, what only memory knew is not."""
-        trio.run(self.logs._store, "replication-offset-checkpoint")
+        trio.run(self.logs.housekeeping.store, "replication-offset-checkpoint")
         trio.run(self.harness.restart)
         self._open()
         if self.assignment is not None:
             self.partition = Partition(self.node_id, self.log, self.assignment, 1)
-            self.partition.high_watermark = min(max(self.log.high_watermark, self.log.log_start_offset), self.log.log_end_offset)
+            log = self.log
+            recovered = max(log.checkpointed_high_watermark, log.log_start_offset)
+            self.partition.high_watermark = min(recovered, log.log_end_offset)
 
     def note_high_watermark(self) -> None:
         self.logs.checkpoint_high_watermark(PARTITION, self.partition.high_watermark)

@@ -39,4 +39,4 @@ async def test_damage_in_the_leader_s_log_is_healed_from_another_replica() -> No
                 if set(partition.isr) == {1, 2, 3} and partition.leader != leader:
                     break
         logs = [cluster.daemon(one).logs.logs[ORDERS] for one in cluster.nodes]
-        assert {(log.log_start_offset, log.log_end_offset, log.failed) for log in logs} == {(0, 30, None)}
+        assert {(log.log_start_offset, log.log_end_offset, log.failure) for log in logs} == {(0, 30, None)}

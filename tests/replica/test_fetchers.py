@@ -14,9 +14,9 @@ import trio.testing
 
 from mqd.client.errors import ConnectionBroken
 from mqd.io.entropy import RandomEntropy
-from mqd.log.directory import SyncPlan
-from mqd.log.partition_log import LogConfig
+from mqd.log.log_config import LogConfig
 from mqd.log.reading import storage_error
+from mqd.log.sync_plan import SyncPlan
 from mqd.protocol.batch import build_batch
 from mqd.protocol.hot_fetch import FetchRequest, encode_fetch_response_parts
 from mqd.protocol.hot_follower import VERSION
@@ -269,7 +269,7 @@ async def test_with_flush_before_ack_the_next_fetch_comes_after_the_sync(node: N
     connection_asked = node.leaders[1].requests
     async with running(node):
         await until(lambda: len(connection_asked) == 3)
-        durable.append(partition.log.durable_end_offset)
+        durable.append(partition.log.durability.end_offset)
     assert durable == [2] and node.leaders[1].offsets() == [(0, 0), (0, 1), (0, 2)]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mqd.errors import ErrorCode, MqError
-from mqd.log.partition_log import LogConfig
+from mqd.log.log_config import LogConfig
 from mqd.protocol.hot_fetch import FetchPartition, FetchRequest
 from mqd.protocol.hot_follower import FetchAnswer, FetchedPartition
 from mqd.replica.follower import FIRST_BACKOFF_SECONDS, THROTTLED_SECONDS, Append, Followed, Follower, FollowerOptions, Reset, Truncate

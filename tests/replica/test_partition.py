@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 
 from mqd.errors import ErrorCode, MqError
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
 from mqd.replica.partition import Assignment, Partition, Rules
 from mqd.types import NO_NODE, IsrChange, IsrOutcome, NodeId, TopicPartition

@@ -14,7 +14,8 @@ from uuid import UUID
 from hypothesis import given, settings, strategies as st
 
 from mqd.errors import ErrorCode
-from mqd.log.partition_log import LogConfig, PartitionLog
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
 from mqd.replica.partition import Assignment, Partition, Rules
 from mqd.types import NO_NODE, IsrChange, IsrOutcome, NodeId, TopicPartition

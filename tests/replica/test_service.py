@@ -16,7 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mqd.errors import ErrorCode, MqError
 from mqd.io.entropy import RandomEntropy
-from mqd.log.partition_log import LogConfig
+from mqd.log.log_config import LogConfig
 from mqd.protocol.files import HIGH_WATERMARK_CHECKPOINT, decode_offset_checkpoint
 from mqd.replica import service
 from mqd.replica.partition import Assignment, Partition
@@ -264,10 +264,10 @@ async def test_checkpoints_are_noted_as_time_goes(replicas: Replicas, mock_clock
         replicas.produce(partition)
         replicas.replica.end_of_turn()
         await wait_all_tasks_blocked()
-        assert partition.log.high_watermark == 0
+        assert partition.log.checkpointed_high_watermark == 0
         mock_clock.jump(CHECKPOINT_SECONDS + 0.1)
         await wait_all_tasks_blocked()
-        assert partition.log.high_watermark == 1
+        assert partition.log.checkpointed_high_watermark == 1
         nursery.cancel_scope.cancel()
 
 
@@ -340,7 +340,7 @@ async def test_a_leader_whose_first_write_failed_still_tells_where_older_epochs_
     replicas.faulty.free = 10
     replicas.produce(partition, acks=1)
     replicas.replica.end_of_turn()
-    assert partition.log.failed is not None
+    assert partition.log.failure is not None
     assert partition.log.epochs.end_offset_for(5, 1) == (4, 1)
 
 
@@ -537,7 +537,7 @@ async def test_what_was_here_and_is_gone_is_offline_and_not_empty(tmp_path: Path
     second.replica.remove_strays({TopicPartition("t", 0): TOPIC_ID, TopicPartition("fresh", 0): OTHER_ID})
     for epoch in (1, 2):
         assert second.assign(epoch=epoch) is None
-    assert "is gone" in second.replica.offline[TopicPartition("t", 0)] and not partition.log.path.exists()
+    assert "is missing" in second.replica.offline[TopicPartition("t", 0)] and not partition.log.path.exists()
     assert second.held("fresh", topic_id=OTHER_ID).is_leader
     second.replica.delete("t")
     assert second.held(topic_id=OTHER_ID).log.log_end_offset == 0
@@ -558,7 +558,7 @@ async def test_a_failed_directory_refuses_its_writers_and_moves_no_high_watermar
     assert [partition.high_watermark for partition in fine] == [1, 1, 1]
     tickets += [replicas.produce(waiting), *(replicas.produce(partition) for partition in fine)]
     replicas.faulty.fails_in = 2  # the writes of "waiting" and the first are done
-    replicas.service._on_directory_failed = lambda path, error: replicas.replica.on_directory_failed(path)
+    replicas.service.registry.on_directory_failed = lambda path, error: replicas.replica.on_directory_failed(path)
     replicas.replica.end_of_turn()
     assert replicas.service.directories[tmp_path].failed
     assert [ticket.releases for ticket in tickets] == [1] * 5

@@ -81,7 +81,7 @@ async def test_a_lost_log_is_told_once_and_begun_anew_when_nobody_counts_on_it(r
     assign(replicas, TWO, 0, 3, (TWO,))
     anew = replicas.replica.get(TP)
     assert anew is not None and anew is not partition
-    assert (anew.log.failed, anew.log.log_end_offset) == (None, 0)
+    assert (anew.log.failure, anew.log.log_end_offset) == (None, 0)
     assert fetchers.taken()[-1] == ("follow", TWO, 0)
 
 
@@ -117,7 +117,7 @@ async def test_what_was_written_is_synced_when_durability_is_asked_for_later(rep
     assert partition is not None
     replicas.produce(partition, acks=1)
     replicas.replica.end_of_turn()
-    assert (partition.high_watermark, partition.log.durable_end_offset) == (0, 0)
+    assert (partition.high_watermark, partition.log.durability.end_offset) == (0, 0)
     replicas.replica.configure("t", TopicSettings(replace(PLAIN, flush_before_ack=True), 1))
     assert partition.log in replicas.service.directories[partition.log.directory].to_sync
 

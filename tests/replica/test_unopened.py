@@ -20,7 +20,7 @@ from mqd.controller.records import (
     UpdatePartitions,
 )
 from mqd.daemon import _Publisher
-from mqd.log.partition_log import LogConfig
+from mqd.log.log_config import LogConfig
 from mqd.types import NodeId, TopicPartition
 from tests.replica.test_service import ME, Replicas
 

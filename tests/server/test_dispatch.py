@@ -439,7 +439,7 @@ async def test_a_bug_in_a_core_stops_the_node(tmp_path: Path, monkeypatch: pytes
         async with rig(tmp_path) as node:
             node.create("t")
             client = await node.connect()
-            monkeypatch.setattr("mqd.log.partition_log.PartitionLog.plan_append", broken)
+            monkeypatch.setattr("mqd.log.writing.plan_append", broken)
             client.post("produce", 9, node.produce_body("t", batch()))
             await settle()
 

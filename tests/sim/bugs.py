@@ -24,10 +24,12 @@ from mqd.coordinator.txn.operations import SealPartitions
 from mqd.coordinator.txn.service import MarkerSender
 from mqd.coordinator.txn.shard import TransactionShard
 from mqd.errors import ErrorCode, MqError
-from mqd.log.directory import SyncPlan
+from mqd.log import writing
+from mqd.log.appending import plan_append_as_follower
 from mqd.log.partition_log import PartitionLog
 from mqd.log.producers import Producers
 from mqd.log.reading import Reader
+from mqd.log.sync_plan import SyncPlan
 from mqd.raft.codec import AppendEntries
 from mqd.raft.node import RaftNode
 from mqd.raft.service import RaftService
@@ -247,16 +249,14 @@ def no_deduplication() -> Patches:
 
 @bug("a follower does not learn the producers of what it appends")
 def followers_forget_producers() -> Patches:
-    original = PartitionLog.plan_append_as_follower
-
-    def plan(self: PartitionLog, view: memoryview, **how: Any) -> int:
-        known, self.producers = self.producers, Producers()
+    def plan(log: PartitionLog, view: memoryview, **how: Any) -> int:
+        known, log.producers = log.producers, Producers()
         try:
-            return original(self, view, **how)
+            return plan_append_as_follower(log, view, **how)
         finally:
-            self.producers = known
+            log.producers = known
 
-    yield PartitionLog, "plan_append_as_follower", plan
+    yield writing, "plan_append_as_follower", plan
 
 
 @bug("logs of topics that were deleted while the node was down stay")

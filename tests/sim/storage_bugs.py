@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mqd.log import compactor, recovery, service
+from mqd.log import compactor, housekeeping, recovery
 from mqd.log.cleaner import plan_retention
 from mqd.log.compaction import Indexing, Rewriting, Transactions
 from mqd.log.keymap import KeyMap
@@ -115,13 +115,13 @@ def cleaned_segment_not_synced() -> Patches:
 @bug("retention removes what is not committed")
 def retention_beyond_the_high_watermark() -> Patches:
     def plan(log: PartitionLog, now_ms: int) -> tuple[int, str]:
-        high_watermark, log.high_watermark = log.high_watermark, log.log_end_offset
+        high_watermark, log.checkpointed_high_watermark = log.checkpointed_high_watermark, log.log_end_offset
         try:
             return plan_retention(log, now_ms)
         finally:
-            log.high_watermark = high_watermark
+            log.checkpointed_high_watermark = high_watermark
 
-    yield service, "plan_retention", plan
+    yield housekeeping, "plan_retention", plan
 
 
 @bug("retention.ms=-1 is a limit like any other")
@@ -134,7 +134,7 @@ def no_limit_is_a_limit() -> Patches:
         finally:
             log.config = config
 
-    yield service, "plan_retention", plan
+    yield housekeeping, "plan_retention", plan
 
 
 @bug("a follower does not take over its leader's log start")

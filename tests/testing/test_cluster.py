@@ -122,7 +122,7 @@ async def test_kills_in_the_middle_of_writes_are_survived() -> None:
             await node.start()
             node.disk.disarm()
         log = cluster.daemon(1).replica.get(TopicPartition("t", 0)).log
-        assert log.failed is None
+        assert log.failure is None
 
 
 def test_an_invariant_that_fails_ends_the_run_at_that_event() -> None:

@@ -78,7 +78,7 @@ class Rebalance:
         assert record.value is not None
         if bounded and len(record.value) > self.state.options.node("message.max.bytes"):
             logger.warning(
-                "group is too large to be written group=%s bytes=%d",
+                "group metadata is too large to write group=%s bytes=%d",
                 group.group_id,
                 len(record.value),
             )
@@ -193,7 +193,7 @@ class Rebalance:
         if absent:
             told = group.group_id, group.generation, named(absent)
             logger.warning(
-                "members did not join again in time group=%s generation=%d members=%s", *told
+                "members did not rejoin in time group=%s generation=%d members=%s", *told
             )
         for member in absent:
             self.dismiss(group, member, draft, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -204,7 +204,7 @@ class Rebalance:
             not group.elect_leader_who_joined()
         ):  # until sessions of those who do not come have ended
             logger.warning(
-                "rebalance waits on, nobody has joined group=%s members=%d",
+                "rebalance still waits, no member has joined group=%s members=%d",
                 group.group_id,
                 len(group.members),
             )

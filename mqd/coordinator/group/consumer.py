@@ -106,7 +106,7 @@ class ConsumerGroups(Part):
                 if member.state is MemberState.UNREVOKED_PARTITIONS and not member.uses_classic:
                     self._steps.limit_revocation(group, member, now)
             for member in contested:  # they begin anew
-                logger.warning("a member has partitions of another group=%s member=%s", group.group_id, member.member_id)
+                logger.warning("a member reports partitions that another member owns group=%s member=%s", group.group_id, member.member_id)
                 self.state.timers.set((SESSION, group.group_id, member.member_id), now.seconds)
             if group.awaited():
                 self._steps.watch(group, now)

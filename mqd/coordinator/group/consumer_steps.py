@@ -307,7 +307,7 @@ class Steps:
         if not members:
             return
         for member in members:
-            logger.info("a member is removed group=%s member=%s reason=%r", group.group_id, member.member_id, reason)
+            logger.info("member removed group=%s member=%s reason=%r", group.group_id, member.member_id, reason)
         gone = {member.member_id for member in members}
         if may_downgrade(self.state, group, gone):
             self.become_classic(group, gone, draft, now)

@@ -46,6 +46,12 @@ class Memory:
             self._is_known = True
             self._counted_at = now.seconds
         if self._used + size > most:
-            logger.warning("no room for a member group=%s bytes=%d group.members.memory.bytes=%d", group_id, size, most)
+            logger.warning(
+                "member rejected, the memory bound is reached group=%s bytes=%d "
+                "group.members.memory.bytes=%d",
+                group_id,
+                size,
+                most,
+            )
             raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The members of all groups here take all the memory that they may have.")
         self._used += size

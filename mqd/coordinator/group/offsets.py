@@ -303,7 +303,7 @@ class _ShardRoom:
         if not self._taken and self._group_id not in self._state.by_id:
             more += group_bytes(self._group_id)
         if self._taken + more > self._state.account.left(self._taken + more, self._now.seconds):
-            logger.warning("no room for an offset group=%s topic=%s", self._group_id, topic)
+            logger.warning("offset rejected, the memory bound is reached group=%s topic=%s", self._group_id, topic)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE if self._transactional else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         self._taken += more
         self._topics.add(topic)

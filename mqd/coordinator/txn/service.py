@@ -174,7 +174,7 @@ class MarkerSender:
             else:
                 gone.append(partition)
         if gone:
-            logger.info("no marker for what is deleted id=%s partitions=%s", job.outcome.markers.transactional_id, _named(gone))
+            logger.info("no markers for deleted partitions id=%s partitions=%s", job.outcome.markers.transactional_id, _named(gone))
             nursery.start_soon(self._report, job.outcome, gone)
         for leader, partitions in by_leader.items():
             if leader is None:
@@ -211,7 +211,7 @@ class MarkerSender:
                         errors = _errors((await self._send(leader, {"markers": [_row(job) for job in jobs]}))["markers"])
             except Exception as error:
                 if not isinstance(error, (OSError, trio.TooSlowError, MqError)):  # a bug here or there: other nodes are told meanwhile
-                    logger.exception("markers are not told, tried again node=%d transactions=%d", leader, len(jobs))
+                    logger.exception("cannot send markers, will retry node=%d transactions=%d", leader, len(jobs))
                 for job in jobs:
                     self._again(nursery, job, f"node {leader} does not answer: {error!r}")
                 continue
@@ -229,7 +229,7 @@ class MarkerSender:
                 written.append(partition)
             elif error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
                 logger.warning(
-                    "another node coordinates by now transactional_id=%s coordinator_epoch=%d partition=%s",
+                    "another node is the coordinator now transactional_id=%s coordinator_epoch=%d partition=%s",
                     outcome.markers.transactional_id,
                     outcome.coordinator_epoch,
                     partition,
@@ -249,7 +249,7 @@ class MarkerSender:
         self._retries += len(job.partitions)
         if job.attempts % _WARN_EVERY_ATTEMPTS == 0:
             logger.warning(
-                "markers are not written yet transactional_id=%s attempts=%d partitions=%s reason=%s",
+                "cannot write markers yet, will retry transactional_id=%s attempts=%d partitions=%s reason=%s",
                 job.outcome.markers.transactional_id,
                 job.attempts,
                 _named(job.partitions),
@@ -291,7 +291,7 @@ class MarkerSender:
                 self._give_up(outcome)
             return False
         except Exception:  # a bug in the shard, which is loaded anew for it: the others' transactions end all the same
-            logger.exception("a shard does not hear of markers, told again transactional_id=%s", outcome.markers.transactional_id)
+            logger.exception("cannot report markers to a shard, will retry transactional_id=%s", outcome.markers.transactional_id)
             return False
         if not answer["wanted"]:
             self._give_up(outcome)
@@ -302,9 +302,9 @@ class MarkerSender:
             spare = await self._new_producer_id()
             await self._transactions.call_shard(index, AbortTimedOut(effect.transactional_id, effect.producer, spare))
         except (MqError, OSError) as error:  # the next search for time-outs finds it again
-            logger.warning("not aborted yet transactional_id=%s reason=%s", effect.transactional_id, error)
+            logger.warning("cannot abort yet, will retry transactional_id=%s reason=%s", effect.transactional_id, error)
         except Exception:  # a bug in the shard: found again as well
-            logger.exception("not aborted yet transactional_id=%s", effect.transactional_id)
+            logger.exception("cannot abort yet, will retry transactional_id=%s", effect.transactional_id)
 
 
 def _row(job: _Job) -> dict[str, Any]:

@@ -142,7 +142,7 @@ class TransactionShard:
     def replay(self, record: CoordinatorRecord, producer: Producer = NO_PRODUCER) -> None:
         decoded = records.decode(record)
         if decoded is None:
-            logger.warning("a record of a later version is passed over partition=__transaction_state-%d", self._index)
+            logger.warning("skipping a record of a later version partition=__transaction_state-%d", self._index)
             return
         transactional_id, transaction = decoded
         before = self._transactions.get(transactional_id)

@@ -58,7 +58,7 @@ async def at_controller(
 
 def log_without_effect(kind: str, name: str, message: str) -> None:
     """Of configs that a client set and that have no effect: an operator reads the log, and few clients show a message without an error."""
-    logger.warning("configs without effect %s=%s message=%s", kind, name or "all", message)
+    logger.warning("configuration keys without effect %s=%s message=%s", kind, name or "all", message)
 
 
 def require_peer(context: Context, node_id: int) -> None:

@@ -38,7 +38,9 @@ async def _partition(context: Context, topic: str, index: int) -> Mapping[str, A
     if partition is None or partition.is_lost:
         error = unknown_partition(context.node, topic.encode(), None, index)
         if partition is not None:
-            error = MqError(ErrorCode.KAFKA_STORAGE_ERROR, partition.log.failed or "")
+            failure = partition.log.failure
+            reason = failure.reason if failure is not None else ""
+            error = MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         return {"partition_index": index, "error_code": int(error.code), "error_message": error.message or None}
     producers = (
         {

@@ -32,7 +32,7 @@ def test_the_log_says_who_comes_and_goes_and_who_is_awaited(groups: Groups, capl
     groups.advance(0.1)
     assert f"generation=1 state=PreparingRebalance awaited={two} at /10.0.0.1 not_yet_joined=1" in said()
     groups.advance(15)
-    assert f"members did not join again in time group=orders generation=1 members={two} at /10.0.0.1\n" in said()
+    assert f"members did not rejoin in time group=orders generation=1 members={two} at /10.0.0.1\n" in said()
     groups.advance(5)
     assert f"generation=2 state=CompletingRebalance awaited={one} at /10.0.0.1 " in said()
     groups.advance(15)

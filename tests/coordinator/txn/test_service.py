@@ -371,7 +371,7 @@ async def test_a_bug_at_one_node_holds_up_nobody_else(autojump_clock: trio.testi
         await trio.sleep(30)
         assert cluster.partitions_told() == [A0, A1, B0] and not cluster.left["t"]
         assert cluster.told[0][0] == 2, "at once"
-    assert caplog.text.count("markers are not told, tried again node=1 transactions=1") == 3
+    assert caplog.text.count("cannot send markers, will retry node=1 transactions=1") == 3
 
 
 async def test_an_error_of_a_later_release_is_tried_again(autojump_clock: trio.testing.MockClock) -> None:
@@ -392,7 +392,7 @@ async def test_a_bug_in_a_shard_holds_up_no_other(autojump_clock: trio.testing.M
         cluster.sender.perform(SHARD, EPOCH, SpareProducerId("u", Producer(4000, 32766)))
         await trio.sleep(1)
         assert cluster.aborts, "it goes on"
-    assert "a shard does not hear of markers, told again transactional_id=t" in caplog.text
+    assert "cannot report markers to a shard, will retry transactional_id=t" in caplog.text
 
 
 # -- seals (KIP-939)

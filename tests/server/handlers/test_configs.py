@@ -223,9 +223,9 @@ async def test_keys_without_effect_are_marked_where_they_are_set(caplog: pytest.
         code, message = await changed(node, NODE, "", ("num.io.threads", "7"), ("log.retention.ms", "9"))
         assert code == 0 and message is not None and message.startswith("Accepted without effect: num.io.threads (one event loop")
         assert [line.split(" message=")[0] for line in caplog.messages if "without effect" in line] == [
-            "configs without effect topic=t",
-            "configs without effect topic=u",
-            "configs without effect broker=all",
+            "configuration keys without effect topic=t",
+            "configuration keys without effect topic=u",
+            "configuration keys without effect broker=all",
         ]
         rows = {row.name: row for row in (await describe(node, TOPIC, "t", include_documentation=True)).configs}
         assert rows["preallocate"].value == "true"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mqd.errors import ErrorCode
+from mqd.log.partition_log import LogFailure
 from tests.log.support import NOW, batch
 from tests.server.rig import ME, OTHER, Client, rig
 
@@ -53,6 +54,6 @@ async def test_a_replica_whose_disk_failed(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
-        node.partition("t").log.failed = "the disk is gone"
+        node.partition("t").log.failure = LogFailure("the disk is gone")
         row = await describe(client, "t")
         assert (row.error_code, row.error_message) == (ErrorCode.KAFKA_STORAGE_ERROR, "the disk is gone")

@@ -293,7 +293,7 @@ async def test_a_marker_whose_write_failed_in_one_slice_is_not_said_to_be_there(
         async with trio.open_nursery() as nursery:
             node.disk.write_error = errno.ENOSPC
             nursery.start_soon(mark)
-            while node.partition("t", 0).log.failed is None:  # what the first slice wrote is taken back
+            while node.partition("t", 0).log.failure is None:  # what the first slice wrote is taken back
                 await trio.lowlevel.checkpoint()
             node.disk.write_error = 0
             row = await client.produce("t", batch(b"another"))  # takes the marker's offset
