@@ -112,8 +112,8 @@ PRODUCER_BATCHES_CACHED = 5
 """Batches per producer id whose repeats are recognised: Kafka's limit on `max.in.flight` with idempotence."""
 PRODUCERS_PER_PARTITION_MAX = 100_000
 PRODUCERS_REPEATING_MAX = 5_000
-"""Of so many producers of a partition, those that were seen last, a snapshot holds all of these batches, of the others the last one: it
-is made on the event loop, and takes 1.2 us a batch."""
+"""Of so many producers of a partition, those that were seen last, a snapshot holds all of these batches, of the others the last one. A
+worker thread encodes it; the event loop copies a table of the producers, 6 ms for 100,000."""
 
 # -- fetch (replica/)
 FETCH_BYTES_MAX = 55 * MIB

@@ -304,7 +304,7 @@ def _plan_roll(log: PartitionLog, base_offset: Offset) -> Queued:
     if unsynced > SEGMENTS_UNSYNCED_MAX:
         reason = f"{unsynced} segments of {partition} wait to be synced: try again"
         raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
-    tail = log.tail = Queued(base_offset, log.producers.snapshot())
+    tail = log.tail = Queued(base_offset, log.producers.freeze())
     log.queue.append(tail)
     log.roll.begin(base_offset, log.config)
     return tail

@@ -20,7 +20,6 @@ from mqd.protocol.files import (
     INDEX_SUFFIX,
     RECOVERY_POINT_CHECKPOINT,
     TIME_INDEX_SUFFIX,
-    encode_producer_snapshot,
     segment_file_name,
 )
 
@@ -66,9 +65,7 @@ def _close_logs(disk: Disk, logs: Iterable[PartitionLog]) -> None:
         active = log.active
         active.seal()
         append_indexes(disk, log.path, active)
-        log.snapshots.append(
-            (log.written_end_offset, encode_producer_snapshot(log.producers.snapshot()))
-        )
+        log.snapshots.append((log.written_end_offset, log.producers.freeze()))
         plan = plan_sync(disk, log, whole=True)
         plan.add_aborted(active)
         plan.indexes += [

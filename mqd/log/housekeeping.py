@@ -18,6 +18,7 @@ from mqd.io.disk import Disk
 from mqd.log.cleaner import plan_retention
 from mqd.log.descriptors import Descriptors
 from mqd.log.partition_log import PartitionLog
+from mqd.log.producers import ProducerSnapshot
 from mqd.log.reading import storage_error
 from mqd.log.registry import LogRegistry
 from mqd.log.removals import Removals
@@ -29,7 +30,6 @@ from mqd.protocol.files import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
-    encode_producer_snapshot,
 )
 from mqd.types import Offset, TopicPartition
 
@@ -199,7 +199,7 @@ class Housekeeping:
 
     # -- segments -------------------------------------------------------------------------------
 
-    def roll(self, log: PartitionLog, base_offset: Offset, snapshot: bytes) -> None:
+    def roll(self, log: PartitionLog, base_offset: Offset, snapshot: ProducerSnapshot) -> None:
         """Begin a segment. `snapshot`: the producers as of `base_offset`."""
         old = log.active
         self._descriptors.check_room()
@@ -260,8 +260,7 @@ class Housekeeping:
                 (active.size and active.next_offset <= end)
                 or log.roll.is_too_old(active, log.config, now_ms)
             ):
-                snapshot = encode_producer_snapshot(log.producers.snapshot())
-                self.roll(log, log.log_end_offset, snapshot)
+                self.roll(log, log.log_end_offset, log.producers.freeze())
             count = sum(segment.next_offset <= end for segment in log.segments[:-1])
             if count:
                 self.retire(log, count, reason)

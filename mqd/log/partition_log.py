@@ -36,10 +36,10 @@ from mqd.log.ends import LogEnd
 from mqd.log.epochs import LeaderEpochs
 from mqd.log.log_config import LogConfig
 from mqd.log.looking import Looking
-from mqd.log.producers import Producers
+from mqd.log.producers import Producers, ProducerSnapshot
 from mqd.log.roll_policy import RollPolicy
 from mqd.log.segment import Segment
-from mqd.protocol.files import AbortedTransaction, ProducerSnapshotEntry
+from mqd.protocol.files import AbortedTransaction
 from mqd.types import NO_EPOCH, Offset, TopicPartition
 
 
@@ -58,7 +58,7 @@ class Queued:
     __slots__ = ("aborted", "base_offset", "batches", "new_segment", "views")
 
     def __init__(
-        self, base_offset: Offset, new_segment: list[ProducerSnapshotEntry] | None
+        self, base_offset: Offset, new_segment: ProducerSnapshot | None
     ) -> None:
         self.base_offset = base_offset
         self.new_segment = new_segment
@@ -169,7 +169,7 @@ class PartitionLog:
         self.failure: LogFailure | None = None
         self.new_files = False
         """Whether the directory has entries that are not durable."""
-        self.snapshots: list[tuple[Offset, bytes]] = []
+        self.snapshots: list[tuple[Offset, ProducerSnapshot]] = []
         """Producer snapshots that wait to be written."""
         self.cuts = 0
         """How often the end was cut: what was planned before a cut does not count after it."""

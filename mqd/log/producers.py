@@ -32,7 +32,7 @@ from heapq import heappop, heappush
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import PRODUCER_BATCHES_CACHED, PRODUCERS_PER_PARTITION_MAX, PRODUCERS_REPEATING_MAX
 from mqd.protocol.batch import TRANSACTIONAL_MASK, Buffer, parse_header
-from mqd.protocol.files import AbortedTransaction, ProducerSnapshotEntry
+from mqd.protocol.files import AbortedTransaction, ProducerSnapshotEntry, encode_producer_snapshot
 from mqd.protocol.markers import is_transaction_seal, parse_end_marker
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Offset
 
@@ -69,10 +69,14 @@ class Guard:
 
 
 class _Producer:
-    __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "idle_behind", "idle_since_ms", "last_timestamp")
+    __slots__ = (
+        "batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "generation", "idle_behind", "idle_since_ms", "last_timestamp",
+    )  # fmt: skip
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, generation: int) -> None:
         self.epoch = epoch
+        self.generation = generation
+        """Of its `Producers`, when this object was made. One of an earlier generation belongs to a snapshot, and is copied first."""
         self.batches: list[tuple[int, int, Offset, Offset, int]] = []
         """(first sequence, last sequence, first offset, last offset, timestamp), oldest first, at most five.
 
@@ -86,6 +90,33 @@ class _Producer:
         self.idle_since_ms = 0
         """When `expire` saw that batch for the first time."""
 
+    def copy(self, generation: int) -> _Producer:
+        """One that may change, for a producer that a snapshot refers to."""
+        copy = _Producer(self.epoch, generation)
+        copy.batches = self.batches.copy()
+        copy.coordinator_epoch = self.coordinator_epoch
+        copy.current_txn_first_offset = self.current_txn_first_offset
+        copy.last_timestamp = self.last_timestamp
+        copy.idle_behind, copy.idle_since_ms = self.idle_behind, self.idle_since_ms
+        return copy
+
+
+class ProducerSnapshot:
+    """The producers as of one offset. Nothing changes them, so a worker thread may read the rows and encode them."""
+
+    __slots__ = ("_producers",)
+
+    def __init__(self, producers: dict[int, _Producer]) -> None:
+        self._producers = producers
+
+    def rows(self) -> list[ProducerSnapshotEntry]:
+        """The batches that may come again, those of a producer in a row, the newest last."""
+        return _snapshot_rows(self._producers)
+
+    def encoded(self) -> bytes:
+        """The bytes of the snapshot file. Slow with many producers: for a worker thread."""
+        return encode_producer_snapshot(self.rows())
+
 
 class Producers:
     """Producer states of one log, least recently seen first.
@@ -93,10 +124,12 @@ class Producers:
     Invariants: `open` holds exactly the first offsets of the producers that are in a transaction, ascending; each is below its marker.
     """
 
-    __slots__ = ("_ended", "_producers", "guards", "open")
+    __slots__ = ("_ended", "_generation", "_producers", "guards", "open")
 
     def __init__(self, snapshot: Iterable[ProducerSnapshotEntry] = ()) -> None:
         self._producers: dict[int, _Producer] = {}
+        self._generation = 0
+        """The number of snapshots that were taken."""
         self.open: dict[Offset, int] = {}
         """First offset -> producer id of each transaction without a marker, ascending: transactions begin at the log's end."""
         self._ended: list[tuple[Offset, Offset]] = []
@@ -106,7 +139,7 @@ class Producers:
         for entry in snapshot:
             producer = self._producers.get(entry.producer_id)
             if producer is None or producer.epoch != entry.producer_epoch:
-                producer = self._producers[entry.producer_id] = _Producer(entry.producer_epoch)
+                producer = self._producers[entry.producer_id] = _Producer(entry.producer_epoch, 0)
             producer.coordinator_epoch = entry.coordinator_epoch
             producer.current_txn_first_offset = entry.current_txn_first_offset
             producer.last_timestamp = entry.timestamp
@@ -268,12 +301,15 @@ class Producers:
         producers = self._producers
         producer = producers.pop(producer_id, None)
         if producer is None:
-            producer = _Producer(epoch)
+            producer = _Producer(epoch, self._generation)
             if len(producers) >= PRODUCERS_PER_PARTITION_MAX:
                 self._make_room()
-        elif epoch != producer.epoch:
-            producer.epoch = epoch
-            producer.batches.clear()
+        else:
+            if producer.generation != self._generation:
+                producer = producer.copy(self._generation)
+            if epoch != producer.epoch:
+                producer.epoch = epoch
+                producer.batches.clear()
         producers[producer_id] = producer
         if attributes & TRANSACTIONAL_MASK:
             self.guards.pop(producer_id, None)
@@ -295,12 +331,15 @@ class Producers:
         producers = self._producers
         producer = producers.pop(producer_id, None)
         if producer is None:
-            producer = _Producer(epoch)
+            producer = _Producer(epoch, self._generation)
             if len(producers) >= PRODUCERS_PER_PARTITION_MAX:
                 self._make_room()
-        elif epoch != producer.epoch:
-            producer.epoch = epoch
-            producer.batches.clear()
+        else:
+            if producer.generation != self._generation:
+                producer = producer.copy(self._generation)
+            if epoch != producer.epoch:
+                producer.epoch = epoch
+                producer.batches.clear()
         producers[producer_id] = producer
         producer.coordinator_epoch = coordinator_epoch
         producer.last_timestamp = timestamp
@@ -324,6 +363,8 @@ class Producers:
         producer = self._producers.get(producer_id)
         if producer is None or epoch <= producer.epoch:
             return
+        if producer.generation != self._generation:
+            producer = self._producers[producer_id] = producer.copy(self._generation)
         producer.epoch = epoch
         producer.batches.clear()
         producer.last_timestamp = timestamp
@@ -374,25 +415,34 @@ class Producers:
 
     def snapshot(self) -> list[ProducerSnapshotEntry]:
         """What a snapshot holds: the batches that may come again, those of a producer in a row, the newest last."""
-        rows = []
-        resting = len(self._producers) - PRODUCERS_REPEATING_MAX
-        for place, (producer_id, producer) in enumerate(self._producers.items()):
-            for first, last, first_offset, last_offset, timestamp in producer.batches[:-1]:
-                if first != _NOT_AGAIN and place >= resting:
-                    rows.append(
-                        ProducerSnapshotEntry(
-                            producer_id,
-                            producer.epoch,
-                            last,
-                            last_offset,
-                            last_offset - first_offset,
-                            timestamp,
-                            producer.coordinator_epoch,
-                            producer.current_txn_first_offset,
-                        )
+        return _snapshot_rows(self._producers)
+
+    def freeze(self) -> ProducerSnapshot:
+        """The producers as of now. Copies the dict alone, for this runs on the event loop; producers are copied when they change."""
+        self._generation += 1
+        return ProducerSnapshot(self._producers.copy())
+
+
+def _snapshot_rows(producers: dict[int, _Producer]) -> list[ProducerSnapshotEntry]:
+    rows = []
+    resting = len(producers) - PRODUCERS_REPEATING_MAX
+    for place, (producer_id, producer) in enumerate(producers.items()):
+        for first, last, first_offset, last_offset, timestamp in producer.batches[:-1]:
+            if first != _NOT_AGAIN and place >= resting:
+                rows.append(
+                    ProducerSnapshotEntry(
+                        producer_id,
+                        producer.epoch,
+                        last,
+                        last_offset,
+                        last_offset - first_offset,
+                        timestamp,
+                        producer.coordinator_epoch,
+                        producer.current_txn_first_offset,
                     )
-            rows.append(_last_entry(producer_id, producer))
-        return rows
+                )
+        rows.append(_last_entry(producer_id, producer))
+    return rows
 
 
 def _last_entry(producer_id: int, producer: _Producer) -> ProducerSnapshotEntry:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from mqd.errors import PASSING_ERRNOS, StorageError
 from mqd.log.durability import NO_TRUNCATION
 from mqd.log.partition_log import PartitionLog
+from mqd.log.producers import ProducerSnapshot
 from mqd.log.segment_files import open_segment
 from mqd.protocol.files import (
     INDEX_SUFFIX,
@@ -46,7 +47,7 @@ class SyncPlan:
     """Small files beside the segments, synced if they exist."""
     writes: list[tuple[Path, bytes]] = field(default_factory=list)
     directories: list[Path] = field(default_factory=list)
-    snapshots: list[tuple[Offset, bytes]] = field(default_factory=list)
+    snapshots: list[tuple[Offset, ProducerSnapshot]] = field(default_factory=list)
     aborted: list[Segment] = field(default_factory=list)
     """Segments whose transaction index is among `writes`."""
 
@@ -87,7 +88,8 @@ class SyncPlan:
     def _snapshots(self) -> Iterator[tuple[Path, bytes]]:
         """Those of records that were truncated meanwhile are not written: a start would trust
         them."""
-        for offset, data in self.snapshots:
+        for offset, snapshot in self.snapshots:
+            data = snapshot.encoded()  # slow: check for truncations after it
             if offset <= self.log.durability.lowest_truncation:
                 yield self.log.path / segment_file_name(offset, SNAPSHOT_SUFFIX), data
 

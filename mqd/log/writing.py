@@ -27,7 +27,7 @@ from mqd.log.shortening import put_back
 from mqd.log.syncs import Syncer
 from mqd.log.truncation import Truncation
 from mqd.protocol.batch import HEADER_BYTES, crc_of, parse_header
-from mqd.protocol.files import BadBatch, encode_producer_snapshot
+from mqd.protocol.files import BadBatch
 from mqd.types import Offset
 
 logger = logging.getLogger(__name__)
@@ -156,9 +156,7 @@ class Writer:
 
     def _write(self, log: PartitionLog, queued: Queued) -> None:
         if queued.new_segment is not None:
-            self._housekeeping.roll(
-                log, queued.base_offset, encode_producer_snapshot(queued.new_segment)
-            )
+            self._housekeeping.roll(log, queued.base_offset, queued.new_segment)
         active = log.active
         assert active.file is not None and active.index is not None
         self.appended_bytes += active.file.append(queued.views)

@@ -8,7 +8,6 @@ from random import Random
 from mqd.log.partition_log import PartitionLog
 from mqd.log.sync_plan import plan_sync
 from mqd.protocol.batch import Codec, Record, build_batch, iterate_batches, iterate_records
-from mqd.protocol.files import encode_producer_snapshot
 from mqd.protocol.markers import EndMarker, build_end_marker
 from mqd.testing.disk import ProcessDisk
 from tests.log.support import Harness, Inline
@@ -28,7 +27,7 @@ async def settle(harness: Harness, log: PartitionLog) -> None:
 
 def roll(harness: Harness, log: PartitionLog) -> None:
     """Begin a segment: all before it may be cleaned."""
-    harness.service.housekeeping.roll(log, log.log_end_offset, encode_producer_snapshot(log.producers.snapshot()))
+    harness.service.housekeeping.roll(log, log.log_end_offset, log.producers.freeze())
 
 
 def committed_records(harness: Harness, log: PartitionLog) -> list[Record]:

@@ -254,7 +254,7 @@ def test_a_snapshot_of_a_roll_does_not_know_what_comes_after() -> None:
     plan(log, data)
     plan(log, batch(b"x" * 100, producer_id=5, sequence=1))
     snapshot = log.queue[1].new_segment
-    assert snapshot is not None and [(one.last_sequence, one.last_offset) for one in snapshot] == [(0, 0)]
+    assert snapshot is not None and [(one.last_sequence, one.last_offset) for one in snapshot.rows()] == [(0, 0)]
 
 
 def test_forgetting_the_queue_takes_offsets_back() -> None:

@@ -165,3 +165,22 @@ def test_an_epoch_below_none_is_refused_also_of_a_producer_that_is_not_known() -
             producers.check(5, epoch, 0, 0)
         assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
     assert producers.check(5, -1, 0, 0) is None
+
+
+def test_a_frozen_snapshot_stays_as_it_was_and_copies_no_producer() -> None:
+    producers = Producers()
+    for producer_id in range(3):
+        producers.replay(producer_id, 0, 0, producer_id, 0, 1000, 0)
+    producers.replay(2, 0, 1, 3, 0, 1000, TRANSACTIONAL_MASK)
+    frozen, before = producers.freeze(), producers.snapshot()
+    assert all(frozen._producers[one] is producers._producers[one] for one in range(3))
+    producers.replay(0, 0, 1, 4, 0, 2000, 0)  # the same epoch
+    producers.replay(1, 1, 0, 5, 0, 2000, 0)  # a new epoch
+    producers.seal(2, 1, 2000)
+    producers.end(2, 1, 0, 6, 3000, False)
+    producers.replay(9, 0, 0, 7, 0, 3000, 0)
+    assert frozen.rows() == before != producers.snapshot()
+    assert decode_producer_snapshot(frozen.encoded()) == before
+    producers.expire(0, 10)
+    producers.expire(100, 10)
+    assert len(producers) == 0 and frozen.rows() == before
