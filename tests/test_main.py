@@ -258,7 +258,7 @@ def test_voters_are_forced_on_a_stopped_node_only(tmp_path: Path, capfd: pytest.
     peers.write_text(PEERS)
     arguments = ["force-voters", "--peers", str(peers), "--node", "1", "--data", str(data)]
     assert main(arguments) == USAGE and "Re-run with --yes" in capfd.readouterr().err
-    assert main([*arguments, "--yes"]) == FAILURE and "holds no metadata" in capfd.readouterr().err
+    assert main([*arguments, "--yes"]) == FAILURE and "has no metadata" in capfd.readouterr().err
     disk = OsDisk()
     journal = open_journal(disk, data / "metadata", cluster_id="c", node_id=1, new_uuid=uuid4)
     journal.set_first_voters(frozenset({1, 2, 3}))

@@ -133,7 +133,7 @@ def test_topic_config(mqctl: Callable[..., Ran], served: Loopback) -> None:
     ran = mqctl("topic", "config", "get", "a", "retention.ms", "typo", "--explain")
     assert "604800000" in ran.out and "about retention.ms" in ran.out and "no configuration key 'typo'" in ran.err
     ran = mqctl("topic", "config", "set", "a", "x=bad")
-    assert ran.code == 1 and ran.err.startswith("error: topic 'a': a bad value\n  see names")
+    assert ran.code == 1 and ran.err.startswith("error: topic 'a': a bad value\n  list keys")
     assert mqctl("topic", "config", "set", "a", "novalue").code == 2
     assert "dry run" in mqctl("topic", "config", "set", "a", "retention.ms=9", "--dry-run").err
     assert mqctl("topic", "config", "get", "nope").code == 1

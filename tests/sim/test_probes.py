@@ -40,7 +40,7 @@ class Replica:
         """What has the name of the first segment while a cleaned one that is read already has not."""
         self.log: Any = SimpleNamespace(
             topic_partition=TP, topic_id=ID, path=self.path, log_start_offset=0, log_end_offset=0, written_end_offset=0, cuts=0,
-            cleanings=0, cleaned_to=None, failed=None, queue=[],
+            cleanings=0, cleaned_to=None, failure=None, queue=[],
             segments=[SimpleNamespace(base_offset=0, size=0, suffix="")], segment_index=lambda offset: 0,
             producers=SimpleNamespace(entries=list), epochs=SimpleNamespace(latest=0),
         )  # fmt: skip

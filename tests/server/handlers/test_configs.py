@@ -205,7 +205,7 @@ async def test_a_resource_that_is_named_twice_has_two_rows() -> None:
 
 
 async def test_keys_without_effect_are_marked_where_they_are_set(caplog: pytest.LogCaptureFixture) -> None:
-    note = "Accepted without effect: preallocate (segments grow as they are written)."
+    note = "Accepted without effect: preallocate (segments grow with each write)."
 
     async def changed(node: FakeNode, kind: int, name: str, *changes: tuple[str, str]) -> tuple[int, str | None]:
         configs = [{"name": key, "config_operation": SET, "value": value} for key, value in changes]
@@ -229,7 +229,7 @@ async def test_keys_without_effect_are_marked_where_they_are_set(caplog: pytest.
         ]
         rows = {row.name: row for row in (await describe(node, TOPIC, "t", include_documentation=True)).configs}
         assert rows["preallocate"].value == "true"
-        assert rows["preallocate"].documentation.startswith("Ignored by mqd: segments grow as they are written. Reserve the space")
+        assert rows["preallocate"].documentation.startswith("Ignored by mqd: segments grow with each write. Preallocate the file")
         assert not rows["compression.type"].documentation.startswith("Ignored")
 
 
